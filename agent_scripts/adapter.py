@@ -1,0 +1,117 @@
+"""The seam every agent implements: pure functions from a turn to a command, and from output lines to events."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from agent_scripts.events import AgentEvent, TurnFinished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnMessage:
+    """One message of the conversation. `user` and `assistant` alternate, `user` comes first."""
+
+    role: Literal["user", "assistant"]
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPaths:
+    """Where things are inside the sandbox; absolute."""
+
+    work: str
+    home: str
+    run: str
+    environment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentTurn:
+    """One user message with all the agent needs to answer it."""
+
+    messages: Sequence[TurnMessage]
+    """History and, last, the user's message."""
+    system_prompt: str = field(repr=False)
+    model: str
+    max_output_tokens: int
+    max_turns: int
+    """Model calls at the most."""
+    run_token: str = field(repr=False)
+    """Stands where the provider's key would; only the broker accepts it."""
+    paths: AgentPaths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentFile:
+    """A file to write into the sandbox before the start."""
+
+    path: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCommand:
+    """How to start the agent. In `env` values the text `{relay}` stands for the relay's base URL inside the sandbox."""
+
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(repr=False)
+    files: Sequence[AgentFile]
+    stdin_path: str | None = None
+    """A file of `files` to connect to stdin; None = /dev/null."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentRecipe:
+    """What must be in the environment of this agent: queued on `sandbox_runtime.Agent`, prepared once per digest."""
+
+    name: str
+    """Agent and digest of everything in here: `anthropic-3f2a9c…`; changes when a pin changes."""
+    files: Sequence[AgentFile]
+    commands: Sequence[Sequence[str]]
+    """Run in order with the open network and no key; a non-zero exit fails the preparation."""
+
+
+ExitReason = Literal["exited", "timeout", "idle", "output_limit", "stopped", "lost"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentExit:
+    """How the agent's process ended, as the supervisor recorded it."""
+
+    exit_code: int | None
+    """None when nobody saw it end (`lost`)."""
+    reason: ExitReason
+    stderr_tail: str = field(default="", repr=False)
+
+
+class EventParser(Protocol):
+    """Stateful, one per turn."""
+
+    def feed(self, line: str) -> Sequence[AgentEvent]:
+        """Events of one complete stdout line. Unknown and malformed lines give nothing. Never yields TurnFinished."""
+        ...
+
+    def finish(self, agent_exit: AgentExit) -> TurnFinished:
+        """The outcome, decided from the terminal event AND how the process ended. No terminal event is a failure."""
+        ...
+
+
+class AgentAdapter(Protocol):
+    """Pure: no I/O, no network."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def default_model(self) -> str: ...
+
+    @property
+    def helper_models(self) -> Sequence[str]:
+        """Models besides the run's own that the agent may call."""
+        ...
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe: ...
+
+    def command(self, turn: AgentTurn) -> AgentCommand: ...
+
+    def parser(self) -> EventParser: ...

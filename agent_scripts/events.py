@@ -1,0 +1,55 @@
+"""What an agent tells while it works: one closed union, the same for every agent."""
+
+from dataclasses import dataclass, field
+
+from agent_scripts.errors import AgentErrorCode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of the answer's text, in order."""
+
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStarted:
+    tool_id: str
+    name: str
+    """The agent's own tool name, such as `shell`."""
+    argument: str = field(repr=False)
+    """The argument a person would want to see (command, path), one line, not masked, at most 2,000 characters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFinished:
+    tool_id: str
+    is_error: bool
+    output_bytes: int
+    """Size of what the tool gave back to the model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageReported:
+    """Usage of one model call (not cumulative), as the agent saw it."""
+
+    model: str
+    input_tokens: int
+    """Uncached input only, as Anthropic reports it."""
+    output_tokens: int
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnFinished:
+    """The outcome; the last event of every turn. Exactly one of `error` and a non-empty `text` decides."""
+
+    text: str = field(repr=False)
+    """The final answer; with an error, whatever text had been written before it."""
+    error: AgentErrorCode | None = None
+    detail: str = field(default="", repr=False)
+    """Words for the operator's log, not masked."""
+
+
+AgentEvent = TextDelta | ToolStarted | ToolFinished | UsageReported | TurnFinished

@@ -1,0 +1,248 @@
+"""The values of the core: what was asked, where it stands, how it ended."""
+
+import hashlib
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Final, Literal, NewType
+
+from pydantic import BaseModel, ConfigDict
+
+from app.errors import ErrorCode
+
+RunId = NewType("RunId", str)
+
+WIRE_VERSION: Final = 1
+
+
+class Surface(StrEnum):
+    """Where in Slack a person asked."""
+
+    CHANNEL = "channel"
+    DM = "dm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Thread:
+    """A Slack thread. `thread_ts` is the root message's ts (the message's own ts when it starts a thread)."""
+
+    team: str
+    channel: str
+    thread_ts: str
+
+    @property
+    def key(self) -> str:
+        """Runs of one thread share it: order, history and session hang on it."""
+        return f"{self.team}-{self.channel}-{self.thread_ts}"
+
+
+class RunRequest(BaseModel):
+    """What a person asked; the wire form that travels through the engine. Unknown versions are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: Literal[1] = WIRE_VERSION
+    run_id: RunId
+    team: str
+    channel: str
+    thread_ts: str
+    message_ts: str
+    """Slack ts: a string with six decimals, unique in its channel; never parsed to a float."""
+    user: str
+    text: str
+    """As the person meant it: bot mention removed, Slack's escapes undone."""
+    surface: Surface
+    file_names: tuple[str, ...] = ()
+    is_external: bool = False
+    """The author belongs to another company (Slack Connect)."""
+    event_id: str = ""
+    received_at: datetime
+
+    @property
+    def thread(self) -> Thread:
+        return Thread(team=self.team, channel=self.channel, thread_ts=self.thread_ts)
+
+    @property
+    def order(self) -> int:
+        """Rises with the message's time; a 31-bit number (the engine's priority) of tenths of a second.
+
+        Counted from 2026-01-01T00:00:00Z, so it lasts until 2032; earlier messages count as 1.
+        """
+        seconds, _, fraction = self.message_ts.partition(".")
+        tenths = int(seconds) * 10 + int((fraction or "0")[0]) - ORDER_EPOCH_S * 10
+        return min(max(tenths, 1), 2**31 - 1)
+
+
+ORDER_EPOCH_S = 1_767_225_600
+
+
+def run_id_for(*, team: str, channel: str, message_ts: str) -> RunId:
+    """One message is one run, however often and in whatever events Slack delivers it."""
+    digest = hashlib.sha256(f"{team}|{channel}|{message_ts}".encode()).hexdigest()
+    return RunId(f"run_{digest[:24]}")
+
+
+class RunState(StrEnum):
+    ACCEPTED = "accepted"
+    QUEUED = "queued"
+    """Its thinking message says that it waits."""
+    PLACED = "placed"
+    """Its thinking message stands."""
+    RUNNING = "running"
+    ANSWERING = "answering"
+    """The outcome is recorded; Slack is being told."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+    @property
+    def is_final(self) -> bool:
+        return self in FINAL_STATES
+
+
+FINAL_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of all model calls of a run, as Anthropic counts them (`input_tokens` excludes cached ones)."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_creation_tokens: int = 0
+    model_calls: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run record: the truth about a run; the engine only makes it move."""
+
+    id: RunId
+    request: RunRequest
+    state: RunState = RunState.ACCEPTED
+    created_at: datetime
+    placed_at: datetime | None = None
+    started_at: datetime | None = None
+    deadline_at: datetime | None = None
+    ended_at: datetime | None = None
+    reply_ts: str | None = None
+    """ts of the thinking message, which becomes the answer."""
+    part_ts: tuple[str, ...] = ()
+    """ts of the answer's further parts, in order."""
+    attempt: int = 0
+    """Executions begun."""
+    agent: str = ""
+    model: str = ""
+    provider: str = ""
+    sandbox_id: str | None = None
+    event_offset: int = 0
+    """Sequence number of the last agent record that was handled."""
+    stop_requested_by: str | None = None
+    stop_requested_at: datetime | None = None
+    outcome: RunState | None = None
+    """The final state once it is decided; `state` follows when Slack has been told."""
+    answer: str = field(default="", repr=False)
+    """Complete answer, or what had been written when the run failed or was stopped."""
+    error_code: ErrorCode | None = None
+    error_detail: str = field(default="", repr=False)
+    """For the operator; masked."""
+    delivery: str = ""
+    """`sent`, or `failed(reason)`; empty until tried."""
+    usage: Usage = field(default_factory=Usage)
+    trace_id: str = ""
+
+    @property
+    def thread(self) -> Thread:
+        return self.request.thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueuePosition:
+    """Why a run waits."""
+
+    ahead_in_thread: int = 0
+    """Unfinished runs before it in the same thread."""
+    ahead_elsewhere: int = 0
+    """With the thread free: runs before it because the process is at its limit."""
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.ahead_in_thread > 0 or self.ahead_elsewhere > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a person should see of a run that is going. Texts are masked already."""
+
+    phase: str
+    """`Thinking`, `Setting up the agent (first use)`, `Writing the answer`, …: without a full stop."""
+    elapsed_s: float
+    tool: str = ""
+    """Name of the tool that is running, or empty."""
+    tool_argument: str = field(default="", repr=False)
+    steps: int = 0
+    """Tool calls so far."""
+    text: str = field(default="", repr=False)
+    """The answer so far."""
+
+    @property
+    def substance(self) -> tuple[str, str, str, int]:
+        """What must differ, besides time, for an update to say something new."""
+        return (self.phase, self.tool, self.tool_argument, self.steps)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """How a run ended; what the thread is told."""
+
+    outcome: RunState
+    answer: str = field(default="", repr=False)
+    error_code: ErrorCode | None = None
+    stopped_by: str | None = None
+    duration_s: float = 0.0
+    steps: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """Whether the thread was told."""
+
+    part_ts: tuple[str, ...] = ()
+    failure: str = ""
+    """Empty when sent; else Slack's error word, such as `token_revoked`."""
+
+    @property
+    def text(self) -> str:
+        return f"failed({self.failure})" if self.failure else "sent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadMessage:
+    """A message of a Slack thread, for the history of a turn. Control sequences and escapes are undone."""
+
+    ts: str
+    user: str
+    """Slack user id, empty for bots."""
+    author_name: str
+    text: str = field(repr=False)
+    is_own: bool
+    """Written by this bot."""
+    run_id: RunId | None = None
+    """From the message's metadata, when this bot wrote it for a run."""
+    part: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCall:
+    """One request of an agent to a model, as the broker saw it."""
+
+    model: str
+    started_at: datetime
+    first_token_at: datetime | None
+    ended_at: datetime
+    status: int
+    """HTTP status the agent got."""
+    usage: Usage
+    error: str = ""
+    """The provider's error type, such as `overloaded_error`."""

@@ -1,0 +1,317 @@
+"""What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol, TypedDict
+
+from typing_extensions import Unpack
+
+from app.errors import ErrorCode
+from app.runs.model import (
+    Delivery,
+    ModelCall,
+    Progress,
+    QueuePosition,
+    Run,
+    RunId,
+    RunRequest,
+    RunResult,
+    RunState,
+    Thread,
+    ThreadMessage,
+    Usage,
+)
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware, UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+# ---- store ----------------------------------------------------------------------------------------------------------
+
+
+class RunChanges(TypedDict, total=False):
+    """Fields of a run record that may change."""
+
+    state: RunState
+    placed_at: datetime
+    started_at: datetime
+    deadline_at: datetime
+    ended_at: datetime
+    reply_ts: str
+    part_ts: tuple[str, ...]
+    attempt: int
+    agent: str
+    model: str
+    provider: str
+    sandbox_id: str | None
+    event_offset: int
+    outcome: RunState
+    answer: str
+    error_code: ErrorCode | None
+    error_detail: str
+    delivery: str
+    usage: Usage
+    trace_id: str
+
+
+class RunStore(Protocol):
+    """Run records. Every method is durable when it returns and safe to repeat."""
+
+    async def add(self, run: Run) -> tuple[Run, bool]:
+        """Insert it, or give back the record of that id untouched. The flag says whether it was inserted."""
+        ...
+
+    async def get(self, run_id: RunId) -> Run | None: ...
+
+    async def update(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        """Change fields of an unfinished run and return the record. A finished run never changes: it is returned as it is.
+
+        Raises:
+            KeyError: no such run.
+        """
+        ...
+
+    async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
+        """Record the wish once; False when the run is unknown, ended, or was asked to stop already."""
+        ...
+
+    async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
+        """Those of the given runs that shall stop, with the user who asked."""
+        ...
+
+    async def unfinished(self) -> Sequence[Run]:
+        """Oldest first."""
+        ...
+
+    async def of_thread(self, thread: Thread) -> Sequence[Run]:
+        """All runs of a thread in the order of their messages."""
+        ...
+
+    async def position(self, run: Run, *, capacity: int) -> QueuePosition:
+        """What this run waits for, when `capacity` runs may go at once."""
+        ...
+
+    async def count_since(self, *, team: str, user: str, since: datetime) -> int:
+        """Runs a person began since then, refused ones not counted."""
+        ...
+
+    async def recent(self, *, limit: int) -> Sequence[Run]:
+        """Newest first."""
+        ...
+
+
+# ---- dispatch -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """`advance` brought the run to its end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgainIn:
+    """`advance` wants to be called again."""
+
+    seconds: float
+
+
+Advance = Done | AgainIn
+
+
+class RunHandlers(Protocol):
+    """What a dispatcher calls; both may be called twice, at once or later."""
+
+    async def place(self, request: RunRequest) -> None: ...
+
+    async def advance(self, run_id: RunId) -> Advance: ...
+
+
+class EngineState(StrEnum):
+    """What the engine will do with a run."""
+
+    MOVING = "moving"
+    """Waiting or executing: it will be advanced."""
+    ENDED = "ended"
+    """Nothing will advance it any more."""
+
+
+class Dispatcher(Protocol):
+    """Durable hand-over of runs. One `place` each at once; `advance` one at a time per thread, oldest message first."""
+
+    async def submit(self, request: RunRequest) -> None:
+        """Accept a request: durable when it returns, once per run id for ever (a repeated one changes nothing).
+
+        Raises:
+            OSError: not durable within 2 s; the caller must not acknowledge. A later repeat is harmless.
+        """
+        ...
+
+    async def schedule(self, run: Run) -> None:
+        """Queue `advance` for a placed run; once per run id."""
+        ...
+
+    async def start(self, handlers: RunHandlers) -> None:
+        """Begin (or, after a crash, go on) calling the handlers."""
+        ...
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Take no more, wait up to `grace_s`, cancel what still runs; the next `start` resumes it. Idempotent."""
+        ...
+
+    async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]: ...
+
+    async def lost_placements(self) -> Sequence[RunRequest]:
+        """Accepted requests whose `place` the engine has given up."""
+        ...
+
+
+# ---- Slack ----------------------------------------------------------------------------------------------------------
+
+
+class LiveReply(Protocol):
+    def show(self, progress: Progress) -> None:
+        """Offer the newest progress; returns at once. What is sent, and when, is the sink's business."""
+        ...
+
+
+class ReplySink(Protocol):
+    """Tells the thread. Every write is retried where safe and bounded to 60 s; Slack's refusals become OrionError-free results."""
+
+    async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
+        """Post the thinking message (or the "queued behind …" one) in the thread; returns its ts.
+
+        `maybe_posted`: an earlier attempt may have got through, so look for it first. None when Slack refuses for good
+        (archived, token revoked): the reason is logged and `finish` will report it.
+        """
+        ...
+
+    def live(self, run: Run) -> AbstractAsyncContextManager[LiveReply]:
+        """Show progress on the thinking message while inside. On leaving, nothing more is sent and no call is in flight."""
+        ...
+
+    async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
+        """Turn the thinking message into the result, posting further parts below. Harmless to repeat.
+
+        `resumed`: an earlier process may have posted some parts, so look for them first.
+        """
+        ...
+
+    async def announce(self, run: Run, result: RunResult) -> None:
+        """One line that mentions the asker: edits notify nobody. Never raises."""
+        ...
+
+    async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
+        """Tell the asker alone why nothing will happen. Never raises."""
+        ...
+
+
+class ThreadReader(Protocol):
+    async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
+        """Messages of the thread older than `before_ts`, oldest first, the root included; bounded to 10 s.
+
+        Empty when Slack cannot be read: history then comes from Orion's own records alone.
+        """
+        ...
+
+
+# ---- model broker ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGrant:
+    """What a run may ask of the models."""
+
+    run_id: RunId
+    models: tuple[str, ...]
+    expires_at: datetime
+
+
+class ModelBroker(Protocol):
+    """Keeps provider keys outside sandboxes."""
+
+    @property
+    def endpoint(self) -> str:
+        """Absolute path of the unix socket that sandboxes of this host are given."""
+        ...
+
+    def open_grant(
+        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+    ) -> AbstractContextManager[str]:
+        """A run token, good while inside (and never after `expires_at`); `on_call` hears of each finished model call."""
+        ...
+
+
+# ---- trace ----------------------------------------------------------------------------------------------------------
+
+
+class StepKind(StrEnum):
+    SPAN = "span"
+    TOOL = "tool"
+
+
+class TraceStep(Protocol):
+    """A step that is open. None of these raises or waits for the network."""
+
+    def set(self, **metadata: str | float | bool) -> None:
+        """Add metadata (numbers, ids, sizes; texts only if they are no content)."""
+        ...
+
+    def fail(self, code: str, detail: str) -> None:
+        """Mark it failed; detail is masked by the tracer."""
+        ...
+
+    def attempt(self, *, number: int, started_at: datetime, ended_at: datetime, error: str) -> None:
+        """A child for one attempt of this step; `error` empty = it succeeded."""
+        ...
+
+    def tool(
+        self, *, name: str, argument: str, started_at: datetime, ended_at: datetime, is_error: bool
+    ) -> None:
+        """A child of type tool."""
+        ...
+
+    def generation(self, call: ModelCall) -> None:
+        """A child of type generation."""
+        ...
+
+
+class RunTrace(Protocol):
+    """The trace of one execution of a run."""
+
+    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> AbstractContextManager[TraceStep]:
+        """An open step; an exception leaving it marks it failed (or cancelled) and goes on."""
+        ...
+
+    def past_step(
+        self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
+    ) -> None:
+        """A step that is over, such as the time in the queue."""
+        ...
+
+    def finish(self, result: RunResult, *, usage: Usage, delivery: str) -> None:
+        """Outputs of the root: outcome, code, sizes; the answer when content is traced."""
+        ...
+
+
+class Tracer(Protocol):
+    """One trace per run; its id derives from the run id, so it survives restarts."""
+
+    def trace_id(self, run_id: RunId) -> str:
+        """32 hex digits."""
+        ...
+
+    def trace(self, run: Run) -> AbstractContextManager[RunTrace]:
+        """The root observation `run`, of type agent, begun at the run's acceptance, without a parent."""
+        ...
+
+    def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
+        """Feedback of a person; the same person's latest counts."""
+        ...

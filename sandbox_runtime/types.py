@@ -1,0 +1,155 @@
+"""The values that cross the sandbox seam: specifications, results, snapshots, capabilities."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import NewType
+
+SandboxId = NewType("SandboxId", str)
+SnapshotId = NewType("SnapshotId", str)
+
+DEFAULT_MAX_OUTPUT_BYTES = 10 * 1024 * 1024
+"""Per stream of one exec; the same bound as inspect_ai's sandbox contract."""
+
+
+class Capability(StrEnum):
+    """What a provider can do beyond the floor (exec, spawn, kill-tree, files, timeout), which all must offer."""
+
+    SNAPSHOT = "snapshot"
+    ATTACH = "attach"
+    """A sandbox and its spawned processes survive a crash of this process and can be attached to again."""
+    LIST = "list"
+    BROKERED_NETWORK = "brokered_network"
+    """A running sandbox can be limited to one endpoint of the host."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedNetwork:
+    """No network at all; only loopback inside the sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenNetwork:
+    """The host's network: only for preparing environments, never with a key or a user's data inside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokeredNetwork:
+    """No network but one endpoint of the host."""
+
+    endpoint: str
+    """Absolute path of a unix socket on the host. Inside, the sandbox finds it at `Sandbox.paths.broker_socket`."""
+
+
+Network = ClosedNetwork | OpenNetwork | BrokeredNetwork
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """Bounds of one sandbox; each provider enforces what it can and names what it cannot."""
+
+    memory_bytes: int = 4 * 1024**3
+    """Address space per process (local) or memory of the sandbox (others)."""
+    max_processes: int = 512
+    max_file_bytes: int = 2 * 1024**3
+    max_open_files: int = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What to create."""
+
+    snapshot_id: SnapshotId | None = None
+    """Environment (and workspace, if saved with it) to start from; None = the provider's bare base."""
+    network: Network = field(default_factory=ClosedNetwork)
+    environment_writable: bool = False
+    """True while an environment is prepared: the environment directory may be changed and is what `snapshot` saves."""
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Added to every exec's environment. Nothing of the host's environment is inherited otherwise."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxPaths:
+    """Where things are inside the sandbox: absolute paths as processes in it see them."""
+
+    work: str
+    """Working directory of the agent and default `cwd`."""
+    home: str
+    """HOME of the agent's user."""
+    run: str
+    """Orion's own files (request, scripts, event log); outside the work tree so that they never show as changes."""
+    environment: str
+    """Prepared environment: read-only unless `environment_writable`."""
+    broker_socket: str
+    """Where the socket of a `BrokeredNetwork` appears."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """How a command ended."""
+
+    exit_code: int
+    """0..255. Killed by signal n: 128 + n. Missing command: 127. Not executable: 126."""
+    stdout: bytes = field(repr=False)
+    stderr: bytes = field(repr=False)
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    """True when the stream was longer than the bound; the text then ends in `output.TRUNCATION_MARK`."""
+
+    @property
+    def text(self) -> str:
+        """Stdout as text; bytes that are not UTF-8 are replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
+    def error_text(self) -> str:
+        """Stderr as text; bytes that are not UTF-8 are replaced."""
+        return self.stderr.decode("utf-8", "replace")
+
+
+class OutputStream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecOutput:
+    """A piece of output of a spawned process, as it arrives."""
+
+    stream: OutputStream
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecExited:
+    """Last event of a spawned process."""
+
+    exit_code: int
+
+
+ExecEvent = ExecOutput | ExecExited
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """A saved environment (and workspace), restorable by its provider."""
+
+    id: SnapshotId
+    provider: str
+    name: str | None
+    """Given by the caller, unique per provider; a later snapshot of the same name replaces it."""
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxInfo:
+    """A sandbox as its provider lists it."""
+
+    id: SandboxId
+    provider: str
+    running: bool
+    created_at: datetime
+    labels: Mapping[str, str]

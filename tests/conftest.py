@@ -1,0 +1,22 @@
+"""Every test starts from a scrubbed environment and runs on asyncio."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+_SCRUBBED_PREFIXES = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "OPENAI_", "GEMINI_", "DBOS_")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No test sees the developer's own credentials or settings."""
+    for name in list(os.environ):
+        if name.startswith(_SCRUBBED_PREFIXES):
+            monkeypatch.delenv(name)
+    yield
