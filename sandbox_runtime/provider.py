@@ -1,7 +1,7 @@
 """The seam every sandbox provider implements; the docstrings are the contract, `testing.conformance` checks it."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -126,7 +126,7 @@ class SandboxProvider(Protocol):
     @property
     def capabilities(self) -> frozenset[Capability]: ...
 
-    async def __aenter__(self) -> "SandboxProvider": ...
+    async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc_info: object) -> None: ...
 

@@ -5,7 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-_SCRUBBED_PREFIXES = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "OPENAI_", "GEMINI_", "DBOS_")
+_SCRUBBED_PREFIXES = (
+    "SLACK_",
+    "ORION_",
+    "LANGFUSE_",
+    "ANTHROPIC_",
+    "AI_GATEWAY_",
+    "OPENAI_",
+    "GEMINI_",
+    "DBOS_",
+)
 
 
 @pytest.fixture

@@ -107,6 +107,10 @@ class RunStore(Protocol):
         """Newest first."""
         ...
 
+    async def counts(self) -> Mapping[RunState, int]:
+        """Runs by state."""
+        ...
+
 
 # ---- dispatch -------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,28 @@
+"""Agent names and where their adapters live; imported on first use."""
+
+from importlib import import_module
+
+from agent_scripts.adapter import AgentAdapter
+
+_ADAPTERS = {
+    "anthropic": "agent_scripts.adapters.anthropic_sdk:AnthropicAdapter",
+}
+
+
+def agent_names() -> tuple[str, ...]:
+    """Known agents, sorted."""
+    return tuple(sorted(_ADAPTERS))
+
+
+def create_adapter(name: str) -> AgentAdapter:
+    """The adapter of that name.
+
+    Raises:
+        ValueError: unknown name; the message lists the known ones.
+    """
+    try:
+        module, _, attribute = _ADAPTERS[name].partition(":")
+    except KeyError:
+        raise ValueError(f"unknown agent {name!r}; known: {', '.join(agent_names())}") from None
+    adapter: AgentAdapter = getattr(import_module(module), attribute)()
+    return adapter

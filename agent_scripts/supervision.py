@@ -1,0 +1,157 @@
+"""Wraps an agent's command in the supervisor, and reads the supervisor's records back. Pure."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReason
+
+_SUPERVISOR_FILES = ("supervisor.py", "relay.py", "process_tree.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SupervisionLimits:
+    """When the supervisor ends the agent by itself."""
+
+    timeout_s: float
+    idle_timeout_s: float
+    """Longest time without a complete line."""
+    max_output_bytes: int
+    """Of stdout and stderr together, as the agent wrote it. The log is some 100 bytes a line larger."""
+    max_line_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStarted:
+    seq: int
+    at_unix_s: float
+    pid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLine:
+    """One line without its newline. A truncated one ends in a mark and is no valid JSON any more."""
+
+    seq: int
+    at_unix_s: float
+    stream: Literal["stdout", "stderr"]
+    text: str = field(repr=False)
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentExited:
+    """The last record of every supervised run."""
+
+    seq: int
+    at_unix_s: float
+    exit_code: int
+    reason: ExitReason
+    survivors: int
+    """Processes of the agent's tree that a SIGKILL did not end within a second; 0 is proof that the tree is dead."""
+
+
+AgentRecord = AgentStarted | AgentLine | AgentExited
+
+
+def events_path(paths: AgentPaths) -> str:
+    """The log of all records, one a line, from the first: to be tailed, and re-read after a restart of the host."""
+    return f"{paths.run}/events.jsonl"
+
+
+def stop_path(paths: AgentPaths) -> str:
+    """Create this file to stop the agent, also before it has started; within 0.2 s it gets SIGTERM, 0.5 s later SIGKILL."""
+    return f"{paths.run}/stop"
+
+
+def inside_path(paths: AgentPaths, name: str) -> str:
+    """Where a file of `agent_scripts/inside` lies in the sandbox: its package layout is kept, so that it can import."""
+    return f"{paths.run}/agent_scripts/inside/{name}"
+
+
+def inside_files(paths: AgentPaths, names: Sequence[str]) -> tuple[AgentFile, ...]:
+    """Files of `agent_scripts/inside` as files to write into the sandbox."""
+    return tuple(
+        AgentFile(path=inside_path(paths, name), data=_inside_source(name)) for name in names
+    )
+
+
+def supervised(
+    command: AgentCommand,
+    *,
+    paths: AgentPaths,
+    broker_socket: str | None,
+    limits: SupervisionLimits,
+) -> AgentCommand:
+    """The same command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
+
+    The result needs no environment and no stdin: both are in the supervisor's configuration, which the supervisor
+    deletes as soon as it has read it.
+
+    Raises:
+        ValueError: the command wants `{relay}`, but there is no socket to lead it to.
+    """
+    if broker_socket is None and any("{relay}" in value for value in command.env.values()):
+        raise ValueError(
+            "the agent's environment names {relay}, but the sandbox has no broker socket"
+        )
+    config_path = f"{paths.run}/supervisor.json"
+    config = {
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "cwd": paths.work,
+        "stdin_path": command.stdin_path,
+        "broker_socket": broker_socket,
+        "events_path": events_path(paths),
+        "stop_path": stop_path(paths),
+        **asdict(limits),
+    }
+    return AgentCommand(
+        argv=("python3", "-I", inside_path(paths, "supervisor.py"), config_path),
+        env={},
+        files=(
+            *command.files,
+            *inside_files(paths, _SUPERVISOR_FILES),
+            AgentFile(path=config_path, data=json.dumps(config).encode()),
+        ),
+    )
+
+
+def parse_record(line: str) -> AgentRecord | None:
+    """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash."""
+    try:
+        match json.loads(line):
+            case {"kind": "started", "seq": int(seq), "t": float() | int() as at, "pid": int(pid)}:
+                return AgentStarted(seq=seq, at_unix_s=at, pid=pid)
+            case {
+                "kind": "line",
+                "seq": int(seq),
+                "t": float() | int() as at,
+                "stream": "stdout" | "stderr" as stream,
+                "text": str(text),
+                "truncated": bool(cut),
+            }:
+                return AgentLine(seq=seq, at_unix_s=at, stream=stream, text=text, truncated=cut)
+            case {
+                "kind": "exit",
+                "seq": int(seq),
+                "t": float() | int() as at,
+                "code": int(code),
+                "reason": "exited" | "timeout" | "idle" | "output_limit" | "stopped" as reason,
+                "survivors": int(left),
+            }:
+                return AgentExited(
+                    seq=seq, at_unix_s=at, exit_code=code, reason=reason, survivors=left
+                )
+            case _:
+                return None
+    except ValueError:
+        return None
+
+
+@cache
+def _inside_source(name: str) -> bytes:
+    return (Path(__file__).parent / "inside" / name).read_bytes()

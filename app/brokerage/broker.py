@@ -1,0 +1,229 @@
+"""Stands between sandboxes and the model: checks the run token and the model, adds the key, streams through, counts."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import httpx
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from app.brokerage.tokens import InvalidTokenError, create_token, read_token
+from app.brokerage.usage import UsageReader
+from app.log import get_logger
+from app.runs.model import ModelCall, RunId
+from app.runs.ports import Clock, ModelGrant
+
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
+TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
+"""A model may think for minutes before its first token; the run's own deadline is the real bound."""
+FORWARDED_REQUEST_HEADERS = ("content-type", "accept", "anthropic-version", "anthropic-beta")
+FORWARDED_RESPONSE_PREFIXES = (
+    "content-type",
+    "retry-after",
+    "request-id",
+    "anthropic-ratelimit-",
+    "x-should-retry",
+)
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where model requests go, and with which key."""
+
+    base_url: str
+    key_headers: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Call:
+    """One request while it passes through."""
+
+    model: str
+    started_at: datetime
+    status: int
+    reader: UsageReader
+    first_token_at: datetime | None = None
+
+
+class MessagesBroker:
+    """The broker for the Anthropic Messages protocol. Made by `main`, which also owns the HTTP client."""
+
+    def __init__(
+        self,
+        *,
+        upstream: Upstream,
+        signing_key: bytes,
+        socket_path: Path,
+        http: httpx.AsyncClient,
+        clock: Clock,
+    ) -> None:
+        self._upstream = upstream
+        self._key = signing_key
+        self._socket_path = socket_path
+        self._http = http
+        self._clock = clock
+        self._listeners: dict[RunId, Callable[[ModelCall], None]] = {}
+
+    @property
+    def endpoint(self) -> str:
+        return str(self._socket_path)
+
+    @contextmanager
+    def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
+        self._listeners[grant.run_id] = on_call
+        try:
+            yield create_token(self._key, grant)
+        finally:
+            self._listeners.pop(grant.run_id, None)
+
+    def router(self) -> APIRouter:
+        """Routes below `/broker`, for the unix socket and for the public address."""
+        router = APIRouter(prefix="/broker/anthropic")
+        router.add_api_route("/v1/messages", self._messages, methods=["POST"], response_model=None)
+        router.add_api_route(
+            "/v1/messages/count_tokens", self._messages, methods=["POST"], response_model=None
+        )
+        return router
+
+    async def _messages(self, request: Request) -> Response:
+        try:
+            grant = read_token(self._key, _bearer(request), now=self._clock.now())
+        except InvalidTokenError as exc:
+            return self._refuse(401, "authentication_error", str(exc))
+        if grant.run_id not in self._listeners:
+            return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
+        body = await _read_body(request)
+        if body is None:
+            message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
+            return self._refuse(413, "request_too_large", message, run_id=grant.run_id)
+        model = _model_of(body)
+        if model is None:
+            message = "the body must be a JSON object with a model"
+            return self._refuse(400, "invalid_request_error", message, run_id=grant.run_id)
+        if model not in grant.models:
+            message = f"model {model!r} is not allowed for this run"
+            return self._refuse(403, "permission_error", message, run_id=grant.run_id)
+        return await self._forward(request, grant.run_id, body, model=model)
+
+    async def _forward(
+        self, request: Request, run_id: RunId, body: bytes, *, model: str
+    ) -> Response:
+        headers = {
+            name: request.headers[name]
+            for name in FORWARDED_REQUEST_HEADERS
+            if name in request.headers
+        }
+        path = request.url.path.partition("/broker/anthropic")[2]
+        url = self._upstream.base_url.rstrip("/") + path
+        outgoing = self._http.build_request(
+            "POST",
+            url,
+            content=body,
+            # identity: the usage is read from the bytes that pass by
+            headers=headers | {"accept-encoding": "identity"} | dict(self._upstream.key_headers),
+            timeout=TIMEOUT,
+        )
+        started_at = self._clock.now()
+        try:
+            answer = await self._http.send(outgoing, stream=True)
+        except httpx.HTTPError as exc:
+            call = _Call(
+                model=model, started_at=started_at, status=502, reader=UsageReader(is_stream=False)
+            )
+            self._report(run_id, call, error=type(exc).__name__)
+            return self._refuse(
+                502, "api_error", f"the model could not be reached: {type(exc).__name__}"
+            )
+        call = _Call(
+            model=model,
+            started_at=started_at,
+            status=answer.status_code,
+            reader=UsageReader(is_stream="event-stream" in answer.headers.get("content-type", "")),
+        )
+        passed = {
+            name: value
+            for name, value in answer.headers.items()
+            if name.lower().startswith(FORWARDED_RESPONSE_PREFIXES)
+        }
+        return StreamingResponse(
+            self._pass_through(run_id, answer, call), status_code=answer.status_code, headers=passed
+        )
+
+    async def _pass_through(
+        self, run_id: RunId, answer: httpx.Response, call: _Call
+    ) -> AsyncIterator[bytes]:
+        error = ""
+        try:
+            async for chunk in answer.aiter_raw():
+                call.reader.feed(chunk)
+                if call.first_token_at is None and call.reader.has_started:
+                    call.first_token_at = self._clock.now()
+                yield chunk
+        except httpx.HTTPError as exc:
+            # The status line is sent, so the agent must see a cut stream, as it would without us.
+            error = type(exc).__name__
+            raise
+        finally:
+            await answer.aclose()
+            self._report(run_id, call, error=error)
+
+    def _report(self, run_id: RunId, call: _Call, *, error: str) -> None:
+        usage = call.reader.finish()
+        listener = self._listeners.get(run_id)
+        if listener is not None:
+            listener(
+                ModelCall(
+                    model=call.model,
+                    started_at=call.started_at,
+                    first_token_at=call.first_token_at,
+                    ended_at=self._clock.now(),
+                    status=call.status,
+                    usage=usage,
+                    error=error or call.reader.error,
+                )
+            )
+
+    def _refuse(self, status: int, kind: str, message: str, *, run_id: str = "") -> Response:
+        """In the provider's own error shape, so that every SDK understands it."""
+        _log.warning("broker.refused", status=status, reason=message, run_id=run_id)
+        return JSONResponse(
+            {"type": "error", "error": {"type": kind, "message": message}}, status_code=status
+        )
+
+
+def create_broker_app(broker: MessagesBroker) -> FastAPI:
+    """What listens on the unix socket: the broker and nothing else."""
+    app = FastAPI(openapi_url=None)
+    app.include_router(broker.router())
+    return app
+
+
+def _bearer(request: Request) -> str:
+    return request.headers.get("x-api-key") or request.headers.get(
+        "authorization", ""
+    ).removeprefix("Bearer ")
+
+
+async def _read_body(request: Request) -> bytes | None:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_REQUEST_BYTES:
+            return None
+    return bytes(body)
+
+
+def _model_of(body: bytes) -> str | None:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    model = fields.get("model") if isinstance(fields, dict) else None
+    return model if isinstance(model, str) else None

@@ -1,0 +1,182 @@
+"""`orion …`: thin; every command imports what it needs when it is called."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from app.config import Settings
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
+app.add_typer(runs, name="runs")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 ok, 1 failed, 2 usage."""
+    app()
+
+
+@app.callback()
+def _root() -> None:
+    """Orion answers in Slack with AI agents that run in isolated sandboxes."""
+
+
+@app.command()
+def serve() -> None:
+    """Run the service."""
+    from app.commands.serve import serve as run
+
+    _exit(run(_settings(for_serving=True)))
+
+
+@app.command()
+def playground(
+    port: Annotated[int, typer.Option(help="Port of the page; 0 = a free one.")] = 0,
+    state_dir: Annotated[Path | None, typer.Option(help="Default: a directory of its own.")] = None,
+) -> None:
+    """Try Orion on this machine: a local Slack look-alike, an offline model, a trace page."""
+    from app.commands.playground import run_playground
+
+    _exit(run_playground(port=port, state_dir=state_dir))
+
+
+@app.command()
+def verify() -> None:
+    """One real run in the sandbox, without Slack; prints each step with its duration."""
+    import asyncio
+
+    from app.commands.verify import verify as run
+
+    _exit(0 if asyncio.run(run(_settings(), write=print)) else 1)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check settings, database, engine, sandbox, Slack, model and Langfuse by using them."""
+    import asyncio
+
+    from app.commands.doctor import examine
+
+    settings = _settings()
+
+    async def collect() -> bool:
+        is_ok = True
+        async for finding in examine(settings):
+            is_ok = is_ok and finding.is_ok
+            if as_json:
+                print(
+                    json.dumps(
+                        {
+                            "part": finding.part,
+                            "ok": finding.is_ok,
+                            "detail": finding.detail,
+                            "fix": finding.fix,
+                        }
+                    )
+                )
+            else:
+                fix = f"  ->  {finding.fix}" if finding.fix else ""
+                print(
+                    f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}"
+                )
+        return is_ok
+
+    _exit(0 if asyncio.run(collect()) else 1)
+
+
+@app.command()
+def manifest(
+    public_url: Annotated[
+        str | None, typer.Option(help="Where Slack reaches Orion over HTTP.")
+    ] = None,
+) -> None:
+    """Print the Slack app manifest: Socket Mode, or HTTP events with --public-url."""
+    from app.slack.manifest import manifest as build
+
+    print(json.dumps(build(public_url=public_url, socket_mode=public_url is None), indent=2))
+
+
+@runs.command("list")
+def list_runs(
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: AsJson = False
+) -> None:
+    """The newest runs."""
+    import asyncio
+
+    from app.commands.runs import as_row, recent_runs
+
+    rows = [as_row(run) for run in asyncio.run(recent_runs(_settings(), limit=limit))]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        seconds = f"{row['duration_s']:.1f} s" if row["duration_s"] is not None else ""
+        print(
+            f"{row['id']}  {row['state']:10} {row['code'] or '':24} {row['created_at']}  {row['user']}  {seconds}"
+        )
+
+
+@runs.command("show")
+def show_run(run_id: str, as_json: AsJson = False) -> None:
+    """One run, by its id or the beginning of it."""
+    import asyncio
+
+    from app.commands.runs import UnknownRunError, as_row, find_run
+
+    try:
+        row = as_row(asyncio.run(find_run(_settings(), run_id)))
+    except UnknownRunError as exc:
+        _fail(str(exc))
+    if as_json:
+        print(json.dumps(row, indent=2))
+        return
+    for name, value in row.items():
+        print(f"{name:14} {'' if value is None else value}")
+
+
+@runs.command("stop")
+def stop_run(run_id: str) -> None:
+    """Stop a run that is going or waiting, by its id or the beginning of it."""
+    import asyncio
+
+    from app.commands.runs import UnknownRunError
+    from app.commands.runs import stop_run as stop
+
+    try:
+        is_asked = asyncio.run(stop(_settings(), run_id))
+    except UnknownRunError as exc:
+        _fail(str(exc))
+    if not is_asked:
+        _fail(f"run {run_id} is over, or was asked to stop already")
+    print("asked to stop")
+
+
+def _settings(*, for_serving: bool = False) -> "Settings":
+    from app.config import SettingsError, load_settings
+
+    try:
+        settings = load_settings()
+    except SettingsError as exc:
+        _fail(f"bad settings:\n{exc}", code=2)
+    if for_serving and settings.missing_for_serving:
+        _fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=2)
+    return settings
+
+
+def _fail(message: str, *, code: int = 1) -> NoReturn:
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _exit(code: int) -> None:
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    main()

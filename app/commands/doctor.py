@@ -1,0 +1,143 @@
+"""Checks each part that a service needs, by using it; one line each, with its fix."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import httpx
+
+from app.config import Settings
+from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
+from app.main import UnsupportedPythonError, check_python, create_local, slack_options
+from app.slack.api import SlackFault
+from app.slack.connection import open_slack
+from app.store.sql import open_sqlite_store
+from sandbox_runtime.errors import SandboxError
+
+CHECK_TIMEOUT_S = 20.0
+HTTP_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One part. `fix` is empty when it works or is not used."""
+
+    part: str
+    is_ok: bool
+    detail: str
+    fix: str = ""
+
+
+class _Problem(Exception):
+    """A part does not work; carries what to do about it."""
+
+    def __init__(self, detail: str, fix: str) -> None:
+        super().__init__(detail)
+        self.fix = fix
+
+
+async def examine(settings: Settings) -> AsyncIterator[Finding]:
+    """Findings in the order of start-up."""
+    checks: tuple[tuple[str, Callable[[Settings], Awaitable[str]]], ...] = (
+        ("settings", _settings),
+        ("python", _python),
+        ("database", _database),
+        ("engine", _engine),
+        ("sandbox", _sandbox),
+        ("slack", _slack),
+        ("model", _model),
+        ("langfuse", _langfuse),
+    )
+    for part, check in checks:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                yield Finding(part=part, is_ok=True, detail=await check(settings))
+        except _Problem as exc:
+            yield Finding(part=part, is_ok=False, detail=str(exc), fix=exc.fix)
+        except TimeoutError:
+            detail = f"no answer within {CHECK_TIMEOUT_S:g} s"
+            yield Finding(part=part, is_ok=False, detail=detail, fix="see whether it hangs")
+
+
+async def _settings(settings: Settings) -> str:
+    if settings.missing_for_serving:
+        raise _Problem(
+            "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
+        )
+    return "complete"
+
+
+async def _python(_settings: Settings) -> str:
+    try:
+        check_python()
+    except UnsupportedPythonError as exc:
+        raise _Problem(str(exc), "use another Python") from exc
+    return f"SQLite {sqlite3.sqlite_version}"
+
+
+async def _database(settings: Settings) -> str:
+    try:
+        async with open_sqlite_store(settings.database_path) as store:
+            total = sum((await store.counts()).values())
+    except Exception as exc:
+        raise _Problem(
+            f"{settings.database_path}: {exc}", "check the directory's owner and free space"
+        ) from exc
+    return f"{settings.database_path}, {total} runs"
+
+
+async def _engine(settings: Settings) -> str:
+    try:
+        with own_state_directory(settings.orion_state_dir):
+            return "DBOS on SQLite; no Orion is running here"
+    except StateDirectoryBusyError as exc:
+        return str(exc).partition(";")[0]
+
+
+async def _sandbox(settings: Settings) -> str:
+    try:
+        async with create_local(settings) as provider:
+            return f"{provider.name}: {await provider.probe()}"
+    except SandboxError as exc:
+        raise _Problem(
+            str(exc), "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
+        ) from exc
+
+
+async def _slack(settings: Settings) -> str:
+    if settings.slack_bot_token is None:
+        raise _Problem("not checked: no bot token", "set SLACK_BOT_TOKEN")
+    try:
+        async with open_slack(slack_options(settings)) as slack:
+            identity = await slack.identify()
+    except SlackFault as exc:
+        fix = "check the token, and that the app is installed in the workspace"
+        raise _Problem(f"auth.test: {exc}", fix) from exc
+    return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+
+
+async def _model(settings: Settings) -> str:
+    if settings.ai_gateway_api_key is None and settings.anthropic_api_key is None:
+        raise _Problem("no key", "set ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY")
+    return "AI gateway" if settings.ai_gateway_api_key else settings.anthropic_base_url
+
+
+async def _langfuse(settings: Settings) -> str:
+    if settings.langfuse_public_key is None or settings.langfuse_secret_key is None:
+        return "not set: no traces leave"
+    url = settings.langfuse_base_url.rstrip("/") + "/api/public/projects"
+    auth = (settings.langfuse_public_key, settings.langfuse_secret_key.get_secret_value())
+    try:
+        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S) as http:
+            answer = await http.get(url, auth=auth)
+    except httpx.HTTPError as exc:
+        raise _Problem(
+            f"{settings.langfuse_base_url}: {type(exc).__name__}", "check LANGFUSE_BASE_URL"
+        ) from exc
+    if answer.status_code != httpx.codes.OK:
+        raise _Problem(
+            f"{settings.langfuse_base_url}: HTTP {answer.status_code}",
+            "check the two Langfuse keys",
+        )
+    return settings.langfuse_base_url

@@ -1,0 +1,156 @@
+"""`orion playground`: the world on one address, and a real `orion serve` beside it."""
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+
+from app.config import Settings, SettingsError, host_environment, load_settings
+from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
+from app.main import create_local
+from app.playground.slack_types import LookalikeConfig
+from app.playground.world import create_world, orion_environment
+from app.web.hosting import serve
+from sandbox_runtime.errors import SandboxError
+
+DEFAULT_STATE_DIR = Path("~/.local/state/orion-playground")
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "DBOS_")
+"""Variables of the caller that must not reach the playground's Orion."""
+
+
+def run_playground(*, port: int, state_dir: Path | None) -> int:
+    """Run until a signal; 0 after an orderly end, 1 when something could not start."""
+    directory = (state_dir or DEFAULT_STATE_DIR).expanduser().resolve()
+    try:
+        settings = load_settings()
+        with own_state_directory(directory / "playground"):
+            return asyncio.run(_run(settings, port=port, directory=directory))
+    except (SettingsError, StateDirectoryBusyError, OSError) as exc:
+        print(f"the playground cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
+        return 1
+
+
+async def _run(settings: Settings, *, port: int, directory: Path) -> int:
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    banners = list(await _isolation(settings.model_copy(update={"orion_state_dir": directory})))
+    model = _real_model(settings)
+    if model:
+        banners.append(
+            "Your ANTHROPIC_API_KEY is set: answers come from the real model. This costs money."
+        )
+    config = LookalikeConfig(banners=tuple(text for text in banners if text))
+    world = create_world(config)
+    async with serve(world, port=port) as world_url:
+        orion_url = f"http://127.0.0.1:{_free_port()}"
+        world.state.lookalike.events_url = f"{orion_url}/slack/events"
+        environment = {
+            **{k: v for k, v in host_environment().items() if not k.startswith(OWN_PREFIXES)},
+            **orion_environment(world_url, config),
+            **model,
+            "ORION_STATE_DIR": str(directory),
+            "ORION_HOST": "127.0.0.1",
+            "ORION_PORT": orion_url.rpartition(":")[2],
+        }
+        if banners:
+            environment["ORION_LOCAL_ISOLATION"] = "bubblewrap" if not banners[0] else "none"
+        async with _orion(environment, directory) as process:
+            is_ready = await _wait_until_ready(orion_url, process, stopping)
+            if is_ready:
+                _announce(world_url, banners)
+                await _first_of(process, stopping)
+    return 0 if stopping.is_set() else 1
+
+
+async def _isolation(settings: Settings) -> tuple[str]:
+    """A banner when this machine cannot isolate, else an empty text."""
+    try:
+        async with create_local(settings) as provider:
+            await provider.probe()
+    except SandboxError as exc:
+        return (f"No isolation: agents run as you, on this machine. {exc}",)
+    return ("",)
+
+
+def _real_model(settings: Settings) -> Mapping[str, str]:
+    """The caller's own model key, if there is one."""
+    if settings.anthropic_api_key is None:
+        return {}
+    return {
+        "ANTHROPIC_API_KEY": settings.anthropic_api_key.get_secret_value(),
+        "ANTHROPIC_BASE_URL": settings.anthropic_base_url,
+    }
+
+
+@asynccontextmanager
+async def _orion(
+    environment: Mapping[str, str], directory: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`orion serve` as a process of its own, in a directory without a `.env`."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "app.cli",
+        "serve",
+        env=environment,
+        cwd=directory,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def _wait_until_ready(
+    url: str, process: asyncio.subprocess.Process, stopping: asyncio.Event
+) -> bool:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(READY_TIMEOUT_S), httpx.AsyncClient(trust_env=False) as http:
+            while process.returncode is None and not stopping.is_set():
+                with suppress(httpx.HTTPError):
+                    if (await http.get(f"{url}/healthz")).is_success:
+                        return True
+                await asyncio.sleep(0.1)
+    return False
+
+
+async def _first_of(process: asyncio.subprocess.Process, stopping: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(stopping.wait()), group.create_task(process.wait())]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _announce(url: str, banners: list[str]) -> None:
+    lines = [
+        "",
+        f"  The playground is open:  {url}",
+        f"  Traces:                  {url}/traces",
+        "",
+    ]
+    lines += [f"  ! {banner}" for banner in banners if banner]
+    lines += ["  Write `@Orion hello` in #general. Ctrl-C ends it.", ""]
+    print("\n".join(lines), flush=True)  # noqa: T201 - for the person at the terminal

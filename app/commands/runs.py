@@ -1,0 +1,70 @@
+"""Reads run records, and writes the wish to stop one; works beside a running service."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from app.config import Settings
+from app.runs.model import Run
+from app.store.sql import open_sqlite_store
+
+OPERATOR = "operator"
+"""Who stopped a run that was stopped from the command line."""
+
+
+class UnknownRunError(Exception):
+    """No run, or more than one, has an id beginning like that."""
+
+
+async def recent_runs(settings: Settings, *, limit: int) -> Sequence[Run]:
+    async with open_sqlite_store(settings.database_path) as store:
+        return await store.recent(limit=limit)
+
+
+async def find_run(settings: Settings, prefix: str) -> Run:
+    """The one run whose id begins with `prefix`.
+
+    Raises:
+        UnknownRunError
+    """
+    async with open_sqlite_store(settings.database_path) as store:
+        matches = await store.starting_with(prefix)
+    if len(matches) != 1:
+        raise UnknownRunError(f"{len(matches) or 'no'} runs have an id beginning with {prefix!r}")
+    return matches[0]
+
+
+async def stop_run(settings: Settings, prefix: str) -> bool:
+    """Ask a run to stop; its owner sees it within 0.5 s. False when it is over or was asked before."""
+    run = await find_run(settings, prefix)
+    async with open_sqlite_store(settings.database_path) as store:
+        return await store.request_stop(run.id, user=OPERATOR, at=datetime.now(UTC))
+
+
+def as_row(run: Run) -> Mapping[str, object]:
+    """What `--json` prints of a run; no content."""
+    seconds = (
+        (run.ended_at - run.started_at).total_seconds() if run.ended_at and run.started_at else None
+    )
+    return {
+        "id": run.id,
+        "state": run.state,
+        "code": run.error_code,
+        "detail": run.error_detail,
+        "thread": run.thread.key,
+        "user": run.request.user,
+        "message_ts": run.request.message_ts,
+        "reply_ts": run.reply_ts,
+        "agent": run.agent,
+        "model": run.model,
+        "provider": run.provider,
+        "sandbox_id": run.sandbox_id,
+        "attempt": run.attempt,
+        "created_at": run.created_at.isoformat(),
+        "duration_s": seconds,
+        "delivery": run.delivery,
+        "stopped_by": run.stop_requested_by,
+        "input_tokens": run.usage.input_tokens,
+        "output_tokens": run.usage.output_tokens,
+        "model_calls": run.usage.model_calls,
+        "trace_id": run.trace_id,
+    }

@@ -1,0 +1,57 @@
+"""`orion serve`: the service over HTTP (or Socket Mode), until SIGTERM or SIGINT."""
+
+import asyncio
+import signal
+import sys
+
+from fastapi import FastAPI
+
+from app.config import Settings, SettingsError
+from app.dispatch.lock import StateDirectoryBusyError
+from app.log import get_logger
+from app.main import Overrides, UnsupportedPythonError, open_service
+from app.slack.api import SlackFault
+from app.web.hosting import serve as serve_http
+from app.web.routes import install_routes
+from sandbox_runtime.errors import SandboxError
+
+REQUEST_GRACE_S = 3.0
+"""For requests in flight at shutdown: as long as Slack would wait for them."""
+
+EXPECTED = (
+    StateDirectoryBusyError,
+    SettingsError,
+    UnsupportedPythonError,
+    SandboxError,
+    SlackFault,
+    OSError,
+)
+"""Why a service may fail to start without being broken."""
+
+_log = get_logger(__name__)
+
+
+def serve(settings: Settings) -> int:
+    """Serve until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
+    try:
+        asyncio.run(_serve(settings))
+    except EXPECTED as exc:
+        print(f"orion cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with open_service(settings, overrides=Overrides()) as service:
+        api = FastAPI(title="Orion", openapi_url=None)
+        install_routes(api, service.web)
+        async with serve_http(
+            api, host=settings.orion_host, port=settings.orion_port, grace_s=REQUEST_GRACE_S
+        ) as base_url:
+            _log.info("service.listening", url=base_url)
+            await stopping.wait()
+            service.health.is_draining = True

@@ -1,0 +1,98 @@
+"""One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from agent_scripts.adapter import TurnMessage
+from app.commands.report import Print, ReportedTrace, SilentReply
+from app.config import Settings
+from app.errors import OrionError
+from app.log import configure_logging
+from app.main import create_local, create_runner, open_broker
+from app.redaction import Masker
+from app.runs.attempt import Attempt
+from app.runs.clock import SystemClock
+from app.runs.model import Run, RunRequest, Surface, run_id_for
+from app.runs.progress import ProgressTracker
+from app.runs.stops import StopRequest
+from app.web.hosting import serve
+from sandbox_runtime.errors import SandboxError
+
+PROMPT = (
+    "Run `echo orion-verify` in your shell and tell me what it printed.\nrun: echo orion-verify"
+)
+EXPECTED = "orion-verify"
+OFFLINE_KEY = "offline-model-key"
+
+
+async def verify(settings: Settings, *, write: Print) -> bool:
+    """Run it and print each step; True when the agent answered with the tool's output."""
+    masker = Masker(settings.secrets)
+    configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
+    try:
+        async with _model(settings, write) as settings:  # noqa: PLW2901 - the same settings, with a model that answers
+            return await _run(settings, masker, write)
+    except (OrionError, SandboxError) as exc:
+        write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
+        return False
+
+
+@asynccontextmanager
+async def _model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+    if settings.anthropic_api_key or settings.ai_gateway_api_key:
+        write("model: the real one, with your key (this costs a little)")
+        yield settings
+        return
+    from app.playground.model import create_model_app  # noqa: PLC0415 - only without a key
+
+    write("model: no key is set, so the offline model answers")
+    async with serve(create_model_app()) as base_url:
+        yield Settings.model_validate(
+            settings.model_dump()
+            | {"anthropic_base_url": base_url, "anthropic_api_key": OFFLINE_KEY}
+        )
+
+
+async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
+    now = datetime.now(UTC)
+    request = RunRequest(
+        run_id=run_id_for(team="verify", channel="verify", message_ts=f"{now.timestamp():.6f}"),
+        team="verify",
+        channel="verify",
+        thread_ts=f"{now.timestamp():.6f}",
+        message_ts=f"{now.timestamp():.6f}",
+        user="verify",
+        text=PROMPT,
+        surface=Surface.DM,
+        received_at=now,
+    )
+    # A socket of its own, so that it works beside a running `orion serve`; environments are shared.
+    socket_path = settings.orion_state_dir / f"verify-{os.getpid()}" / "broker.sock"
+    async with create_local(settings) as provider, open_broker(settings, socket_path) as broker:
+        write(f"provider: {provider.name}; {await provider.probe()}")
+        runner = create_runner(settings, provider=provider, broker=broker)
+        attempt = Attempt(
+            run=Run(id=request.run_id, request=request, created_at=now),
+            messages=[TurnMessage(role="user", text=PROMPT)],
+            deadline_at=now + timedelta(seconds=settings.orion_run_timeout_s),
+            trace=ReportedTrace(write),
+            live=SilentReply(),
+            stop=StopRequest(),
+            tracker=ProgressTracker(masker.mask),
+            clock=SystemClock(),
+            started_at=now,
+        )
+        finished = await runner.execute(attempt)
+    if finished.error is not None:
+        write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
+        return False
+    write(f"answer: {masker.mask(finished.text)[:200]!r}")
+    is_right = EXPECTED in finished.text and attempt.tracker.steps > 0
+    write(
+        "ok   the agent used its shell and answered"
+        if is_right
+        else "FAIL the answer lacks the tool's output"
+    )
+    return is_right

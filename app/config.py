@@ -1,0 +1,253 @@
+"""Settings: the only reader of the environment. Start-up names all bad ones together."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+DEFAULT_MODEL_URL = "https://api.anthropic.com"
+GATEWAY_URL = "https://ai-gateway.vercel.sh"
+"""Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
+
+CA_VARIABLES = (
+    "SSL_CERT_FILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+)
+
+WordList = Annotated[tuple[str, ...], NoDecode]
+"""Words separated by commas or white space."""
+
+
+class SettingsError(Exception):
+    """Some settings are missing or wrong; the message lists all of them, a line each."""
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Names in the environment are the upper-case field names."""
+
+    model_config = SettingsConfigDict(
+        env_file=".env", extra="ignore", frozen=True, env_ignore_empty=True
+    )
+
+    # -- Slack ---------------------------------------------------------------------------------------------------------
+    slack_bot_token: SecretStr | None = Field(
+        None, description="Bot token (xoxb-…) of the installed app."
+    )
+    slack_signing_secret: SecretStr | None = Field(
+        None, description="Signing secret of the app; needed for HTTP events, not for Socket Mode."
+    )
+    slack_app_token: SecretStr | None = Field(
+        None, description="App-level token (xapp-…); set = Socket Mode instead of HTTP events."
+    )
+    slack_api_url: str = Field(
+        "https://slack.com/api/", description="Any Slack-compatible server, for tests."
+    )
+
+    # -- Models --------------------------------------------------------------------------------------------------------
+    anthropic_api_key: SecretStr | None = Field(None, description="Key for the Anthropic API.")
+    anthropic_base_url: str = Field(
+        DEFAULT_MODEL_URL, description="Any server that speaks the Messages API."
+    )
+    ai_gateway_api_key: SecretStr | None = Field(
+        None, description="Vercel AI Gateway key; preferred over the direct key when set."
+    )
+
+    # -- Langfuse ------------------------------------------------------------------------------------------------------
+    langfuse_public_key: str | None = Field(None, description="Without both keys no traces leave.")
+    langfuse_secret_key: SecretStr | None = Field(None, description="See above.")
+    langfuse_base_url: str = Field(
+        "https://cloud.langfuse.com",
+        description="Langfuse Cloud or a server of version 4.59 or later.",
+    )
+
+    # -- Orion: state and model ----------------------------------------------------------------------------------------
+    orion_state_dir: Path = Field(
+        Path("~/.local/state/orion"), description="Database, environments, sandboxes, sockets."
+    )
+    orion_agent: Literal["anthropic"] = Field("anthropic", description="Which agent answers.")
+    orion_model: str | None = Field(None, description="Model id; default: the agent's own.")
+    orion_system_prompt_file: Path | None = Field(
+        None, description="Replaces the built-in system prompt of the anthropic agent."
+    )
+    orion_max_output_tokens: int = Field(8192, ge=1, le=200_000, description="Per model call.")
+    orion_max_agent_turns: int = Field(40, ge=1, le=1000, description="Model calls per run.")
+
+    # -- Orion: sandbox ------------------------------------------------------------------------------------------------
+    orion_sandbox: Literal["auto", "local"] = Field(
+        "auto", description="Where agents run: auto or local (the only provider so far)."
+    )
+    orion_sandbox_memory_mib: int = Field(
+        4096, ge=256, description="Address space per process (local)."
+    )
+    orion_sandbox_create_attempts: int = Field(
+        3, ge=1, le=10, description="With exponential backoff and jitter between attempts."
+    )
+    orion_local_isolation: Literal["bubblewrap", "none"] = Field(
+        "bubblewrap",
+        description="none = no isolation at all; only for a machine you would give to the agent.",
+    )
+    orion_ca_bundle: Path | None = Field(
+        None,
+        description="CA bundle for package installs inside; default: the one the environment names.",
+    )
+
+    # -- Orion: limits -------------------------------------------------------------------------------------------------
+    orion_run_timeout_s: float = Field(
+        600, gt=0, le=86_400, description="Seconds from a run's start."
+    )
+    orion_idle_timeout_s: float = Field(
+        180, gt=0, description="Seconds without any output of the agent."
+    )
+    orion_queue_timeout_s: float = Field(1800, gt=0, description="Seconds a message may wait.")
+    orion_queue_limit: int = Field(500, ge=1, description="Messages waiting at the most.")
+    orion_max_concurrent_runs: int = Field(
+        32, ge=1, le=256, description="Runs at once in one process."
+    )
+
+    # -- Orion: who may ask --------------------------------------------------------------------------------------------
+    orion_allowed_users: WordList = Field(
+        (), description="Slack user ids; empty = everyone in the workspace."
+    )
+    orion_allowed_channels: WordList = Field(
+        (), description="Slack channel ids; empty = all. DMs are not affected."
+    )
+    orion_allow_external: bool = Field(
+        default=False, description="People of other companies in shared channels."
+    )
+    orion_runs_per_user_hour: int = Field(
+        30, ge=1, description="Runs a person may start within an hour."
+    )
+
+    # -- Orion: service ------------------------------------------------------------------------------------------------
+    orion_announce_after_s: float = Field(
+        60,
+        ge=0,
+        description="Runs longer than this end with a line that mentions the asker; 0 = never.",
+    )
+    orion_ops_token: SecretStr | None = Field(
+        None, description="Bearer token for /metrics when Orion is not bound to loopback."
+    )
+    orion_trace_content: bool = Field(
+        default=True, description="Prompt and answer in traces (redacted)."
+    )
+    orion_host: str = Field("127.0.0.1", description="Address to listen on.")
+    orion_port: int = Field(
+        3000, ge=0, le=65_535, description="Port to listen on; 0 = any free one."
+    )
+    orion_log_format: Literal["console", "json"] = Field("console", description="console or json.")
+    orion_log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", description="Least level shown."
+    )
+
+    @field_validator("orion_allowed_users", "orion_allowed_channels", mode="before")
+    @classmethod
+    def _split_words(cls, value: object) -> object:
+        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+    @field_validator("slack_api_url")
+    @classmethod
+    def _end_with_slash(cls, value: str) -> str:
+        return value if value.endswith("/") else value + "/"
+
+    @field_validator("slack_api_url", "anthropic_base_url", "langfuse_base_url")
+    @classmethod
+    def _check_url(cls, value: str) -> str:
+        if not value.startswith(("https://", "http://")):
+            raise ValueError("must start with https:// or http://")
+        return value
+
+    @field_validator("orion_state_dir")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser().resolve()
+
+    @field_validator("orion_system_prompt_file", "orion_ca_bundle")
+    @classmethod
+    def _must_exist(cls, value: Path | None) -> Path | None:
+        if value is not None and not value.expanduser().is_file():
+            raise ValueError(f"no such file: {value}")
+        return value.expanduser().resolve() if value is not None else None
+
+    @model_validator(mode="after")
+    def _check_token_kinds(self) -> "Settings":
+        if self.slack_app_token and not self.slack_app_token.get_secret_value().startswith("xapp-"):
+            raise ValueError("SLACK_APP_TOKEN: an app-level token starts with xapp-")
+        if self.slack_bot_token and not self.slack_bot_token.get_secret_value().startswith("xox"):
+            raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
+        if bool(self.langfuse_public_key) != bool(self.langfuse_secret_key):
+            raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
+        return self
+
+    # -- what follows from them ----------------------------------------------------------------------------------------
+
+    @property
+    def database_path(self) -> Path:
+        return self.orion_state_dir / "orion.db"
+
+    @property
+    def broker_socket(self) -> Path:
+        return self.orion_state_dir / "broker" / "broker.sock"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret value Orion holds, for masking."""
+        values = (getattr(self, name) for name in type(self).model_fields)
+        return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))
+
+    @property
+    def missing_for_serving(self) -> tuple[str, ...]:
+        """What `serve` cannot do without, as lines."""
+        lines = []
+        if self.slack_bot_token is None:
+            lines.append("SLACK_BOT_TOKEN: missing; the bot token (xoxb-…) of your Slack app")
+        if self.slack_signing_secret is None and self.slack_app_token is None:
+            lines.append(
+                "SLACK_SIGNING_SECRET or SLACK_APP_TOKEN: missing; the first for HTTP events, the second for Socket Mode"
+            )
+        if self.anthropic_api_key is None and self.ai_gateway_api_key is None:
+            lines.append("ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY: missing; a key for the model")
+        return tuple(lines)
+
+
+def load_settings(*, env_file: Path | None = Path(".env")) -> Settings:
+    """Read environment and `.env`.
+
+    Raises:
+        SettingsError: naming every bad setting and its value (secrets' values are not shown).
+    """
+    try:
+        return Settings(_env_file=env_file)
+    except ValidationError as exc:
+        raise SettingsError("\n".join(_explain(error) for error in exc.errors())) from None
+
+
+def host_environment() -> Mapping[str, str]:
+    """The process's environment, for the sandbox provider's allow-list and for child processes."""
+    return dict(os.environ)
+
+
+def default_ca_bundle(environment: Mapping[str, str]) -> Path | None:
+    """The CA bundle that the environment names, if it exists."""
+    for name in CA_VARIABLES:
+        value = environment.get(name)
+        if value and Path(value).is_file():
+            return Path(value)
+    return None
+
+
+def _explain(error: Mapping[str, object]) -> str:
+    location = error["loc"]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not isinstance(location, tuple) or not location:
+        return message
+    name = str(location[0])
+    field = Settings.model_fields.get(name)
+    is_secret = field is not None and "SecretStr" in str(field.annotation)
+    value = "" if is_secret else f" (is {error.get('input')!r})"
+    return f"{name.upper()}: {message}{value}"

@@ -1,0 +1,164 @@
+"""An ASGI app served from inside this process: who starts it, who stops it, and how long that may take."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from typing_extensions import override
+
+ABORT_EXTENSION = "orion.abort"
+"""ASGI scope extension: a callable that cuts the client's connection without an answer."""
+
+START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 15.0
+POLL_S = 0.02
+
+
+class EmbeddedServer(uvicorn.Server):
+    """Uvicorn without signal handlers, whose shutdown does not wait for endless responses."""
+
+    def __init__(self, app: ASGIApp, *, grace_s: float) -> None:
+        config = uvicorn.Config(
+            self._with_abort(app),
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=1,
+        )
+        super().__init__(config)
+        self.ready = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._grace_s = grace_s
+
+    @override
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process that embeds us owns its signals."""
+        yield
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        self.ready.set()
+
+    @override
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let requests in flight finish for the grace period, then cut what is left (open event streams)."""
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        waited_s = 0.0
+        while self.server_state.connections and waited_s < self._grace_s:
+            await asyncio.sleep(POLL_S)
+            waited_s += POLL_S
+        self._abort_all()
+        await super().shutdown(sockets=sockets)
+
+    async def run_to_end(self, listener: socket.socket) -> None:
+        try:
+            await self.serve(sockets=[listener])
+        except SystemExit as exc:
+            # Source: uvicorn 0.54 Server.startup: a failed lifespan ends in sys.exit, which would end our process.
+            raise RuntimeError("the embedded server could not start: its lifespan failed") from exc
+        finally:
+            self._abort_all()
+            listener.close()
+            self.ready.set()
+            self.ended.set()
+
+    def _abort_all(self) -> None:
+        for connection in list(self.server_state.connections):
+            _abort(connection)
+
+    def _with_abort(self, app: ASGIApp) -> ASGIApp:
+        def abort_of(scope: Scope) -> Callable[[], None]:
+            def abort() -> None:
+                for connection in list(self.server_state.connections):
+                    if getattr(connection, "client", None) == scope["client"]:
+                        _abort(connection)
+
+            return abort
+
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope.get("client"):
+                scope["extensions"] = {
+                    **scope.get("extensions", {}),
+                    ABORT_EXTENSION: abort_of(scope),
+                }
+            await app(scope, receive, send)
+
+        return wrapped
+
+
+def _abort(connection: Any) -> None:  # noqa: ANN401 - uvicorn's protocol classes share no public type
+    transport = getattr(connection, "transport", None)
+    if transport is not None:
+        transport.abort()
+
+
+def _listen(*, host: str, port: int, uds: Path | None) -> socket.socket:
+    if uds is not None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        uds.unlink(missing_ok=True)
+        listener.bind(str(uds))
+        uds.chmod(0o600)  # before listen(): nobody else can have connected
+    else:
+        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError:
+            listener.close()
+            raise
+    listener.setblocking(False)  # noqa: FBT003 - the socket module takes no keyword
+    return listener
+
+
+@asynccontextmanager
+async def serve(
+    app: ASGIApp,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    uds: str | Path | None = None,
+    grace_s: float = 0.5,
+) -> AsyncIterator[str]:
+    """Serve `app` (lifespan included) while the block runs; yields its base URL without a trailing slash.
+
+    Port 0 takes a free one. With `uds` the URL is `http://localhost` and the client brings the socket path. Leaving the block
+    waits `grace_s` for requests in flight, then cuts connections; responses without end cannot hold it up.
+
+    Raises:
+        OSError: the address is in use.
+        RuntimeError: the app's lifespan failed to start.
+    """
+    path = Path(uds) if uds is not None else None
+    listener = _listen(host=host, port=port, uds=path)
+    server = EmbeddedServer(app, grace_s=grace_s)
+    bound = f"[{host}]" if ":" in host else host
+    base_url = "http://localhost" if path else f"http://{bound}:{listener.getsockname()[1]}"
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(server.run_to_end(listener))
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await server.ready.wait()
+            if not running.done():
+                try:
+                    yield base_url
+                finally:
+                    server.should_exit = True
+                    async with asyncio.timeout(STOP_TIMEOUT_S):
+                        await server.ended.wait()
+    except BaseExceptionGroup as failures:
+        # The caller's own exception, as if there were no group between it and the block.
+        if len(failures.exceptions) == 1:
+            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+        raise
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)

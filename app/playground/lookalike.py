@@ -1,0 +1,125 @@
+"""The Slack look-alike: one workspace, its Web API, its events, and the page people use it through."""
+
+import random
+
+from app.playground.deliveries import Deliverer
+from app.playground.delivery_log import Attempt, DeliveryLog
+from app.playground.faults import Faults
+from app.playground.feed import Feed
+from app.playground.file_store import FileStore
+from app.playground.interactions import Interactions
+from app.playground.slack_api import WebApi
+from app.playground.slack_events import envelope, events_of, session_stopped
+from app.playground.slack_state import Workspace
+from app.playground.slack_types import (
+    BOT_USER_ID,
+    Change,
+    Clock,
+    JsonObject,
+    LookalikeConfig,
+    Message,
+    SlackError,
+    WallClock,
+)
+from app.playground.socket_mode import SocketHub
+
+
+class SlackLookalike:
+    """Holds the parts and passes a change on to those who must hear of it."""
+
+    def __init__(self, config: LookalikeConfig, *, clock: Clock | None = None) -> None:
+        self.config = config
+        self.clock = clock or WallClock()
+        self.banners = list(config.banners)
+        self.workspace = Workspace(clock=self.clock)
+        self.files = FileStore()
+        self.faults = Faults()
+        self.feed = Feed()
+        self.sockets = SocketHub()
+        self.log = DeliveryLog(clock=self.clock)
+        self.interactions = Interactions(workspace=self.workspace)
+        self.deliverer = Deliverer(
+            config=config, clock=self.clock, sockets=self.sockets, log=self.log
+        )
+        self.api = WebApi(
+            config=config,
+            workspace=self.workspace,
+            faults=self.faults,
+            files=self.files,
+            tickets=self.sockets.tickets,
+            clock=self.clock,
+        )
+        self.workspace.listeners += [self._tell_pages, self._tell_app]
+
+    @property
+    def events_url(self) -> str | None:
+        return self.deliverer.events_url
+
+    @events_url.setter
+    def events_url(self, url: str | None) -> None:
+        self.deliverer.events_url = url
+        self.sockets.is_enabled = False
+
+    def stop(self, *, channel: str, thread_ts: str, user: str) -> None:
+        """The native Stop of a thread in `processing`; the app must move the session out of it."""
+        if self.workspace.status_of(channel, thread_ts)["session"] != "processing":
+            raise SlackError("session_not_processing")
+        event = session_stopped(
+            workspace=self.workspace, channel=channel, thread_ts=thread_ts, user=user
+        )
+        self._send(event, channel, delay_s=0)
+
+    async def press(
+        self, *, message: Message, action_id: str, value: str | None, user: str, base_url: str
+    ) -> Attempt:
+        """Press a button for a person, and wait for the app's acknowledgement."""
+        payload = self.interactions.press(
+            message=message, action_id=action_id, value=value, user=user, base_url=base_url
+        )
+        if self.faults.outage:
+            return Attempt(via="http", reason="outage")
+        return await self.deliverer.send_interaction(payload)
+
+    def ui_message(self, message: Message) -> JsonObject:
+        return self.workspace.render(message, with_metadata=True) | {
+            "channel": message.channel,
+            "ephemeral_to": message.ephemeral_to,
+            "is_bot": message.is_bot,
+            "deleted": message.deleted,
+            "version": len(message.versions),
+        }
+
+    def _tell_app(self, change: Change) -> None:
+        events = events_of(change, self.workspace)
+        author = change.author or (change.message.user if change.message else None)
+        if author == BOT_USER_ID and not self.config.send_bot_events:
+            return
+        order = self.config.twin_order
+        if order == "mention_first" or (order == "random" and random.random() < 0.5):  # noqa: S311, PLR2004 - a coin
+            events.reverse()
+        for index, event in enumerate(events):
+            self._send(event, change.channel, delay_s=index * self.config.twin_gap_s)
+
+    def _send(self, event: JsonObject, channel: str, *, delay_s: float) -> None:
+        # Slack does not replay what happened during an outage. Source: Slack status, incident of 2025-02-26.
+        if self.faults.outage:
+            return
+        now_s = self.clock.now().timestamp()
+        payload = envelope(event, self.workspace.channels[channel], now_s=now_s)
+        self.deliverer.send_event(payload, delay_s=delay_s)
+
+    def _tell_pages(self, change: Change) -> None:
+        if change.status is not None:
+            self.feed.publish({"kind": "status", **change.status})
+        elif change.message is None:
+            self.feed.publish({"kind": change.kind, "channel": change.channel})
+        else:
+            self._publish(change.kind, change.message)
+            if change.message.thread_ts:  # the root's reply count changed
+                messages = self.workspace.messages[change.channel]
+                self._publish("summary", messages[change.message.thread_ts])
+
+    def _publish(self, kind: str, message: Message) -> None:
+        self.feed.publish(
+            {"kind": kind, "channel": message.channel, "message": self.ui_message(message)}
+        )

@@ -1,0 +1,264 @@
+"""One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentTurn
+from agent_scripts.events import TurnFinished
+from agent_scripts.supervision import SupervisionLimits, supervised
+from app.errors import ErrorCode, OrionError, mapped_errors
+from app.log import get_logger
+from app.runs.attempt import Attempt
+from app.runs.policy import RunPolicy
+from app.runs.ports import ModelBroker, ModelGrant, TraceStep
+from app.runs.tail import AgentTail
+from sandbox_runtime.agent import SYMBOLIC_PATHS
+from sandbox_runtime.environments import ensure_environment
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.lifecycle import AttemptRecord, open_sandbox
+from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    SandboxLimits,
+    SandboxPaths,
+    SandboxSpec,
+    SnapshotRef,
+)
+
+FILE_TIMEOUT_S = 30.0
+ENVIRONMENT_RETRIES = 2
+"""For a package index that answers badly; each command on its own."""
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What the operator chose for the agent."""
+
+    system_prompt: str = field(repr=False)
+    model: str
+    max_output_tokens: int
+    max_turns: int
+    memory_bytes: int
+
+
+class AgentRunner:
+    """Runs attempts; holds nothing of them in between."""
+
+    def __init__(
+        self,
+        *,
+        provider: SandboxProvider,
+        adapter: AgentAdapter,
+        broker: ModelBroker,
+        settings: AgentSettings,
+        policy: RunPolicy,
+    ) -> None:
+        self._provider = provider
+        self._adapter = adapter
+        self._broker = broker
+        self._settings = settings
+        self._policy = policy
+        self._recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Agent, model, provider."""
+        return self._adapter.name, self._settings.model, self._provider.name
+
+    async def prepare_environment(
+        self, progress: Callable[[str], None] | None = None
+    ) -> SnapshotRef:
+        """The agent's environment, made on first use; concurrent callers share one preparation.
+
+        Raises:
+            SandboxError: SETUP_FAILED and others; it can be tried again.
+        """
+        return await ensure_environment(
+            self._provider,
+            name=self._recipe.name,
+            files={file.path: file.data for file in self._recipe.files},
+            commands=self._recipe.commands,
+            retries=ENVIRONMENT_RETRIES,
+            progress=progress,
+        )
+
+    async def execute(self, attempt: Attempt) -> TurnFinished:
+        """Run the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
+
+        The sandbox is gone when this returns, however it returns.
+
+        Raises:
+            OrionError: no sandbox, no environment, or the sandbox was lost.
+            RunStoppedError: stopped before the agent had started.
+        """
+        with mapped_errors():
+            async with AsyncExitStack() as stack:
+                async with attempt.stop.interrupting(), _deadline(attempt):
+                    snapshot = await self._restore_environment(attempt)
+                    sandbox = await self._create_sandbox(attempt, snapshot, stack)
+                    grant = ModelGrant(
+                        run_id=attempt.run.id,
+                        models=(self._settings.model, *self._adapter.helper_models),
+                        expires_at=attempt.deadline_at + timedelta(minutes=1),
+                    )
+                    token = stack.enter_context(self._broker.open_grant(grant, attempt.count_call))
+                    argv = await self._write_script(attempt, sandbox, token)
+                return await self._execute_agent(attempt, sandbox, argv)
+
+    async def _restore_environment(self, attempt: Attempt) -> SnapshotRef:
+        snapshot = await self._provider.find_snapshot(self._recipe.name)
+        with attempt.trace.step("restore-environment" if snapshot else "install-sdk") as step:
+            step.set(environment=self._recipe.name)
+            if snapshot is None:
+                attempt.enter("Setting up the agent (first use)")
+                snapshot = await self._install(attempt)
+            return snapshot
+
+    async def _install(self, attempt: Attempt) -> SnapshotRef:
+        started = attempt.clock.now()
+        _log.info("environment.preparing", environment=self._recipe.name)
+        try:
+            snapshot = await self.prepare_environment()
+        except SandboxError as exc:
+            _log.warning(
+                "environment.failed", environment=self._recipe.name, code=exc.code, reason=str(exc)
+            )
+            raise
+        duration_s = (attempt.clock.now() - started).total_seconds()
+        _log.info(
+            "environment.ready", environment=self._recipe.name, duration_s=round(duration_s, 3)
+        )
+        return snapshot
+
+    async def _create_sandbox(
+        self, attempt: Attempt, snapshot: SnapshotRef, stack: AsyncExitStack
+    ) -> Sandbox:
+        attempt.enter("Starting a sandbox")
+        spec = SandboxSpec(
+            snapshot_id=snapshot.id,
+            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+            labels={
+                "orion.managed": "true",
+                "orion.run": attempt.run.id,
+                "orion.agent": self._adapter.name,
+            },
+            limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
+        )
+        with attempt.trace.step("sandbox-create") as step:
+            started = attempt.clock.now()
+            opening = AsyncExitStack()
+            sandbox = await opening.enter_async_context(
+                open_sandbox(
+                    self._provider,
+                    spec,
+                    attempts=self._policy.create_attempts,
+                    on_attempt=lambda record: self._note_creation(attempt, step, record),
+                )
+            )
+            stack.push_async_callback(_close_sandbox, attempt, sandbox, opening)
+            attempt.sandbox_id = sandbox.id
+            step.set(sandbox_id=sandbox.id, provider=self._provider.name)
+            duration_s = (attempt.clock.now() - started).total_seconds()
+            _log.info("sandbox.created", sandbox_id=sandbox.id, duration_s=round(duration_s, 3))
+            return sandbox
+
+    def _note_creation(self, attempt: Attempt, step: TraceStep, record: AttemptRecord) -> None:
+        now = attempt.clock.now()
+        error = record.error
+        step.attempt(
+            number=record.number,
+            started_at=now - timedelta(seconds=record.duration_s),
+            ended_at=now,
+            error="" if error is None else f"{error.code}: {error}",
+        )
+        if error is not None:
+            is_last = not error.retryable or record.number >= self._policy.create_attempts
+            event = "sandbox.creation_failed" if is_last else "sandbox.retry"
+            _log.warning(event, attempt=record.number, code=error.code, reason=str(error))
+
+    async def _write_script(self, attempt: Attempt, sandbox: Sandbox, token: str) -> Sequence[str]:
+        paths = _agent_paths(sandbox.paths)
+        command = supervised(
+            self._adapter.command(
+                AgentTurn(
+                    messages=attempt.messages,
+                    system_prompt=self._settings.system_prompt,
+                    model=self._settings.model,
+                    max_output_tokens=self._settings.max_output_tokens,
+                    max_turns=self._settings.max_turns,
+                    run_token=token,
+                    paths=paths,
+                )
+            ),
+            paths=paths,
+            broker_socket=sandbox.paths.broker_socket,
+            limits=SupervisionLimits(
+                timeout_s=attempt.remaining_s(),
+                idle_timeout_s=self._policy.idle_timeout_s,
+                max_output_bytes=MAX_OUTPUT_BYTES,
+                max_line_bytes=MAX_LINE_BYTES,
+            ),
+        )
+        with attempt.trace.step("write-script") as step:
+            async with asyncio.timeout(FILE_TIMEOUT_S), asyncio.TaskGroup() as group:
+                for file in command.files:
+                    group.create_task(sandbox.write_file(file.path, file.data))
+            step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
+        return command.argv
+
+    async def _execute_agent(
+        self, attempt: Attempt, sandbox: Sandbox, argv: Sequence[str]
+    ) -> TurnFinished:
+        attempt.enter("Thinking")
+        with attempt.trace.step("execute-agent") as step:
+            attempt.agent_step = step
+            _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
+            tail = AgentTail(attempt, sandbox, _agent_paths(sandbox.paths), self._adapter.parser())
+            finished = await tail.run(await sandbox.spawn(argv))
+            step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
+            if finished.error is not None:
+                step.fail(finished.error, finished.detail)
+            _log.info(
+                "agent.finished",
+                reason=tail.exit_reason,
+                code=finished.error or "",
+                duration_s=round(tail.duration_s, 3),
+                tool_calls=attempt.tracker.steps,
+            )
+            return finished
+
+
+@asynccontextmanager
+async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
+    block = asyncio.timeout(attempt.remaining_s())
+    try:
+        async with block:
+            yield
+    except TimeoutError as exc:
+        if not block.expired():
+            raise
+        raise OrionError(
+            ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
+        ) from exc
+
+
+async def _close_sandbox(attempt: Attempt, sandbox: Sandbox, opening: AsyncExitStack) -> None:
+    started = attempt.clock.now()
+    with attempt.trace.step("sandbox-stop") as step:
+        step.set(sandbox_id=sandbox.id)
+        await opening.aclose()
+    duration_s = (attempt.clock.now() - started).total_seconds()
+    _log.info("sandbox.stopped", sandbox_id=sandbox.id, duration_s=round(duration_s, 3))
+
+
+def _agent_paths(paths: SandboxPaths) -> AgentPaths:
+    return AgentPaths(
+        work=paths.work, home=paths.home, run=paths.run, environment=paths.environment
+    )

@@ -1,0 +1,136 @@
+"""Rebuilds the conversation of a thread as alternating turns; pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from agent_scripts.adapter import TurnMessage
+from app.runs.model import Run, RunRequest, RunState, ThreadMessage
+
+MAX_HISTORY_CHARS = 120_000
+"""About 30,000 tokens: leaves most of a model's context to the work."""
+MAX_MESSAGE_CHARS = 40_000
+"""Slack's own limit for a message's text. Source: Slack Web API, chat.postMessage, read 2026-11."""
+LEFT_OUT = "[earlier messages of this thread are left out]"
+
+TsKey = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    key: TsKey
+    is_own: bool
+    author: str
+    text: str = field(repr=False)
+
+
+def build_messages(
+    request: RunRequest,
+    *,
+    records: Sequence[Run],
+    thread: Sequence[ThreadMessage],
+    max_chars: int = MAX_HISTORY_CHARS,
+) -> tuple[TurnMessage, ...]:
+    """History and the request as turns: `user` first, roles alternating, the request last.
+
+    Orion's own records are the truth about its runs; `thread` (as Slack has it) fills in what other people wrote and
+    runs whose record is gone. When it is too long, the root and the newest messages stay.
+    """
+    entries = sorted(_entries(request, records, thread), key=lambda entry: entry.key)
+    asker = _names(thread).get(request.user, request.user)
+    humans = {entry.author for entry in entries if not entry.is_own} | {asker}
+    turns: list[TurnMessage] = []
+    for entry in _bounded(entries, max_chars):
+        text = (
+            entry.text
+            if entry.is_own or len(humans) == 1 or not entry.author
+            else f"{entry.author}: {entry.text}"
+        )
+        _append(turns, TurnMessage(role="assistant" if entry.is_own else "user", text=text))
+    _append(turns, TurnMessage(role="user", text=_request_text(request)))
+    while turns[0].role == "assistant":
+        turns.pop(0)
+    return tuple(turns)
+
+
+def _entries(
+    request: RunRequest, records: Sequence[Run], thread: Sequence[ThreadMessage]
+) -> Iterable[_Entry]:
+    earlier = [run for run in records if _key(run.request.message_ts) < _key(request.message_ts)]
+    known_messages = {run.request.message_ts for run in earlier}
+    known_runs = {run.id for run in earlier}
+    names = _names(thread)
+    for run in earlier:
+        author = names.get(run.request.user, run.request.user)
+        yield _Entry(
+            key=_key(run.request.message_ts),
+            is_own=False,
+            author=author,
+            text=_request_text(run.request),
+        )
+        if run.answer and run.state.is_final:
+            note = "" if run.state is RunState.SUCCEEDED else "\n\n[this answer was cut off]"
+            yield _Entry(
+                key=_key(run.request.message_ts, 1), is_own=True, author="", text=run.answer + note
+            )
+    for message in thread:
+        is_request = message.ts == request.message_ts or message.ts in known_messages
+        is_noise = message.is_own and (
+            message.run_id is None or message.part < 0 or message.run_id in known_runs
+        )
+        if is_request or is_noise or not message.text.strip():
+            continue
+        yield _Entry(
+            key=_key(message.ts),
+            is_own=message.is_own,
+            author=message.author_name or message.user,
+            text=message.text[:MAX_MESSAGE_CHARS],
+        )
+
+
+def _names(thread: Sequence[ThreadMessage]) -> Mapping[str, str]:
+    return {
+        message.user: message.author_name
+        for message in thread
+        if message.user and message.author_name
+    }
+
+
+def _bounded(entries: Sequence[_Entry], max_chars: int) -> Sequence[_Entry]:
+    """The root and as many of the newest entries as fit."""
+    if sum(len(entry.text) for entry in entries) <= max_chars:
+        return entries
+    root, rest = entries[0], entries[1:]
+    room = max_chars - min(len(root.text), max_chars // 4)
+    kept: list[_Entry] = []
+    for entry in reversed(rest):
+        room -= len(entry.text)
+        if room < 0:
+            break
+        kept.append(entry)
+    mark = _Entry(key=root.key, is_own=False, author="", text=LEFT_OUT)
+    short_root = _Entry(
+        key=root.key, is_own=root.is_own, author=root.author, text=root.text[: max_chars // 4]
+    )
+    return [short_root, mark, *reversed(kept)]
+
+
+def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
+    """Models want alternating roles, so neighbours of the same role become one message."""
+    if turns and turns[-1].role == turn.role:
+        turns[-1] = TurnMessage(role=turn.role, text=f"{turns[-1].text}\n\n{turn.text}")
+    else:
+        turns.append(turn)
+
+
+def _request_text(request: RunRequest) -> str:
+    text = request.text
+    if request.file_names:
+        names = ", ".join(request.file_names)
+        text = f"{text}\n\n[attached in Slack, not readable here: {names}]".strip()
+    return text
+
+
+def _key(ts: str, after: int = 0) -> TsKey:
+    """Sorts Slack's timestamps without floats; `after` puts an answer right behind its question."""
+    seconds, _, fraction = ts.partition(".")
+    return int(seconds or 0), int((fraction or "0").ljust(6, "0")[:6]), after

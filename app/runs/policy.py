@@ -1,0 +1,76 @@
+"""Who may ask, how much, how long: pure decisions."""
+
+from dataclasses import dataclass
+
+from app.errors import ErrorCode
+from app.runs.model import RunRequest, Surface
+
+MAX_ATTEMPTS = 3
+"""Executions of one run: the first and two after crashes."""
+
+ZERO_WIDTH = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u200e\u200f"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy:
+    """The operator's limits. Times in seconds."""
+
+    allowed_users: frozenset[str] = frozenset()
+    allowed_channels: frozenset[str] = frozenset()
+    allow_external: bool = False
+    runs_per_user_hour: int = 30
+    run_timeout_s: float = 600
+    idle_timeout_s: float = 180
+    queue_timeout_s: float = 1800
+    queue_limit: int = 500
+    capacity: int = 32
+    """Runs at once in this process."""
+    create_attempts: int = 3
+    announce_after_s: float = 60
+    """0 = never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    code: ErrorCode
+    detail: str
+    """For the person who asked: lower case, no full stop."""
+
+
+def find_refusal(
+    request: RunRequest, policy: RunPolicy, *, runs_last_hour: int, unfinished: int
+) -> Refusal | None:
+    """Why this request will not be run, if it will not.
+
+    `runs_last_hour` and `unfinished` include the request itself.
+    """
+    if not_allowed := _not_allowed(request, policy):
+        return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
+    if not request.text.translate(ZERO_WIDTH).strip() and not request.file_names:
+        return Refusal(code=ErrorCode.REQUEST_INVALID, detail="your message has no question in it")
+    if runs_last_hour > policy.runs_per_user_hour:
+        return Refusal(
+            code=ErrorCode.NOT_ALLOWED,
+            detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; try again later",
+        )
+    if unfinished > policy.queue_limit:
+        return Refusal(
+            code=ErrorCode.QUEUE_FULL, detail=f"{policy.queue_limit} messages are waiting already"
+        )
+    return None
+
+
+def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
+    if request.is_external and not policy.allow_external:
+        return "people of other organisations cannot use Orion here"
+    if policy.allowed_users and request.user not in policy.allowed_users:
+        return "you are not on the list of people who may use Orion"
+    is_channel = request.surface is Surface.CHANNEL
+    if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
+        return "Orion is not switched on in this channel"
+    return ""
+
+
+def may_stop(user: str, policy: RunPolicy) -> bool:
+    """Whoever may ask may stop: a thread belongs to everyone in it."""
+    return not policy.allowed_users or user in policy.allowed_users

@@ -1,0 +1,74 @@
+"""Ends what nothing else will end: runs whose engine has given them up, and runs that waited too long."""
+
+from datetime import timedelta
+
+from app.errors import ErrorCode
+from app.log import get_logger
+from app.runs.model import Run, RunState
+from app.runs.policy import RunPolicy
+from app.runs.ports import Clock, Dispatcher, EngineState, RunStore
+from app.runs.workflow import RunService
+
+INTERVAL_S = 30.0
+OVERDUE_GRACE_S = 60.0
+"""A run past its deadline by this much has lost whoever should have ended it."""
+
+_log = get_logger(__name__)
+
+
+class Reconciler:
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        dispatcher: Dispatcher,
+        service: RunService,
+        policy: RunPolicy,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._service = service
+        self._policy = policy
+        self._clock = clock
+
+    async def run_forever(self) -> None:
+        while True:
+            try:
+                await self.reconcile()
+            except Exception:  # noqa: BLE001 - must outlive a sick database; the next round is 30 s away
+                _log.exception("reconciler.failed")
+            await self._clock.sleep(INTERVAL_S)
+
+    async def reconcile(self) -> int:
+        """One round; returns how many runs it ended."""
+        ended = 0
+        for request in await self._dispatcher.lost_placements():
+            run, _ = await self._store.add(
+                Run(id=request.run_id, request=request, created_at=request.received_at)
+            )
+            if not run.state.is_final:
+                await self._service.end(run, ErrorCode.INTERRUPTED)
+                ended += 1
+        runs = await self._store.unfinished()
+        states = await self._dispatcher.engine_states([run.id for run in runs])
+        for run in runs:
+            code = self._verdict(run, states.get(run.id, EngineState.ENDED))
+            if code is not None:
+                await self._service.end(run, code)
+                ended += 1
+        return ended
+
+    def _verdict(self, run: Run, engine: EngineState) -> ErrorCode | None:
+        now = self._clock.now()
+        if engine is EngineState.ENDED:
+            # A placement may be between its record and its schedule; it has had its chance after the grace.
+            is_fresh = now - run.created_at < timedelta(seconds=OVERDUE_GRACE_S)
+            return None if is_fresh and run.state is RunState.ACCEPTED else ErrorCode.INTERRUPTED
+        is_waiting = run.state in (RunState.ACCEPTED, RunState.QUEUED, RunState.PLACED)
+        if is_waiting and now - run.created_at > timedelta(seconds=self._policy.queue_timeout_s):
+            return ErrorCode.QUEUE_FULL
+        grace = timedelta(seconds=OVERDUE_GRACE_S)
+        if run.deadline_at is not None and now > run.deadline_at + grace:
+            return ErrorCode.SANDBOX_TIMEOUT
+        return None

@@ -1,0 +1,151 @@
+"""Follows a supervised agent: its records become progress, trace and outcome; a stop or the deadline ends it."""
+
+import asyncio
+import codecs
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from agent_scripts.adapter import AgentExit, AgentPaths, EventParser, ExitReason
+from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished
+from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, parse_record, stop_path
+from app.runs.attempt import Attempt
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Process, Sandbox
+from sandbox_runtime.types import ExecExited, ExecOutput, OutputStream
+
+STOP_WRITE_TIMEOUT_S = 0.5
+STOP_GRACE_S = 1.0
+"""The supervisor sees the stop file within 0.1 s and needs 0.5 s from SIGTERM to SIGKILL; after this the tree is killed."""
+DEADLINE_SLACK_S = 10.0
+"""The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
+STDERR_TAIL_CHARS = 4_000
+
+
+class AgentTail:
+    """Follows one started agent to its end."""
+
+    def __init__(
+        self, attempt: Attempt, sandbox: Sandbox, paths: AgentPaths, parser: EventParser
+    ) -> None:
+        self._attempt = attempt
+        self._sandbox = sandbox
+        self._stop_path = stop_path(paths)
+        self._parser = parser
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._carry = ""
+        self._stderr = ""
+        self._exited: AgentExited | None = None
+        self._process_exit: int | None = None
+        self._tools: dict[str, tuple[ToolStarted, datetime]] = {}
+        self._started_at = attempt.clock.now()
+        self.event_offset = 0
+        self.exit_reason: ExitReason = "lost"
+
+    @property
+    def duration_s(self) -> float:
+        return (self._attempt.clock.now() - self._started_at).total_seconds()
+
+    async def run(self, process: Process) -> TurnFinished:
+        """The outcome of the turn; the process tree is dead when this returns.
+
+        Raises:
+            SandboxError: UNAVAILABLE when the sandbox vanished without anybody having asked it to stop.
+        """
+        failure: SandboxError | None = None
+        try:
+            async with asyncio.TaskGroup() as group:
+                ending = group.create_task(self._end_on_stop(process))
+                try:
+                    await self._follow(process)
+                except SandboxError as exc:
+                    failure = exc
+                finally:
+                    ending.cancel()
+        finally:
+            await process.kill()
+        return self._outcome(failure)
+
+    async def _follow(self, process: Process) -> None:
+        try:
+            async with asyncio.timeout(self._attempt.remaining_s() + DEADLINE_SLACK_S):
+                async for event in process.events():
+                    match event:
+                        case ExecOutput(stream=OutputStream.STDOUT, data=data):
+                            for line in self._lines(self._decoder.decode(data)):
+                                self._handle(line)
+                        case ExecOutput(data=data):
+                            self._keep_stderr(data.decode("utf-8", "replace"))
+                        case ExecExited(exit_code=exit_code):
+                            self._process_exit = exit_code
+        except TimeoutError:
+            self.exit_reason = "timeout"
+
+    async def _end_on_stop(self, process: Process) -> None:
+        await self._attempt.stop.wait()
+        try:
+            async with asyncio.timeout(STOP_WRITE_TIMEOUT_S):
+                await self._sandbox.write_file(self._stop_path, b"")
+            await asyncio.sleep(STOP_GRACE_S)
+        except (SandboxError, OSError, TimeoutError):
+            pass  # asking failed: the kill below needs nobody's help
+        await process.kill()
+
+    def _lines(self, text: str) -> Iterator[str]:
+        *lines, self._carry = (self._carry + text).split("\n")
+        yield from lines
+
+    def _handle(self, line: str) -> None:
+        record = parse_record(line)
+        if record is None:
+            return
+        self.event_offset = record.seq
+        match record:
+            case AgentLine(stream="stdout", text=text, at_unix_s=at):
+                for event in self._parser.feed(text):
+                    self._attempt.tracker.feed(event)
+                    self._trace(event, datetime.fromtimestamp(at, UTC))
+                    self._attempt.show()
+            case AgentLine(text=text):
+                self._keep_stderr(text + "\n")
+            case AgentExited(reason=reason):
+                self._exited = record
+                self.exit_reason = reason
+            case AgentStarted():
+                pass
+
+    def _keep_stderr(self, text: str) -> None:
+        self._stderr = (self._stderr + text)[-STDERR_TAIL_CHARS:]
+
+    def _trace(self, event: AgentEvent, at: datetime) -> None:
+        step = self._attempt.agent_step
+        match event:
+            case ToolStarted():
+                self._tools[event.tool_id] = (event, at)
+            case ToolFinished() if step is not None and event.tool_id in self._tools:
+                started, started_at = self._tools.pop(event.tool_id)
+                step.tool(
+                    name=started.name,
+                    argument=started.argument,
+                    started_at=started_at,
+                    ended_at=at,
+                    is_error=event.is_error,
+                )
+            case _:
+                pass
+
+    def _outcome(self, failure: SandboxError | None) -> TurnFinished:
+        is_stopped = self._attempt.stop.user is not None
+        if self._exited is None and is_stopped:
+            self.exit_reason = "stopped"
+        if self._exited is None and self.exit_reason == "lost":
+            raise failure or SandboxError(
+                SandboxErrorCode.UNAVAILABLE,
+                f"the agent's supervisor ended without a word (exit code {self._process_exit})",
+            )
+        return self._parser.finish(
+            AgentExit(
+                exit_code=self._exited.exit_code if self._exited else None,
+                reason=self.exit_reason,
+                stderr_tail=self._stderr,
+            )
+        )

@@ -1,0 +1,351 @@
+"""The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from weakref import WeakValueDictionary
+
+import structlog
+
+from agent_scripts.adapter import TurnMessage
+from app.errors import FROM_AGENT, ErrorCode, OrionError
+from app.log import get_logger
+from app.runs.attempt import Attempt
+from app.runs.execution import AgentRunner
+from app.runs.history import build_messages
+from app.runs.model import Run, RunId, RunRequest, RunResult, RunState
+from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
+from app.runs.ports import (
+    Advance,
+    Clock,
+    Dispatcher,
+    Done,
+    ReplySink,
+    RunStore,
+    RunTrace,
+    ThreadReader,
+    Tracer,
+)
+from app.runs.progress import ProgressTracker
+from app.runs.stops import RunStoppedError, StopRequest, StopSignals
+
+REFRESH_INTERVAL_S = 5.0
+"""How often the elapsed time is offered to the sink, which decides what is sent."""
+
+_log = get_logger(__name__)
+
+
+class RunService:
+    """What a dispatcher calls. Everything it knows of a run between two calls is in the run record."""
+
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        dispatcher: Dispatcher,
+        replies: ReplySink,
+        reader: ThreadReader,
+        tracer: Tracer,
+        runner: AgentRunner,
+        signals: StopSignals,
+        policy: RunPolicy,
+        clock: Clock,
+        mask: Callable[[str], str],
+    ) -> None:
+        self._store = store
+        self._dispatcher = dispatcher
+        self._replies = replies
+        self._reader = reader
+        self._tracer = tracer
+        self._runner = runner
+        self._signals = signals
+        self._policy = policy
+        self._clock = clock
+        self._mask = mask
+        self._locks: WeakValueDictionary[RunId, asyncio.Lock] = WeakValueDictionary()
+
+    # -- place ---------------------------------------------------------------------------------------------------------
+
+    async def place(self, request: RunRequest) -> None:
+        """Make the run record, queue the run and let the thinking message stand. May be repeated."""
+        with structlog.contextvars.bound_contextvars(
+            run_id=request.run_id, thread=request.thread.key
+        ):
+            run = Run(
+                id=request.run_id,
+                request=request,
+                created_at=request.received_at,
+                trace_id=self._tracer.trace_id(request.run_id),
+            )
+            run, is_new = await self._store.add(run)
+            if run.state.is_final or (is_new and await self._refuse(run)):
+                return
+            await self._dispatcher.schedule(run)
+            await self._ensure_placed(run, maybe_posted=not is_new)
+
+    async def _refuse(self, run: Run) -> bool:
+        since = self._clock.now() - timedelta(hours=1)
+        refusal = find_refusal(
+            run.request,
+            self._policy,
+            runs_last_hour=await self._store.count_since(
+                team=run.request.team, user=run.request.user, since=since
+            ),
+            unfinished=len(await self._store.unfinished()),
+        )
+        if refusal is None:
+            return False
+        _log.info("event.rejected", code=refusal.code)
+        await self._store.update(
+            run.id,
+            state=RunState.FAILED,
+            outcome=RunState.FAILED,
+            error_code=refusal.code,
+            error_detail=refusal.detail,
+            ended_at=self._clock.now(),
+        )
+        await self._replies.refuse(run.request, refusal.code, detail=refusal.detail)
+        return True
+
+    async def _ensure_placed(self, run: Run, *, maybe_posted: bool) -> Run:
+        """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good."""
+        lock = self._locks.setdefault(run.id, asyncio.Lock())
+        async with lock:
+            run = await self._store.get(run.id) or run
+            if run.reply_ts is not None or run.state.is_final:
+                return run
+            position = await self._store.position(run, capacity=self._policy.capacity)
+            reply_ts = await self._replies.place(run, position=position, maybe_posted=maybe_posted)
+            if reply_ts is None:
+                return run
+            run = await self._store.update(run.id, reply_ts=reply_ts, placed_at=self._clock.now())
+            if run.state is RunState.ACCEPTED:
+                state = RunState.QUEUED if position.is_waiting else RunState.PLACED
+                run = await self._store.update(run.id, state=state)
+            _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
+            return run
+
+    # -- advance -------------------------------------------------------------------------------------------------------
+
+    async def advance(self, run_id: RunId) -> Advance:
+        """Bring a run to its end. May be repeated, also after a crash at any line."""
+        run = await self._store.get(run_id)
+        if run is None or run.state.is_final:
+            return Done()
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            if run.outcome is not None:
+                await self._deliver(run, _recorded_result(run), resumed=True)
+                return Done()
+            run = await self._ensure_placed(run, maybe_posted=True)
+            if run.state.is_final:
+                return Done()
+            result = self._result_without_running(run)
+            if result is not None:
+                await self._finish(run, result)
+            else:
+                await self._run(run)
+            return Done()
+
+    def _result_without_running(self, run: Run) -> RunResult | None:
+        """How the run ends if it must not start any more."""
+        if run.reply_ts is None:
+            return _failure(ErrorCode.INTERNAL)
+        if run.stop_requested_by is not None:
+            return RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
+        if run.attempt >= MAX_ATTEMPTS:
+            return _failure(ErrorCode.INTERRUPTED)
+        waited_s = (self._clock.now() - run.created_at).total_seconds()
+        if run.attempt == 0 and waited_s > self._policy.queue_timeout_s:
+            return _failure(ErrorCode.QUEUE_FULL)
+        return None
+
+    async def _run(self, run: Run) -> None:
+        now = self._clock.now()
+        agent, model, provider = self._runner.identity
+        is_resumed = run.attempt > 0
+        run = await self._store.update(
+            run.id,
+            state=RunState.RUNNING,
+            attempt=run.attempt + 1,
+            started_at=run.started_at or now,
+            deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
+            agent=agent,
+            model=model,
+            provider=provider,
+        )
+        _log.info("run.resumed" if is_resumed else "run.started", attempt=run.attempt)
+        with self._tracer.trace(run) as trace, self._signals.watch(run.id) as stop:
+            self._trace_waiting(run, trace)
+            # A stop recorded between the read above and the watch would else be seen by the poll only.
+            for user in (await self._store.stop_requested([run.id])).values():
+                stop.set(user)
+            async with self._replies.live(run) as live:
+                attempt = Attempt(
+                    run=run,
+                    messages=await self._messages(run),
+                    deadline_at=run.deadline_at or now,
+                    trace=trace,
+                    live=live,
+                    stop=stop,
+                    tracker=ProgressTracker(self._mask),
+                    clock=self._clock,
+                    started_at=now,
+                )
+                async with _refreshing(attempt, self._clock):
+                    result = await self._attempt(attempt, stop)
+            await self._finish(run, result, trace=trace, attempt=attempt)
+
+    async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
+        """The attempt's result: whatever goes wrong is part of it."""
+        answer, detail, code = "", "", None
+        try:
+            finished = await self._runner.execute(attempt)
+            answer, detail = finished.text, finished.detail
+            code = None if finished.error is None else FROM_AGENT[finished.error]
+        except RunStoppedError:
+            pass
+        except OrionError as exc:
+            code, detail = exc.code, str(exc)
+        except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
+            _log.exception("run.crashed", code=ErrorCode.INTERNAL)
+            code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+        if detail:
+            await self._store.update(attempt.run.id, error_detail=self._mask(detail)[:4000])
+        duration_s = (self._clock.now() - attempt.started_at).total_seconds()
+        if stop.user is not None and (code is not None or not answer):
+            outcome, code = RunState.STOPPED, None
+        else:
+            outcome = RunState.SUCCEEDED if code is None else RunState.FAILED
+        return RunResult(
+            outcome=outcome,
+            answer=self._mask(answer),
+            error_code=code,
+            stopped_by=stop.user if outcome is RunState.STOPPED else None,
+            duration_s=duration_s,
+            steps=attempt.tracker.steps,
+        )
+
+    async def _messages(self, run: Run) -> Sequence[TurnMessage]:
+        request = run.request
+        if request.thread_ts == request.message_ts:
+            return build_messages(request, records=(), thread=())
+        thread = await self._reader.read(run.thread, before_ts=request.message_ts)
+        return build_messages(
+            request, records=await self._store.of_thread(run.thread), thread=thread
+        )
+
+    def _trace_waiting(self, run: Run, trace: RunTrace) -> None:
+        if run.attempt > 1:
+            return
+        if run.placed_at is not None:
+            trace.past_step("place-message", started_at=run.created_at, ended_at=run.placed_at)
+        trace.past_step(
+            "queue-wait", started_at=run.created_at, ended_at=run.started_at or self._clock.now()
+        )
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def end(self, run: Run, code: ErrorCode) -> None:
+        """End a run that nothing else will end (the reconciler's call)."""
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            run = await self._ensure_placed(run, maybe_posted=True)
+            if run.outcome is not None:
+                await self._deliver(run, _recorded_result(run), resumed=True)
+            elif not run.state.is_final:
+                await self._finish(run, _failure(code))
+
+    async def _finish(
+        self,
+        run: Run,
+        result: RunResult,
+        *,
+        trace: RunTrace | None = None,
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Record the outcome, then tell the thread: a crash in between repeats only the telling."""
+        run = await self._store.update(
+            run.id,
+            state=RunState.ANSWERING,
+            outcome=result.outcome,
+            answer=result.answer,
+            error_code=result.error_code,
+        )
+        if attempt is not None:
+            run = await self._store.update(
+                run.id, usage=attempt.usage, sandbox_id=attempt.sandbox_id
+            )
+        if trace is None:
+            with self._tracer.trace(run) as own_trace:
+                self._trace_waiting(run, own_trace)
+                await self._deliver(run, result, resumed=False, trace=own_trace)
+        else:
+            await self._deliver(run, result, resumed=False, trace=trace)
+
+    async def _deliver(
+        self, run: Run, result: RunResult, *, resumed: bool, trace: RunTrace | None = None
+    ) -> None:
+        if trace is None:
+            with self._tracer.trace(run) as own_trace:
+                await self._deliver(run, result, resumed=resumed, trace=own_trace)
+            return
+        with trace.step("slack-update") as step:
+            delivery = await self._replies.finish(run, result, resumed=resumed)
+            if delivery.failure:
+                step.fail("delivery_failed", delivery.failure)
+            step.set(parts=1 + len(delivery.part_ts))
+        run = await self._store.update(
+            run.id,
+            state=result.outcome,
+            delivery=delivery.text,
+            part_ts=delivery.part_ts,
+            ended_at=self._clock.now(),
+        )
+        trace.finish(result, usage=run.usage, delivery=delivery.text)
+        threshold_s = self._policy.announce_after_s
+        if threshold_s and result.duration_s > threshold_s and not delivery.failure:
+            await self._replies.announce(run, result)
+        _log_end(run, result)
+
+
+@asynccontextmanager
+async def _refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
+    """Offers the elapsed time while inside, so that silence of the agent does not look like a hang."""
+
+    async def refresh() -> None:
+        while True:
+            await clock.sleep(REFRESH_INTERVAL_S)
+            attempt.show()
+
+    async with asyncio.TaskGroup() as group:
+        ticking = group.create_task(refresh())
+        yield
+        ticking.cancel()
+
+
+def _failure(code: ErrorCode) -> RunResult:
+    return RunResult(outcome=RunState.FAILED, error_code=code)
+
+
+def _recorded_result(run: Run) -> RunResult:
+    end = run.ended_at or run.started_at or run.created_at
+    return RunResult(
+        outcome=run.outcome or RunState.FAILED,
+        answer=run.answer,
+        error_code=run.error_code,
+        stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
+        duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
+    )
+
+
+def _log_end(run: Run, result: RunResult) -> None:
+    events = {RunState.SUCCEEDED: "run.finished", RunState.STOPPED: "run.stopped"}
+    log = _log.warning if result.outcome is RunState.FAILED else _log.info
+    log(
+        events.get(result.outcome, "run.failed"),
+        code=result.error_code or "",
+        duration_s=round(result.duration_s, 3),
+        attempt=run.attempt,
+        delivery=run.delivery,
+        trace_id=run.trace_id,
+    )

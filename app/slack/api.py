@@ -1,0 +1,155 @@
+"""Calls of Slack's Web API: bounded, retried where that is safe, failing in three ways only.
+
+SlackFault
+    SlackRefusal        Slack said no, in a word such as `is_archived`; repeating it is useless
+    SlackRateLimit      not carried out; may be repeated after `retry_after_s`
+    SlackUnreachable    nobody knows whether it was carried out
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.async_client import AsyncWebClient
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+
+from app.log import get_logger
+
+MAX_RETRY_AFTER_S: Final = 30.0
+"""Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
+CALL_TIMEOUT_S: Final = 10.0
+_ATTEMPTS: Final = 6
+_AMBIGUOUS_WORDS: Final = frozenset(
+    {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
+)
+"""Slack may have carried them out in part. Source: Slack Web API, common errors, read 2026-11."""
+
+
+class SlackFault(Exception):  # noqa: N818 - a fault is what the tree in the docstring calls it
+    """A call that failed; `word` is stable and safe to log."""
+
+    def __init__(self, word: str) -> None:
+        super().__init__(word)
+        self.word = word
+
+
+class SlackRefusal(SlackFault):
+    """Slack said no."""
+
+
+class SlackRateLimit(SlackFault):
+    """Not now."""
+
+    def __init__(self, *, retry_after_s: float) -> None:
+        super().__init__("ratelimited")
+        self.retry_after_s = retry_after_s
+
+
+class SlackUnreachable(SlackFault):
+    """No answer, or none that says what happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Seconds between attempts; tests shorten them."""
+
+    first_wait_s: float = 0.5
+    max_wait_s: float = 8.0
+    attempts: int = _ATTEMPTS
+    call_timeout_s: float = CALL_TIMEOUT_S
+
+
+class SlackApi:
+    """One workspace's Web API. The caller owns the client and its session."""
+
+    def __init__(self, client: AsyncWebClient, *, policy: RetryPolicy) -> None:
+        self.client = client
+        self.policy = policy
+        self._paused_until: dict[str, float] = {}
+        self._log = get_logger(__name__)
+
+    def pause_s(self, method: str) -> float:
+        """How long Slack wants this method left alone. Source: Slack Web API, limits are per method and workspace."""
+        return max(self._paused_until.get(method, 0.0) - asyncio.get_running_loop().time(), 0.0)
+
+    async def once(
+        self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
+    ) -> Mapping[str, Any]:
+        """One attempt.
+
+        Raises:
+            SlackFault: as above.
+        """
+        payload = {name: value for name, value in arguments.items() if value is not None}
+        try:
+            async with asyncio.timeout(self.policy.call_timeout_s):
+                if verb == "GET":
+                    response = await self.client.api_call(method, http_verb=verb, params=payload)
+                else:
+                    response = await self.client.api_call(method, json=payload)
+        except SlackApiError as exc:
+            raise self._fault(method, exc) from exc
+        except (aiohttp.ClientError, SlackClientError, TimeoutError, OSError, ValueError) as exc:
+            raise SlackUnreachable(type(exc).__name__) from exc
+        if not isinstance(response.data, dict):
+            raise SlackUnreachable("no_json")
+        return response.data
+
+    async def repeated(
+        self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
+    ) -> Mapping[str, Any]:
+        """Attempts until it is carried out; only for calls that may be carried out twice.
+
+        Raises:
+            SlackFault: the last attempt's.
+        """
+        attempts = AsyncRetrying(
+            retry=retry_if_exception_type((SlackUnreachable, SlackRateLimit)),
+            wait=self._wait_s,
+            stop=stop_after_attempt(self.policy.attempts),
+            reraise=True,
+        )
+        return await attempts(self._after_pause, method, arguments, verb)
+
+    async def wait_for_pause(self, method: str) -> None:
+        """Sleep until Slack takes this method again."""
+        await asyncio.sleep(min(self.pause_s(method), MAX_RETRY_AFTER_S))
+
+    async def _after_pause(
+        self, method: str, arguments: Mapping[str, Any], verb: str
+    ) -> Mapping[str, Any]:
+        await self.wait_for_pause(method)
+        return await self.once(method, arguments, verb=verb)
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        fault = state.outcome.exception() if state.outcome else None
+        if isinstance(fault, SlackRateLimit):
+            return fault.retry_after_s
+        exponential = self.policy.first_wait_s * 2.0 ** (state.attempt_number - 1)
+        return min(exponential, self.policy.max_wait_s)
+
+    def _fault(self, method: str, error: SlackApiError) -> SlackFault:
+        response = error.response
+        # A body that is no JSON leaves the HTTP library's response instead of the SDK's.
+        status: int = getattr(response, "status_code", 0) or getattr(response, "status", 0)
+        data = getattr(response, "data", None)
+        word = data.get("error") if isinstance(data, dict) else None
+        if status == 429 or word in ("ratelimited", "rate_limited"):  # noqa: PLR2004 - HTTP
+            retry_after_s = min(_retry_after_s(getattr(response, "headers", {})), MAX_RETRY_AFTER_S)
+            until = asyncio.get_running_loop().time() + retry_after_s
+            self._paused_until[method] = max(self._paused_until.get(method, 0.0), until)
+            self._log.warning("slack.rate_limited", method=method, retry_after_s=retry_after_s)
+            return SlackRateLimit(retry_after_s=retry_after_s)
+        if status >= 500 or not isinstance(word, str) or word in _AMBIGUOUS_WORDS:  # noqa: PLR2004 - HTTP
+            return SlackUnreachable(word if isinstance(word, str) else f"http_{status}")
+        return SlackRefusal(word)
+
+
+def _retry_after_s(headers: Mapping[str, str]) -> float:
+    for name, value in headers.items():
+        if name.lower() == "retry-after" and value.isdecimal():
+            return float(value)
+    return 1.0

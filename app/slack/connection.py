@@ -1,0 +1,126 @@
+"""Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+from pydantic import SecretStr
+from slack_sdk.web.async_client import AsyncWebClient
+
+from app.slack.api import RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.history import SlackThreadReader
+from app.slack.identity import BotIdentity
+from app.slack.live import Rhythm, UpdateBudget
+from app.slack.messages import OwnMessages
+from app.slack.replies import SlackReplies
+from app.slack.status import SessionStatus
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_MAX_CONNECTIONS: Final = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackOptions:
+    """What the connection needs of the settings."""
+
+    bot_token: SecretStr = field(repr=False)
+    base_url: str = "https://slack.com/api/"
+    capacity: int = 32
+    """Runs that may go at once; shown to people who wait."""
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    look_again_after_s: float = 1.0
+    """Between an ambiguous failure of a post and the look whether it stands there."""
+
+
+class SlackConnection:
+    """One workspace. Made by `open_slack`, which closes it."""
+
+    def __init__(self, api: SlackApi, options: SlackOptions, *, group: asyncio.TaskGroup) -> None:
+        self._api = api
+        self._identity: BotIdentity | None = None
+        self.replies = SlackReplies(
+            api,
+            messages=OwnMessages(api, look_again_after_s=options.look_again_after_s),
+            status=SessionStatus(api, group=group),
+            capacity=options.capacity,
+            rhythm=options.rhythm,
+            budget=UpdateBudget(),
+        )
+        self.reader = SlackThreadReader(api, identity=self.identity)
+
+    def identity(self) -> BotIdentity | None:
+        """What the last successful `identify` said; None before."""
+        return self._identity
+
+    async def identify(self) -> BotIdentity:
+        """Ask Slack who the token belongs to; one attempt of at most 10 s.
+
+        Raises:
+            SlackFault: a SlackRefusal such as `invalid_auth` needs the operator.
+        """
+        response = await self._api.once("auth.test", {})
+        names = {name: response.get(name) for name in ("team_id", "bot_id", "user_id")}
+        if not isinstance(names["team_id"], str) or not isinstance(names["user_id"], str):
+            raise SlackUnreachable("incomplete_identity")
+        bot_id = names["bot_id"]
+        self._identity = BotIdentity(
+            team_id=names["team_id"],
+            bot_id=bot_id if isinstance(bot_id, str) else "",
+            bot_user_id=names["user_id"],
+        )
+        return self._identity
+
+
+@asynccontextmanager
+async def open_slack(options: SlackOptions) -> AsyncIterator[SlackConnection]:
+    """A connection that makes no call until it is used."""
+    timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)
+    connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS)
+    async with (
+        aiohttp.ClientSession(timeout=timeout, connector=connector) as session,
+        _Background() as group,
+    ):
+        client = create_client(
+            token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
+        )
+        yield SlackConnection(SlackApi(client, policy=options.policy), options, group=group)
+
+
+def create_client(
+    *, token: str | None, base_url: str, session: aiohttp.ClientSession | None
+) -> AsyncWebClient:
+    """The SDK's client without its own retries, which would post twice.
+
+    Source: slack-sdk 3.47, async_default_handlers, read 2026-11.
+    """
+    client = AsyncWebClient(token=token, base_url=base_url, session=session, retry_handlers=[])
+    if urlsplit(base_url).hostname in ("127.0.0.1", "localhost", "::1"):
+        # The SDK takes the environment's proxy for every host, this machine included.
+        client.proxy = None
+    return client
+
+
+class _Background:
+    """A TaskGroup for what may go on beside its block; the block's own errors pass through as they are."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> asyncio.TaskGroup:
+        return await self._group.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None and not issubclass(kind, asyncio.CancelledError):
+            kind = error = traceback = None
+        await self._group.__aexit__(kind, error, traceback)

@@ -1,0 +1,173 @@
+"""Shows a run's progress on its thinking message: coalesced, throttled, and silent before the answer comes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from types import TracebackType
+
+from app.log import get_logger
+from app.runs.model import Progress, Run
+from app.slack.api import SlackFault, SlackRefusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """When updates are sent; tests shorten it."""
+
+    first_after_s: float = 0.5
+    interval_s: float = 3.0
+    """Source: field reports on chat.update, one per message in about three seconds, read 2026-11."""
+    refresh_after_s: float = 15.0
+    """When nothing but the elapsed time changed."""
+
+
+class UpdateBudget:
+    """A token bucket for the updates of all runs of a workspace: at most `burst` + 60 · `per_s` in any minute.
+
+    Ten at once and one every two seconds make 40 a minute; chat.update takes 50, and answers need the rest.
+    Source: Slack Web API rate limits, tier 3, read 2026-11.
+    """
+
+    def __init__(self, *, burst: int = 10, per_s: float = 0.5) -> None:
+        self._burst = float(burst)
+        self._per_s = per_s
+        self._tokens = float(burst)
+        self._counted_at: float | None = None
+
+    def take(self) -> float:
+        """0 when an update may go now; else how many seconds to wait before asking again."""
+        now = asyncio.get_running_loop().time()
+        if self._counted_at is not None:
+            grown = self._tokens + (now - self._counted_at) * self._per_s
+            self._tokens = min(grown, self._burst)
+        self._counted_at = now
+        if self._tokens >= 1:
+            self._tokens -= 1
+            return 0.0
+        return (1 - self._tokens) / self._per_s
+
+
+class Publishing:
+    """Lets a publisher work while inside; on leaving, its call in flight is over. The block's errors pass through."""
+
+    def __init__(self, publisher: "Publisher") -> None:
+        self._publisher = publisher
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> "Publisher":
+        await self._group.__aenter__()
+        self._group.create_task(self._publisher.publish(), name="slack-progress")
+        return self._publisher
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # Not cancelled: a call that was cut off could still be carried out after the answer's.
+        self._publisher.close()
+        if kind is not None and not issubclass(kind, asyncio.CancelledError):
+            kind = error = traceback = None
+        await self._publisher.closed()
+        await self._group.__aexit__(kind, error, traceback)
+
+
+class Publisher:
+    """The LiveReply of one run. `send` is one attempt; `pause_s` says how long Slack wants to be left alone."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        send: Callable[[Progress], Awaitable[None]],
+        pause_s: Callable[[], float],
+        budget: UpdateBudget,
+        rhythm: Rhythm,
+    ) -> None:
+        self._run = run
+        self._send = send
+        self._pause_s = pause_s
+        self._budget = budget
+        self._rhythm = rhythm
+        self._latest: Progress | None = None
+        self._offered_at = 0.0
+        self._sent: Progress | None = None
+        self._sent_at = float("-inf")
+        self._news = asyncio.Event()
+        self._closing = asyncio.Event()
+        self._closed = asyncio.Event()
+        self._log = get_logger(__name__)
+
+    def show(self, progress: Progress) -> None:
+        self._latest = progress
+        self._offered_at = asyncio.get_running_loop().time()
+        self._news.set()
+
+    def close(self) -> None:
+        """Send no more; `publish` returns when the call in flight is over."""
+        self._closing.set()
+        self._news.set()
+
+    async def closed(self) -> None:
+        """Returns when nothing is in flight any more; a call takes no longer than its own timeout."""
+        await self._closed.wait()
+
+    async def publish(self) -> None:
+        """Send what is worth it until closed."""
+        try:
+            await self._publish()
+        finally:
+            self._closed.set()
+
+    async def _publish(self) -> None:
+        await self._rest(self._rhythm.first_after_s)
+        while not self._closing.is_set():
+            wait_s = self._due_in_s()
+            if wait_s is None:
+                await self._news.wait()
+            elif wait_s > 0:
+                await self._rest(wait_s, until_news=True)
+            elif not await self._update():
+                return
+            self._news.clear()
+
+    def _due_in_s(self) -> float | None:
+        """Seconds until the newest progress is worth an update; None while there is none."""
+        if self._latest is None:
+            return None
+        is_news = self._sent is None or self._sent.substance != self._latest.substance
+        spacing_s = self._rhythm.interval_s if is_news else self._rhythm.refresh_after_s
+        due_at = max(self._sent_at + spacing_s, self._now() + self._pause_s())
+        return max(due_at - self._now(), 0.0)
+
+    async def _update(self) -> bool:
+        """Whether to go on."""
+        if (wait_s := self._budget.take()) > 0:
+            await self._rest(wait_s)
+            return True
+        latest = self._latest
+        if latest is None:
+            return True
+        since_s = self._now() - self._offered_at
+        self._sent, self._sent_at = latest, self._now()
+        try:
+            await self._send(replace(latest, elapsed_s=latest.elapsed_s + since_s))
+        except SlackRefusal as exc:
+            self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
+            return False
+        except SlackFault as exc:
+            # The next one makes up for it.
+            self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
+            self._sent = None
+        return True
+
+    async def _rest(self, seconds: float, *, until_news: bool = False) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await (self._news if until_news else self._closing).wait()
+        except TimeoutError:
+            pass
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,98 @@
+"""Slack's events over a websocket, for installations that Slack cannot reach; watched, because it can go deaf."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Final
+
+from aiohttp import ClientError
+from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
+from slack_bolt.async_app import AsyncApp
+from slack_sdk.errors import SlackApiError
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+
+from app.log import get_logger
+from app.slack.api import SlackRefusal, SlackUnreachable
+from app.slack.connection import create_client
+
+DEAF_AFTER_S: Final = 60.0
+"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
+PING_INTERVAL_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 20.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+@asynccontextmanager
+async def open_socket_mode(
+    app: AsyncApp,
+    *,
+    app_token: str,
+    base_url: str,
+    ping_interval_s: float = PING_INTERVAL_S,
+    deaf_after_s: float = DEAF_AFTER_S,
+) -> AsyncIterator[None]:
+    """Events flow into the app while inside. Reconnects by itself.
+
+    Raises:
+        SlackFault: no first connection: refused, or none within 20 s.
+    """
+    handler = AsyncSocketModeHandler(
+        app,
+        app_token,
+        web_client=create_client(token=None, base_url=base_url, session=None),
+        ping_interval=ping_interval_s,
+    )
+    client = handler.client
+    try:
+        await _connect(handler)
+        closing = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(
+                _watch(client, closing, deaf_after_s=deaf_after_s),
+                name="slack-socket-watch",
+            )
+            try:
+                yield
+            finally:
+                closing.set()
+    finally:
+        # The client may hang on a dead socket.
+        with suppress(TimeoutError, ClientError, OSError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await handler.client.close()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
+
+
+async def _connect(handler: AsyncSocketModeHandler) -> None:
+    client = handler.client
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            # `connect` alone would try for ever, whatever Slack says of the token.
+            client.wss_uri = await client.issue_new_wss_url()
+            await client.connect()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
+    except SlackApiError as exc:
+        raise SlackRefusal(str(exc.response.get("error", "unknown"))) from exc
+    except (TimeoutError, ClientError, OSError) as exc:
+        raise SlackUnreachable(type(exc).__name__) from exc
+
+
+async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after_s: float) -> None:
+    log = get_logger(__name__)
+    heard_at = time.time()
+    while not closing.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deaf_after_s / 6):
+                await closing.wait()
+        if closing.is_set():
+            return
+        heard_at = max(heard_at, client.last_ping_pong_time or 0.0)
+        silent_s = time.time() - heard_at
+        if silent_s < deaf_after_s:
+            continue
+        log.warning("slack.socket_deaf", silent_s=round(silent_s))
+        heard_at = time.time()
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await client.connect_to_new_endpoint(force=True)
+        except (SlackApiError, ClientError, TimeoutError, OSError) as exc:
+            log.warning("slack.socket_reconnect_failed", error=type(exc).__name__)

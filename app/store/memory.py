@@ -1,0 +1,71 @@
+"""Run records in memory, for tests and the bench; the same contract as the durable store."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from typing_extensions import Unpack
+
+from app.runs.model import QueuePosition, Run, RunId, RunState, Thread
+from app.runs.ports import RunChanges
+from app.store.queries import REFUSAL_CODES, position_among
+
+
+class MemoryRunStore:
+    def __init__(self) -> None:
+        self._runs: dict[RunId, Run] = {}
+
+    async def add(self, run: Run) -> tuple[Run, bool]:
+        is_new = run.id not in self._runs
+        return self._runs.setdefault(run.id, run), is_new
+
+    async def get(self, run_id: RunId) -> Run | None:
+        return self._runs.get(run_id)
+
+    async def update(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        run = self._runs[run_id]
+        if not run.state.is_final:
+            run = self._runs[run_id] = replace(run, **changes)
+        return run
+
+    async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
+        run = self._runs.get(run_id)
+        if run is None or run.state.is_final or run.outcome or run.stop_requested_by is not None:
+            return False
+        self._runs[run_id] = replace(run, stop_requested_by=user, stop_requested_at=at)
+        return True
+
+    async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
+        runs = (self._runs[run_id] for run_id in run_ids if run_id in self._runs)
+        return {run.id: run.stop_requested_by for run in runs if run.stop_requested_by is not None}
+
+    async def unfinished(self) -> Sequence[Run]:
+        return sorted(
+            (run for run in self._runs.values() if not run.state.is_final),
+            key=lambda run: run.created_at,
+        )
+
+    async def of_thread(self, thread: Thread) -> Sequence[Run]:
+        runs = (run for run in self._runs.values() if run.thread == thread)
+        return sorted(runs, key=lambda run: run.request.message_ts)
+
+    async def position(self, run: Run, *, capacity: int) -> QueuePosition:
+        return position_among(run, await self.unfinished(), capacity=capacity)
+
+    async def count_since(self, *, team: str, user: str, since: datetime) -> int:
+        return sum(
+            run.request.team == team
+            and run.request.user == user
+            and run.created_at >= since
+            and run.error_code not in REFUSAL_CODES
+            for run in self._runs.values()
+        )
+
+    async def recent(self, *, limit: int) -> Sequence[Run]:
+        return sorted(self._runs.values(), key=lambda run: run.created_at, reverse=True)[:limit]
+
+    async def counts(self) -> Mapping[RunState, int]:
+        totals: dict[RunState, int] = {}
+        for run in self._runs.values():
+            totals[run.state] = totals.get(run.state, 0) + 1
+        return totals

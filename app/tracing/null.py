@@ -1,0 +1,48 @@
+"""The tracer of an installation without Langfuse: nothing leaves, the ids are the same."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from app.runs.model import ModelCall, Run, RunId, RunResult, Usage
+from app.runs.ports import RunTrace, StepKind, TraceStep
+from app.tracing.ids import trace_id_for
+
+
+class NullStep:
+    def set(self, **metadata: str | float | bool) -> None: ...
+
+    def fail(self, code: str, detail: str) -> None: ...
+
+    def attempt(
+        self, *, number: int, started_at: datetime, ended_at: datetime, error: str
+    ) -> None: ...
+
+    def tool(
+        self, *, name: str, argument: str, started_at: datetime, ended_at: datetime, is_error: bool
+    ) -> None: ...
+
+    def generation(self, call: ModelCall) -> None: ...
+
+
+class NullRunTrace:
+    @contextmanager
+    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:  # noqa: ARG002 - nothing is told
+        yield NullStep()
+
+    def past_step(
+        self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
+    ) -> None: ...
+
+    def finish(self, result: RunResult, *, usage: Usage, delivery: str) -> None: ...
+
+
+class NullTracer:
+    def trace_id(self, run_id: RunId) -> str:
+        return trace_id_for(run_id)
+
+    @contextmanager
+    def trace(self, run: Run) -> Iterator[RunTrace]:  # noqa: ARG002 - nothing is told
+        yield NullRunTrace()
+
+    def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None: ...

@@ -1,0 +1,202 @@
+"""What Langfuse is told of a run, as attributes of observations; what passes this border is masked and clipped.
+
+Attribute names and their JSON encoding are the wire format that Langfuse documents for OpenTelemetry.
+Source: langfuse 5.0.4, _client/attributes.py, and langfuse.com/docs/opentelemetry, read 2026-11.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from app.redaction import Masker
+from app.runs.model import ModelCall, Run, RunId, RunResult, RunState, Usage
+
+Attributes = dict[str, str | list[str]]
+
+MAX_CONTENT_BYTES: Final = 32 * 1024
+"""Of a prompt, an answer or a tool's argument. Langfuse Cloud takes 5 MB a request, with many observations in it."""
+MAX_NAME_CHARS: Final = 200
+"""Langfuse drops longer user ids, session ids, tags and trace metadata instead of cutting them."""
+MAX_STATUS_CHARS: Final = 2_000
+
+# Langfuse would upload what such an URI holds to its object storage.
+_DATA_URI: Final = re.compile(r"data:[\w./+-]{1,80};base64,[A-Za-z0-9+/=_-]*+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Border:
+    """What may pass to Langfuse, and in which form."""
+
+    masker: Masker
+    trace_content: bool
+
+    def name(self, text: str) -> str:
+        return self.masker.mask(text)[:MAX_NAME_CHARS]
+
+    def status(self, text: str) -> str:
+        return self.masker.mask(text)[:MAX_STATUS_CHARS]
+
+    def content(self, text: str) -> str:
+        """Masked before it is clipped: a secret may straddle the cut."""
+        masked = _DATA_URI.sub("[media removed]", self.masker.mask(text)).encode()
+        if len(masked) <= MAX_CONTENT_BYTES:
+            return masked.decode()
+        kept = masked[:MAX_CONTENT_BYTES].decode(errors="ignore")
+        return f"{kept}\n[clipped: {len(masked)} bytes]"
+
+    def metadata(self, values: Mapping[str, object]) -> Attributes:
+        return {
+            f"langfuse.observation.metadata.{key}": _json(self._plain(key, value))
+            for key, value in values.items()
+            if value is not None
+        }
+
+    def _plain(self, key: str, value: object) -> object:
+        if isinstance(value, float) and not math.isfinite(value):
+            return str(value)
+        masked = self.masker.mask_value({key: value})
+        assert isinstance(masked, dict)  # noqa: S101 - mask_value keeps the shape
+        plain = next(iter(masked.values()))
+        return plain[:MAX_STATUS_CHARS] if isinstance(plain, str) else plain
+
+
+def shared_attributes(run: Run, border: Border) -> Attributes:
+    """What every observation of a run carries: Langfuse finds traces by user, session and tags of *each* of them."""
+    request = run.request
+    tags = [border.name(tag) for tag in (run.agent, run.provider, request.surface.value) if tag]
+    return {
+        "user.id": border.name(request.user),
+        "session.id": border.name(request.thread.key),
+        "langfuse.trace.name": "run",
+        "langfuse.trace.tags": tags,
+        "langfuse.trace.metadata.run_id": _json(border.name(run.id)),
+    }
+
+
+def root_attributes(run: Run, border: Border) -> Attributes:
+    """What is known when the run is taken up; its prompt only where content is traced."""
+    request = run.request
+    if border.trace_content:
+        shown = border.content(request.text)
+    else:
+        shown = _json({"prompt_length": len(request.text)})
+    return {
+        "langfuse.observation.type": "agent",
+        "langfuse.observation.input": shown,
+        **border.metadata(
+            {
+                "run_id": run.id,
+                "channel": request.channel,
+                "message_ts": request.message_ts,
+                "thread_ts": request.thread_ts,
+                "attempt": run.attempt,
+                "sandbox_id": run.sandbox_id,
+                "model": run.model or None,
+                "files": len(request.file_names) or None,
+            }
+        ),
+    }
+
+
+def result_attributes(
+    result: RunResult, *, usage: Usage, delivery: str, detail: str, border: Border
+) -> Attributes:
+    """How the run ended; `detail` explains its error code."""
+    output: dict[str, object] = {
+        "success": result.outcome is RunState.SUCCEEDED,
+        "outcome": result.outcome.value,
+        "response_length": len(result.answer),
+        "duration_s": round(result.duration_s, 3),
+        "steps": result.steps,
+        "delivery": border.name(delivery),
+        "model_calls": usage.model_calls,
+        "usage": usage_details(usage),
+    }
+    if border.trace_content:
+        output["answer"] = border.content(result.answer)
+    attributes: Attributes = {
+        "langfuse.observation.output": _json(output),
+        **border.metadata({"delivery": delivery}),
+    }
+    if result.error_code is not None:
+        attributes |= failure_attributes(result.error_code, detail, border)
+    elif result.outcome is RunState.STOPPED:
+        attributes |= warning_attributes(f"STOPPED: by {result.stopped_by or 'unknown'}", border)
+    elif delivery.startswith("failed"):
+        attributes |= warning_attributes(f"DELIVERY: {delivery}", border)
+    return attributes
+
+
+def failure_attributes(code: str, detail: str, border: Border) -> Attributes:
+    """A red observation. Langfuse has no field for a code, so it begins the status and stands in the metadata."""
+    return {
+        "langfuse.observation.level": "ERROR",
+        "langfuse.observation.status_message": border.status(
+            f"{code}: {detail}" if detail else code
+        ),
+        **border.metadata({"error_code": code}),
+    }
+
+
+def warning_attributes(status: str, border: Border) -> Attributes:
+    """A yellow observation: worth a look, nobody has to act."""
+    return {
+        "langfuse.observation.level": "WARNING",
+        "langfuse.observation.status_message": border.status(status),
+    }
+
+
+def generation_attributes(call: ModelCall, border: Border) -> Attributes:
+    """A model call; Langfuse works the cost out from model and usage."""
+    attributes: Attributes = {
+        "langfuse.observation.type": "generation",
+        "langfuse.observation.model.name": border.name(call.model),
+        **border.metadata({"http_status": call.status}),
+    }
+    if call.usage != Usage():
+        attributes["langfuse.observation.usage_details"] = _json(usage_details(call.usage))
+    if call.first_token_at is not None:
+        moment = call.first_token_at.astimezone(UTC).isoformat(timespec="milliseconds")
+        attributes["langfuse.observation.completion_start_time"] = _json(
+            moment.replace("+00:00", "Z")
+        )
+    if call.error or not 200 <= call.status < 300:  # noqa: PLR2004 - HTTP's success class
+        reason = call.error or "failed"
+        attributes |= {
+            "langfuse.observation.level": "ERROR",
+            "langfuse.observation.status_message": border.status(f"HTTP {call.status}: {reason}"),
+            **border.metadata({"error_type": call.error or None}),
+        }
+    return attributes
+
+
+def usage_details(usage: Usage) -> dict[str, int]:
+    """Keys that Langfuse's price table knows; it sums those with `input` in their names as input.
+
+    Source: Langfuse server 4.16.0, cost calculation, measured 2026-11.
+    """
+    return {
+        "input": usage.input_tokens,
+        "output": usage.output_tokens,
+        "cache_read_input_tokens": usage.cache_read_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_tokens,
+    }
+
+
+def score_id_for(run_id: RunId, *, user: str) -> str:
+    """Langfuse replaces a score of the same id, so a person's latest feedback counts."""
+    return f"{run_id}-fb-{user}"
+
+
+def nanoseconds(moment: datetime) -> int:
+    """Unix time in ns, exact to the microsecond (a float of seconds is not)."""
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

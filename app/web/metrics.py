@@ -1,0 +1,43 @@
+"""Figures for Prometheus."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+
+from app.runs.ports import RunStore
+
+ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)
+"""Slack gives up after 3 s."""
+
+
+class Metrics:
+    """One registry per service, so that two in one process (tests) do not share figures."""
+
+    def __init__(self, *, store: RunStore, export_failures: Callable[[], int]) -> None:
+        self._store = store
+        self._export_failures = export_failures
+        self._registry = CollectorRegistry()
+        self._acknowledgements = Histogram(
+            "orion_slack_ack_seconds",
+            "Time from a Slack delivery's last byte to the answer.",
+            ["status"],
+            buckets=ACK_BUCKETS,
+            registry=self._registry,
+        )
+        self._runs = Gauge(
+            "orion_runs", "Run records by state.", ["state"], registry=self._registry
+        )
+        self._trace_failures = Gauge(
+            "orion_trace_export_failures",
+            "Failed exports of traces since start.",
+            registry=self._registry,
+        )
+
+    def acknowledged(self, status: int, seconds: float) -> None:
+        self._acknowledgements.labels(status=str(status)).observe(seconds)
+
+    async def render(self) -> bytes:
+        for state, count in (await self._store.counts()).items():
+            self._runs.labels(state=state).set(count)
+        self._trace_failures.set(self._export_failures())
+        return generate_latest(self._registry)

@@ -1,0 +1,108 @@
+"""The HTTP surface: Slack's deliveries, health, metrics, the broker; everything else is 404."""
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fastapi import APIRouter, FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from app.log import get_logger
+from app.web.health import Health
+from app.web.metrics import Metrics
+
+MAX_BODY_BYTES = 1_048_576
+"""Slack's deliveries are a few kB; the Slack room checks the same bound."""
+
+_log = get_logger(__name__)
+
+
+class Answer(Protocol):
+    """What the Slack room wants answered."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> Mapping[str, str]: ...
+    @property
+    def body(self) -> str: ...
+
+
+SlackHandler = Callable[[Mapping[str, str], bytes], Awaitable[Answer]]
+"""Headers (lower case) and raw body to an answer; never raises on bad input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebParts:
+    """What the routes stand on; made by `main`."""
+
+    slack: SlackHandler | None
+    """None in Socket Mode: then there is no events route."""
+    health: Health
+    metrics: Metrics
+    broker: APIRouter
+    ops_token: str | None
+    is_loopback: bool
+
+
+def install_routes(app: FastAPI, parts: WebParts) -> None:
+    """Add every route to the app. Plain Starlette routes: FastAPI's own layer would be a third of an acknowledgement."""
+
+    async def events(request: Request) -> Response:
+        started = time.perf_counter()
+        answer = await _events(request, parts.slack) if parts.slack else _not_found()
+        parts.metrics.acknowledged(answer.status_code, time.perf_counter() - started)
+        return answer
+
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok")
+
+    async def readyz(_request: Request) -> Response:
+        checks = await parts.health.check()
+        is_ready = all(check.is_ok for check in checks.values())
+        body = {name: {"ok": check.is_ok, "detail": check.detail} for name, check in checks.items()}
+        return JSONResponse(body, status_code=200 if is_ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        if not _may_read_metrics(request, parts):
+            return JSONResponse({"error": "needs the ops token"}, status_code=401)
+        return Response(await parts.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    app.add_route("/slack/events", events, methods=["POST"])
+    app.add_route("/healthz", healthz)
+    app.add_route("/readyz", readyz)
+    app.add_route("/metrics", metrics)
+    app.include_router(parts.broker)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+async def _events(request: Request, handle: SlackHandler) -> Response:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            return JSONResponse(
+                {"error": f"body: larger than {MAX_BODY_BYTES} bytes"}, status_code=413
+            )
+    answer = await handle(dict(request.headers), bytes(body))
+    return Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
+
+
+def _may_read_metrics(request: Request, parts: WebParts) -> bool:
+    if parts.ops_token is None:
+        return parts.is_loopback
+    given = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return hmac.compare_digest(given.encode(), parts.ops_token.encode())
+
+
+def _not_found() -> Response:
+    return JSONResponse({"detail": "Not Found"}, status_code=404)
+
+
+async def _on_bug(request: Request, exc: Exception) -> Response:
+    """The HTTP edge's outermost step: a bug is logged once and answered without its text."""
+    _log.error("service.request_failed", path=request.url.path, exc_info=exc)
+    return JSONResponse({"error": "internal error"}, status_code=500)

@@ -1,0 +1,245 @@
+"""An agent's environment: a snapshot plus queued changes, made real by `prepare`."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_result,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.lifecycle import open_sandbox
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.types import (
+    ExecResult,
+    OpenNetwork,
+    SandboxPaths,
+    SandboxSpec,
+    SnapshotId,
+)
+
+COMMAND_TIMEOUT_S = 900.0
+RETRY_BACKOFF_S = 1.0
+MAX_RETRY_BACKOFF_S = 15.0
+STDERR_TAIL_CHARS = 2000
+
+SYMBOLIC_PATHS = SandboxPaths(
+    work="/@work@",
+    home="/@home@",
+    run="/@run@",
+    environment="/@environment@",
+    broker_socket="/@broker_socket@",
+)
+"""Stand for the paths of whatever sandbox an `Agent` boots: in file paths and arguments they are replaced by its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FileChange:
+    path: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CommandChange:
+    argv: tuple[str, ...]
+    retries: int
+    timeout_s: float
+
+
+class Agent:
+    """Handle on a customised environment. Changes only queue; `prepare` boots a sandbox, applies them and snapshots it.
+
+    Not tied to a sandbox: there is nothing to close. May be shared by tasks of one event loop.
+    """
+
+    def __init__(
+        self, agent_type: str, *, provider: SandboxProvider, snapshot_id: SnapshotId
+    ) -> None:
+        self._type = agent_type
+        self._provider = provider
+        self._snapshot_id = snapshot_id
+        self._queue: list[_FileChange | _CommandChange] = []
+        self._preparing = asyncio.Lock()
+
+    @classmethod
+    async def create(
+        cls,
+        agent_type: str,
+        *,
+        provider: SandboxProvider,
+        snapshot_id: str | None = None,
+        progress: ProgressListener | None = None,
+    ) -> Self:
+        """An agent on the given snapshot, or on the provider's base environment, which is made if it does not exist.
+
+        Raises:
+            ValueError: `agent_type` or `snapshot_id` is blank.
+            SandboxError: what `SandboxProvider.ensure_ready` raises.
+        """
+        if not agent_type.strip():
+            raise ValueError("agent type must not be blank")
+        if snapshot_id is None:
+            root = (await provider.ensure_ready(progress)).id
+        else:
+            root = SnapshotId(snapshot_id.strip())
+            if not root:
+                raise ValueError("snapshot id must not be blank")
+        return cls(agent_type.strip(), provider=provider, snapshot_id=root)
+
+    @property
+    def type(self) -> str:
+        return self._type
+
+    @property
+    def snapshot_id(self) -> SnapshotId:
+        """The environment as of the last `prepare`."""
+        return self._snapshot_id
+
+    @property
+    def dirty(self) -> bool:
+        """True while changes wait for `prepare`."""
+        return bool(self._queue)
+
+    def add_files(self, files: Mapping[str, bytes]) -> Self:
+        """Queue files to write, in order; `SYMBOLIC_PATHS` may stand in the paths."""
+        self._queue.extend(_FileChange(path=path, data=data) for path, data in files.items())
+        return self
+
+    def run_commands(
+        self,
+        commands: Sequence[Sequence[str]],
+        *,
+        retries: int = 0,
+        timeout_s: float = COMMAND_TIMEOUT_S,
+    ) -> Self:
+        """Queue commands to run in `paths.work`, in order; `SYMBOLIC_PATHS` may stand in the arguments.
+
+        A command that fails is run again up to `retries` times, with growing pauses, before it counts as failed: for
+        package installs over a network. `timeout_s` bounds each run of each command.
+
+        Raises:
+            TypeError: a command is a string; it must be a list of arguments.
+            ValueError: a command is empty.
+        """
+        for command in commands:
+            if isinstance(command, str):
+                raise TypeError(f"a command is a list of arguments, not a string: {command!r}")
+            if not command:
+                raise ValueError("a command must not be empty")
+        self._queue.extend(
+            _CommandChange(argv=tuple(command), retries=retries, timeout_s=timeout_s)
+            for command in commands
+        )
+        return self
+
+    async def prepare(
+        self, *, name: str | None = None, progress: ProgressListener | None = None
+    ) -> SnapshotId:
+        """Make the queued changes real; does nothing when there are none. `name` is given to the new snapshot.
+
+        Concurrent calls wait for each other. Changes queued meanwhile wait for the next call. If it fails, queue and
+        snapshot stay as they were, and the sandbox is destroyed.
+
+        Raises:
+            SandboxError: SETUP_FAILED when a command fails, naming its index in the queue and the end of its stderr;
+                whatever creating, writing or saving the sandbox raises.
+        """
+        async with self._preparing:
+            if self._queue:
+                tell = progress or _ignore
+                try:
+                    await self._apply(tuple(self._queue), name=name, tell=tell)
+                except BaseException:
+                    tell("error")
+                    raise
+                tell("done")
+            return self._snapshot_id
+
+    async def _apply(
+        self,
+        changes: Sequence[_FileChange | _CommandChange],
+        *,
+        name: str | None,
+        tell: ProgressListener,
+    ) -> None:
+        tell("creating")
+        spec = SandboxSpec(
+            snapshot_id=self._snapshot_id,
+            network=OpenNetwork(),
+            environment_writable=True,
+            labels={"agent": self._type, "purpose": "prepare"},
+        )
+        index = 0
+        async with open_sandbox(self._provider, spec) as sandbox:
+            tell("booting")
+            for change in changes:
+                match change:
+                    case _FileChange():
+                        path = _real(change.path, sandbox.paths)
+                        await sandbox.write_file(path, change.data)
+                    case _CommandChange():
+                        tell(f"installing {change.argv[0]}")
+                        await _run(sandbox, change, index=index)
+                        index += 1
+            tell("snapshotting")
+            ref = await sandbox.snapshot(name=name)
+            self._snapshot_id = ref.id
+            del self._queue[: len(changes)]
+
+
+def _ignore(_step: str) -> None:
+    pass
+
+
+def _real(text: str, paths: SandboxPaths) -> str:
+    for path in fields(SandboxPaths):
+        text = text.replace(getattr(SYMBOLIC_PATHS, path.name), getattr(paths, path.name))
+    return text
+
+
+async def _run(sandbox: Sandbox, command: _CommandChange, *, index: int) -> None:
+    argv = [_real(argument, sandbox.paths) for argument in command.argv]
+    label = f"commands[{index}] ({argv[0]})"
+
+    async def attempt() -> ExecResult:
+        return await sandbox.exec(argv, timeout_s=command.timeout_s)
+
+    retrying = AsyncRetrying(
+        stop=stop_after_attempt(command.retries + 1),
+        wait=wait_exponential(multiplier=RETRY_BACKOFF_S, max=MAX_RETRY_BACKOFF_S)
+        + wait_random(0, RETRY_BACKOFF_S),
+        retry=retry_if_result(_has_failed),
+        retry_error_callback=_last_result,
+    )
+    try:
+        result: ExecResult = await retrying(attempt)
+    except SandboxError as exc:
+        if exc.code is not SandboxErrorCode.EXEC_TIMEOUT:
+            raise
+        raise SandboxError(
+            SandboxErrorCode.SETUP_FAILED,
+            f"{label} ran longer than {command.timeout_s:g} s",
+        ) from exc
+    if result.exit_code != 0:
+        tail = (result.error_text or result.text).strip()[-STDERR_TAIL_CHARS:]
+        raise SandboxError(
+            SandboxErrorCode.SETUP_FAILED, f"{label} exited with {result.exit_code}: {tail}"
+        )
+
+
+def _last_result(state: RetryCallState) -> ExecResult:
+    if state.outcome is None:
+        raise AssertionError("tenacity gives up after an outcome")
+    result: ExecResult = state.outcome.result()
+    return result
+
+
+def _has_failed(result: ExecResult) -> bool:
+    return result.exit_code != 0

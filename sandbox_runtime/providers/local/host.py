@@ -1,0 +1,144 @@
+"""What of the host a sandbox may see: the Python in use, CA files, and for open networks the package installers' settings."""
+
+import configparser
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+_PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
+_CA_NAMES = (
+    "CURL_CA_BUNDLE",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "SSL_CERT_DIR",
+    "SSL_CERT_FILE",
+)
+_CA_FILE_NAMES = tuple(name for name in _CA_NAMES if name != "SSL_CERT_DIR")
+_INSTALLER_PREFIXES = ("PIP_", "UV_", "NPM_CONFIG_")
+# These name places on the host that installers write to, or credentials for publishing: neither is of use inside.
+_HOST_ONLY = frozenset(
+    {
+        "NPM_CONFIG_CACHE",
+        "NPM_CONFIG_GLOBALCONFIG",
+        "NPM_CONFIG_PREFIX",
+        "NPM_CONFIG_USERCONFIG",
+        "PIP_CACHE_DIR",
+        "PIP_LOG",
+        "PIP_PREFIX",
+        "PIP_ROOT",
+        "PIP_TARGET",
+        "PIP_USER",
+        "UV_CACHE_DIR",
+        "UV_INSTALL_DIR",
+        "UV_PROJECT_ENVIRONMENT",
+        "UV_PYTHON",
+        "UV_PYTHON_INSTALL_DIR",
+        "UV_TOOL_BIN_DIR",
+        "UV_TOOL_DIR",
+    }
+)
+_PUBLISHING = ("UV_PUBLISH_", "NPM_CONFIG__AUTH")
+# Source: pip documentation, "Configuration", configuration files on Unix, read 2026-11.
+_SYSTEM_PIP_CONFIGS = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf")
+_USER_PIP_CONFIGS = (".config/pip/pip.conf", ".pip/pip.conf")
+_PIP_PATH_OPTIONS = (
+    "cert",
+    "constraint",
+    "extra-index-url",
+    "find-links",
+    "index-url",
+    "requirement",
+)
+_PATH_NAMES = (
+    "PIP_CONFIG_FILE",
+    "PIP_CONSTRAINT",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "UV_CONFIG_FILE",
+    "UV_CONSTRAINT",
+    "UV_DEFAULT_INDEX",
+    "UV_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS",
+    "UV_INDEX",
+    "UV_INDEX_URL",
+    "NPM_CONFIG_CAFILE",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostView:
+    """Settings and files that an open sandbox shares with the host, read-only."""
+
+    env: Mapping[str, str] = field(repr=False)
+    files: tuple[Path, ...]
+
+
+def open_view(host_env: Mapping[str, str]) -> HostView:
+    """What package installers need of the host: proxies, indexes, their files and CA certificates."""
+    env = {name: value for name, value in host_env.items() if _is_shared(name)}
+    configs = [Path(path) for path in _SYSTEM_PIP_CONFIGS]
+    home = host_env.get("HOME")
+    if home:
+        user_configs = [Path(home) / path for path in _USER_PIP_CONFIGS]
+        configs += user_configs
+        # HOME differs inside, so pip must be told where the user's own file is.
+        found = next((path for path in user_configs if path.is_file()), None)
+        if found is not None:
+            env.setdefault("PIP_CONFIG_FILE", str(found))
+    if "PIP_CONFIG_FILE" in env:
+        configs.append(Path(env["PIP_CONFIG_FILE"]))
+    values = [env[name] for name in (*_CA_NAMES, *_PATH_NAMES) if name in env]
+    for config in configs:
+        values += [str(config), *_pip_config_values(config)]
+    paths = {path for value in values for path in _local_paths(value)}
+    return HostView(env=env, files=tuple(sorted(path for path in paths if path.exists())))
+
+
+def ca_env(bundle: Path) -> dict[str, str]:
+    """Variables by which the common programs find a CA bundle."""
+    return dict.fromkeys(_CA_FILE_NAMES, str(bundle))
+
+
+def python_prefixes() -> tuple[Path, ...]:
+    """Where the Python that runs this service is installed, outside of /usr."""
+    prefixes = dict.fromkeys((Path(sys.base_prefix), Path(sys.base_exec_prefix)))
+    return tuple(prefix for prefix in prefixes if not prefix.is_relative_to("/usr"))
+
+
+def search_path() -> str:
+    """PATH of every sandbox: the service's own Python first."""
+    bins = [str(prefix / "bin") for prefix in python_prefixes()]
+    return ":".join([*bins, "/usr/local/bin", "/usr/bin", "/bin"])
+
+
+def _is_shared(name: str) -> bool:
+    upper = name.upper()
+    if upper in _HOST_ONLY or upper.startswith(_PUBLISHING):
+        return False
+    return upper in _PROXY_NAMES or name in _CA_NAMES or upper.startswith(_INSTALLER_PREFIXES)
+
+
+def _pip_config_values(path: Path) -> Iterator[str]:
+    parser = configparser.RawConfigParser()
+    with suppress(OSError, configparser.Error):
+        parser.read(path, encoding="utf-8")
+    for section in parser.sections():
+        for option in _PIP_PATH_OPTIONS:
+            if parser.has_option(section, option):
+                yield parser.get(section, option)
+
+
+def _local_paths(value: str) -> Iterator[Path]:
+    """Absolute paths and file URLs among whitespace- or comma-separated words, `name=` before them allowed (uv)."""
+    for word in value.replace(",", " ").split():
+        text = word.partition("=")[2] if "=file://" in word else word
+        if text.startswith("file://"):
+            yield Path(unquote(urlsplit(text).path))
+        elif text.startswith("/"):
+            yield Path(text)

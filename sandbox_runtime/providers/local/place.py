@@ -1,0 +1,80 @@
+"""Where one local sandbox lives on the host, and what one command in it needs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from sandbox_runtime.providers.local.processes import HostCommand
+from sandbox_runtime.types import Network, SandboxLimits, SandboxPaths
+
+# Changing directory is the command's own first step, so that a missing one is its failure and not the sandbox's.
+_IN_DIRECTORY = 'cd -- "$0" || exit 126; exec "$@"'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One sandbox on the host."""
+
+    directory: Path
+    """Holds work, home, run and tmp."""
+    environment_id: str | None
+    environment: Path
+    environment_writable: bool
+    network: Network
+    limits: SandboxLimits
+    host_uid: int | None
+    """Whose processes and files they are on the host, when the service is root; None = the service's own user."""
+
+    @property
+    def work(self) -> Path:
+        return self.directory / "work"
+
+    @property
+    def home(self) -> Path:
+        return self.directory / "home"
+
+    @property
+    def run(self) -> Path:
+        return self.directory / "run"
+
+    @property
+    def tmp(self) -> Path:
+        """Shared by the sandbox's commands as their /tmp, never saved."""
+        return self.directory / "tmp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One command in a sandbox."""
+
+    argv: Sequence[str] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str | None
+    """Absolute, as seen inside; None = the work directory."""
+
+    def command(self) -> list[str]:
+        if self.cwd is None:
+            return list(self.argv)
+        return ["/bin/sh", "-c", _IN_DIRECTORY, self.cwd, *self.argv]
+
+
+class Isolation(Protocol):
+    """How commands of this machine's sandboxes are kept apart."""
+
+    def paths(self, place: Place) -> SandboxPaths:
+        """Paths as processes inside see them."""
+        ...
+
+    def command(self, place: Place, request: Request) -> HostCommand: ...
+
+    def base_env(self, place: Place) -> Mapping[str, str]:
+        """What every command finds in its environment, before the caller's own."""
+        ...
+
+
+def scratch_env(place: Place, tmp: str) -> dict[str, str]:
+    """While an environment is made, download caches go where no snapshot keeps them."""
+    if not place.environment_writable:
+        return {}
+    return {"XDG_CACHE_HOME": f"{tmp}/.cache", "npm_config_cache": f"{tmp}/.npm"}

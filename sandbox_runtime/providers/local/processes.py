@@ -1,0 +1,303 @@
+"""A child process of ours and everything it starts: output with back-pressure, exit, and a verified kill.
+
+Built on file descriptors and the loop's readers, without tasks and without an await between fork and bookkeeping: a
+cancellation can never leave a child that nobody knows.
+"""
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Process
+from sandbox_runtime.providers.local.tree import NamespaceInit, kill_marked
+from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream
+
+KILL_TIMEOUT_S = 5.0
+START_GRACE_S = 1.0
+"""How long a kill waits to learn the pid of a namespace that is just being made."""
+MAX_QUEUED_BYTES = 256 * 1024
+"""Read ahead of the consumer at the most; past that the pipes stay unread and the command blocks."""
+READ_BYTES = 64 * 1024
+
+MemoryFile = Callable[[bytes], int]
+"""Puts bytes into an anonymous file that the child inherits; gives its descriptor."""
+
+StatusFile = Callable[[], int]
+"""Gives a descriptor for the JSON status of one bubblewrap, which closes it: each needs its own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCommand:
+    """How to start a child on the host."""
+
+    argv: Callable[[MemoryFile, StatusFile], list[str]] = field(repr=False)
+    """Builds the arguments."""
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+    namespaces: int
+    """How many bubblewraps, one in the other, run the command and tell on the status descriptor how that went."""
+    output_uid: int | None = None
+    """Who shall own the output pipes, so that /dev/stdout and /dev/stderr can be opened inside."""
+    mark: str | None = None
+    """A string in the environment of all descendants, by which they are found where no namespace holds them."""
+
+
+def start_process(command: HostCommand, *, stdin: bytes, merge_output: bool) -> "HostProcess":
+    """Start it. Must be called on the running event loop.
+
+    Raises:
+        OSError: E2BIG when the arguments are too long, and whatever else starting a process may raise.
+    """
+    theirs: list[int] = []
+    ours: list[int] = []
+
+    def memory(data: bytes) -> int:
+        fd = os.memfd_create("sandbox-input", os.MFD_CLOEXEC)
+        theirs.append(fd)
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
+
+    def pipe() -> int:
+        read_end, write_end = os.pipe()
+        ours.append(read_end)
+        theirs.append(write_end)
+        os.set_blocking(read_end, False)
+        if command.output_uid is not None:
+            os.fchown(write_end, command.output_uid, command.output_uid)
+        return write_end
+
+    def duplicate(fd: int | None) -> int:
+        if fd is None:
+            raise AssertionError("only bubblewrap reports its status")
+        theirs.append(os.dup(fd))
+        return theirs[-1]
+
+    try:
+        stdout = pipe()
+        stderr = subprocess.STDOUT if merge_output else pipe()
+        status_end = pipe() if command.namespaces else None
+        argv = command.argv(memory, lambda: duplicate(status_end))
+        inherited = tuple(fd for fd in theirs if fd not in (stdout, stderr, status_end))
+        child = subprocess.Popen(
+            argv,
+            stdin=memory(stdin) if stdin else subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            env=dict(command.env),
+            cwd=command.cwd,
+            pass_fds=inherited,
+            start_new_session=True,
+        )
+    except BaseException:
+        for fd in ours:
+            os.close(fd)
+        raise
+    finally:
+        for fd in theirs:
+            os.close(fd)
+    status_fd = ours.pop() if command.namespaces else None
+    outputs = dict(zip(ours, (OutputStream.STDOUT, OutputStream.STDERR), strict=False))
+    return HostProcess(child, command=command, outputs=outputs, status_fd=status_fd)
+
+
+class HostProcess(Process):
+    """A started `HostCommand`."""
+
+    def __init__(
+        self,
+        child: subprocess.Popen[bytes],
+        *,
+        command: HostCommand,
+        outputs: Mapping[int, OutputStream],
+        status_fd: int | None,
+    ) -> None:
+        self._child = child
+        self._command = command
+        self._loop = asyncio.get_running_loop()
+        self._init = NamespaceInit(command.namespaces) if status_fd is not None else None
+        self._queue: deque[ExecOutput] = deque()
+        self._queued_bytes = 0
+        self._paused = False
+        self._outputs = dict(outputs)
+        self._changed = asyncio.Event()
+        self._taken = False
+        self._killable = asyncio.Event()
+        self._watched: set[int] = set()
+        self._pidfd = os.pidfd_open(child.pid)
+        self._watch(self._pidfd, self._on_exit)
+        if status_fd is not None:
+            self._watch(status_fd, lambda: self._on_status(status_fd))
+        self._resume()
+
+    @property
+    def ended(self) -> bool:
+        """Everything it started is dead and all output was read (or given up by `kill`)."""
+        return not self._watched and not self._outputs
+
+    @property
+    def start_failed(self) -> bool:
+        """After the end: the command itself never ran, because bubblewrap could not make its sandbox."""
+        return (
+            self._init is not None
+            and self._init.exit_code is None
+            and not (self._init.seen and self._child.returncode < 0)
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """After the end: 0..255."""
+        if self._init is not None and self._init.exit_code is not None:
+            return self._init.exit_code
+        code = self._child.returncode
+        return 128 - code if code < 0 else code
+
+    @override
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        if self._taken:
+            raise RuntimeError("events may be iterated once")
+        self._taken = True
+        while True:
+            while self._queue:
+                event = self._queue.popleft()
+                self._queued_bytes -= len(event.data)
+                if self._paused and self._queued_bytes <= MAX_QUEUED_BYTES // 2:
+                    self._resume()
+                yield event
+            if self.ended:
+                break
+            await self._changed_once()
+        if self.start_failed:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE, "bubblewrap could not start the command"
+            )
+        yield ExecExited(exit_code=self.exit_code)
+
+    @override
+    async def kill(self) -> None:
+        if self.ended:
+            return
+        try:
+            await self._until_killable()
+        finally:
+            self._signal_tree()
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT_S):
+                while self._watched:
+                    await asyncio.sleep(0.002)
+                    self._signal_tree()
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE,
+                f"process {self._child.pid} still lives {KILL_TIMEOUT_S:g} s after SIGKILL",
+            ) from exc
+        finally:
+            for fd in list(self._outputs):
+                self._close_output(fd)
+
+    async def _until_killable(self) -> None:
+        """Bubblewrap killed in the middle of its own start could leave a namespace that has not asked to die with it."""
+        if self._init is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(START_GRACE_S):
+                await self._killable.wait()
+
+    def _signal_tree(self) -> None:
+        if self._init is not None:
+            self._init.kill()
+        if self._child.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+        if self._command.mark is not None:
+            kill_marked(self._command.mark)
+
+    async def _changed_once(self) -> None:
+        await self._changed.wait()
+        self._changed.clear()
+
+    def _watch(self, fd: int, callback: Callable[[], object]) -> None:
+        self._watched.add(fd)
+        self._loop.add_reader(fd, callback)
+
+    def _forget(self, fd: int) -> None:
+        self._watched.discard(fd)
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        self._changed.set()
+
+    def _on_exit(self) -> None:
+        self._child.poll()
+        self._killable.set()
+        # What a command leaves behind ends with it, in a namespace and without.
+        if self._init is not None:
+            self._init.kill()
+        if self._command.mark is not None and kill_marked(self._command.mark):
+            self._loop.call_later(0.002, self._on_exit)
+            self._loop.remove_reader(self._pidfd)
+            return
+        self._forget(self._pidfd)
+
+    def _on_init_exit(self, pidfd: int) -> None:
+        if self._init is not None:
+            self._init.pidfd = None
+        self._forget(pidfd)
+
+    def _on_status(self, fd: int) -> None:
+        data = _read(fd)
+        if data is None:
+            return
+        if not data:
+            self._forget(fd)
+        elif self._init is not None:
+            self._init.feed(data)
+            self._killable.set()
+            pidfd = self._init.pidfd
+            if pidfd is not None and pidfd not in self._watched:
+                self._watch(pidfd, lambda: self._on_init_exit(pidfd))
+
+    def _on_output(self, fd: int) -> None:
+        data = _read(fd)
+        if data is None:
+            return
+        if not data:
+            self._close_output(fd)
+            return
+        self._queue.append(ExecOutput(stream=self._outputs[fd], data=data))
+        self._queued_bytes += len(data)
+        if self._queued_bytes > MAX_QUEUED_BYTES:
+            self._paused = True
+            for output in self._outputs:
+                self._loop.remove_reader(output)
+        self._changed.set()
+
+    def _resume(self) -> None:
+        self._paused = False
+        for fd in self._outputs:
+            self._loop.add_reader(fd, self._on_output, fd)
+
+    def _close_output(self, fd: int) -> None:
+        del self._outputs[fd]
+        self._loop.remove_reader(fd)
+        os.close(fd)
+        self._changed.set()
+
+
+def _read(fd: int) -> bytes | None:
+    """What is there; b"" at the end; None when there is nothing yet."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except OSError as exc:
+        if exc.errno in (errno.EAGAIN, errno.EINTR):
+            return None
+        raise

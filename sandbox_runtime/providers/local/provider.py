@@ -1,0 +1,305 @@
+"""The local provider: sandboxes as directories of this machine, commands under bubblewrap or, by choice, plain."""
+
+import asyncio
+import os
+import secrets
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from typing_extensions import override
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.providers.local import files, probing
+from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
+from sandbox_runtime.providers.local.opening import IsolationKind, check_network, open_isolation
+from sandbox_runtime.providers.local.place import Isolation, Place
+from sandbox_runtime.providers.local.records import Owner, SandboxRecord, SnapshotRecord
+from sandbox_runtime.providers.local.sandbox import LocalSandbox
+from sandbox_runtime.providers.local.store import LocalStore
+from sandbox_runtime.types import (
+    Capability,
+    SandboxId,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
+
+BASE_NAME = "base"
+UIDS_PER_STATE_DIR = 256
+"""Sandboxes at once, when running as root: each is a host uid of its own."""
+FIRST_UID, UID_BLOCKS = 200_000, 1024
+"""Above the accounts of people and services and below systemd's container ranges. Source: systemd, UIDS-GIDS, read 2026-11."""
+
+
+class LocalProvider(SandboxProvider):
+    """Linux only. Lacks ATTACH: its commands die with the process that started them."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        *,
+        isolation: IsolationKind = "bubblewrap",
+        ca_bundle: Path | None = None,
+        host_env: Mapping[str, str] | None = None,
+    ) -> None:
+        """`host_env` is the service's environment: what package installers need of it is passed into open sandboxes."""
+        self._kind = isolation
+        self._ca_bundle = ca_bundle
+        self._host_env = dict(host_env or {})
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        self._store = LocalStore(
+            state_dir.absolute(), base=f"{isolation} {sys.base_prefix} {version}"
+        )
+        self._is_root = os.geteuid() == 0
+        first = (
+            FIRST_UID + zlib.crc32(bytes(state_dir.absolute())) % UID_BLOCKS * UIDS_PER_STATE_DIR
+        )
+        self._uids = range(first, first + UIDS_PER_STATE_DIR) if self._drops_root else None
+        self._sandboxes: dict[SandboxId, LocalSandbox] = {}
+        self._isolation: Isolation | None = None
+        self._finding: str | None = None
+        self._readying = asyncio.Lock()
+
+    @property
+    @override
+    def name(self) -> str:
+        return "local"
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset({Capability.SNAPSHOT, Capability.LIST, Capability.BROKERED_NETWORK})
+
+    @property
+    def _drops_root(self) -> bool:
+        return self._is_root and self._kind == "bubblewrap"
+
+    @override
+    async def __aenter__(self) -> Self:
+        def prepare() -> None:
+            self._store.prepare()
+            for name, text in (("passwd", PASSWD), ("group", GROUP)):
+                path = self._store.system / name
+                if not path.exists() or path.read_text(encoding="utf-8") != text:
+                    path.write_text(text, encoding="utf-8")
+            self._store.sweep()
+
+        await asyncio.to_thread(prepare)
+        await self._empty_trash()
+        return self
+
+    @override
+    async def __aexit__(self, *exc_info: object) -> None:
+        async with asyncio.TaskGroup() as group:
+            for sandbox in list(self._sandboxes.values()):
+                group.create_task(sandbox.destroy())
+
+    @override
+    async def probe(self) -> str:
+        try:
+            async with asyncio.timeout(probing.PROBE_TIMEOUT_S):
+                finding = await probing.probe(self, kind=self._kind, is_root=self._is_root)
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.ISOLATION_UNAVAILABLE,
+                f"no answer from a sandbox within {probing.PROBE_TIMEOUT_S:g} s",
+            ) from exc
+        self._finding = finding
+        return finding
+
+    @override
+    async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
+        tell = progress or _ignore
+        async with self._readying:
+            tell("checking")
+            if self._finding is None:
+                await self.probe()
+            found = await self.find_snapshot(BASE_NAME)
+            if found is not None:
+                tell("exists")
+                return found
+            tell("creating")
+            sandbox = await self.create(SandboxSpec(environment_writable=True))
+            try:
+                tell("snapshotting")
+                ref = await sandbox.snapshot(name=BASE_NAME)
+            finally:
+                await sandbox.destroy()
+            tell("done")
+            return ref
+
+    @override
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        isolation = self._open_isolation()
+        check_network(spec, drops_root=self._drops_root)
+        snapshot = await self._snapshot_of(spec)
+        sandbox_id = SandboxId(secrets.token_hex(8))
+        environment = snapshot.environment if snapshot else None
+        if spec.environment_writable:
+            environment = secrets.token_hex(8)
+        record = SandboxRecord(
+            id=sandbox_id,
+            owner=Owner.current(),
+            created_at=datetime.now(UTC),
+            labels=dict(spec.labels),
+            environment=environment,
+            host_uid=None,
+        )
+        try:
+            place = await self._make_place(record, spec=spec, snapshot=snapshot)
+        except BaseException as exc:
+            await self._remove(sandbox_id)
+            if isinstance(exc, OSError):
+                raise SandboxError(
+                    SandboxErrorCode.CREATE_FAILED, f"cannot make a sandbox: {exc}", retryable=True
+                ) from exc
+            raise
+        sandbox = LocalSandbox(
+            sandbox_id,
+            place=place,
+            isolation=isolation,
+            env=spec.env,
+            save=self._save,
+            remove=self._remove,
+        )
+        self._sandboxes[sandbox_id] = sandbox
+        return sandbox
+
+    @override
+    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED, "a local sandbox ends with the process that made it"
+        )
+
+    @override
+    async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
+        wanted = (labels or {}).items()
+        records = await asyncio.to_thread(self._store.sandboxes)
+        return tuple(
+            SandboxInfo(
+                id=SandboxId(record.id),
+                provider=self.name,
+                running=record.owner.alive,
+                created_at=record.created_at,
+                labels=record.labels,
+            )
+            for record in sorted(records, key=lambda record: record.created_at)
+            if wanted <= record.labels.items()
+        )
+
+    @override
+    async def find_snapshot(self, name: str) -> SnapshotRef | None:
+        record = await asyncio.to_thread(self._store.find_named, name)
+        return None if record is None else self._ref(record, name)
+
+    @override
+    async def list_snapshots(self) -> Sequence[SnapshotRef]:
+        names = await asyncio.to_thread(self._store.names)
+        records = await asyncio.to_thread(self._store.snapshots)
+        return tuple(
+            self._ref(record, names.get(record.id))
+            for record in records
+            if record.superseded_at is None
+        )
+
+    @override
+    async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
+        await asyncio.to_thread(self._store.discard_snapshot, snapshot_id)
+        await self._collect()
+
+    def _open_isolation(self) -> Isolation:
+        if self._isolation is None:
+            self._isolation = open_isolation(
+                self._kind,
+                system=self._store.system,
+                ca_bundle=self._ca_bundle,
+                host_env=self._host_env,
+            )
+        return self._isolation
+
+    async def _snapshot_of(self, spec: SandboxSpec) -> SnapshotRecord | None:
+        if spec.snapshot_id is None:
+            return None
+        record = await asyncio.to_thread(self._store.find, spec.snapshot_id)
+        if record is None:
+            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {spec.snapshot_id!r}")
+        return record
+
+    async def _make_place(
+        self, record: SandboxRecord, *, spec: SandboxSpec, snapshot: SnapshotRecord | None
+    ) -> Place:
+        claimed = await asyncio.to_thread(self._store.claim, record, uids=self._uids)
+        if claimed is None:
+            raise SandboxError(
+                SandboxErrorCode.LIMIT_REACHED, f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+            )
+        # Claimed: from here on its environment is kept. It may have gone just before.
+        await self._snapshot_of(spec)
+        directory = self._store.sandbox(record.id)
+        place = Place(
+            directory=directory,
+            environment_id=record.environment,
+            environment=(
+                self._store.environment(record.environment)
+                if record.environment
+                else directory / "environment"
+            ),
+            environment_writable=spec.environment_writable,
+            network=spec.network,
+            limits=spec.limits,
+            host_uid=claimed.host_uid,
+        )
+        template = snapshot.environment if snapshot else None
+        await files.fill_place(
+            place,
+            saved=self._store.snapshot(snapshot.id) if snapshot else None,
+            template=self._store.environment(template) if template else None,
+        )
+        return place
+
+    async def _save(self, place: Place, name: str | None) -> SnapshotRef:
+        record = SnapshotRecord(
+            id=secrets.token_hex(8),
+            created_at=datetime.now(UTC),
+            environment=place.environment_id,
+        )
+        saving = place.directory / "saving"
+        try:
+            await files.save_workspace(place, saving)
+            if place.environment_writable:
+                await files.seal_environment(place)
+            await asyncio.to_thread(self._store.publish, saving, record, name=name)
+        finally:
+            await files.remove(saving)
+        return self._ref(record, name)
+
+    async def _remove(self, sandbox_id: SandboxId) -> None:
+        self._sandboxes.pop(sandbox_id, None)
+        await asyncio.to_thread(self._store.discard_sandbox, sandbox_id)
+        await self._collect()
+
+    async def _collect(self) -> None:
+        await asyncio.to_thread(self._store.sweep)
+        await self._empty_trash()
+
+    async def _empty_trash(self) -> None:
+        for path in await asyncio.to_thread(lambda: sorted(self._store.trash.iterdir())):
+            await files.remove(path)
+
+    def _ref(self, record: SnapshotRecord, name: str | None) -> SnapshotRef:
+        return SnapshotRef(
+            id=SnapshotId(record.id),
+            provider=self.name,
+            name=name,
+            created_at=record.created_at,
+        )
+
+
+def _ignore(_step: str) -> None:
+    pass

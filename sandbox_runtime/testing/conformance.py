@@ -1,0 +1,27 @@
+"""What every provider must do, as checks without a test framework: run each fact against each provider.
+
+for fact in FACTS:                      # and ISOLATION_FACTS, for providers that isolate
+    await check_fact(fact, provider)    # raises AssertionError when it does not hold
+"""
+
+from sandbox_runtime.errors import SandboxErrorCode
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.testing.expectations import Fact, expect_code
+from sandbox_runtime.testing.facts_exec import EXEC_FACTS
+from sandbox_runtime.testing.facts_files import FILE_FACTS
+from sandbox_runtime.testing.facts_isolation import ISOLATION_FACTS
+from sandbox_runtime.testing.facts_lifecycle import LIFECYCLE_FACTS
+from sandbox_runtime.testing.facts_tree import TREE_FACTS
+
+__all__ = ["FACTS", "ISOLATION_FACTS", "Fact", "check_fact"]
+
+FACTS: tuple[Fact, ...] = (*EXEC_FACTS, *FILE_FACTS, *TREE_FACTS, *LIFECYCLE_FACTS)
+
+
+async def check_fact(fact: Fact, provider: SandboxProvider) -> None:
+    """Check it; a provider that lacks the capability must say UNSUPPORTED instead."""
+    if fact.needs is None or fact.needs in provider.capabilities:
+        await fact.check(provider)
+    else:
+        with expect_code(SandboxErrorCode.UNSUPPORTED):
+            await fact.check(provider)

@@ -1,0 +1,201 @@
+"""The supervisor and its relay with plain commands: what is recorded, cut, killed."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
+from agent_scripts.inside.relay import start_relay
+from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, supervised
+from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
+
+_LIMITS = replace(LIMITS, max_line_bytes=1000, max_output_bytes=1_000_000)
+
+
+async def run_shell(bench: Bench, script: str, *, stdin: bytes | None = None) -> Turn:
+    paths = bench.paths()
+    files = (AgentFile(path=f"{paths.run}/in", data=stdin),) if stdin is not None else ()
+    command = AgentCommand(
+        argv=("sh", "-c", script),
+        env={"MARK": "set"},
+        files=files,
+        stdin_path=f"{paths.run}/in" if stdin is not None else None,
+    )
+    return await bench.run(supervised(command, paths=paths, broker_socket=None, limits=_LIMITS))
+
+
+def has_ended(paths: AgentPaths) -> bool:
+    return isinstance(([None, *read_log(paths)])[-1], AgentExited)
+
+
+def lines(turn: Turn, stream: str = "stdout") -> list[str]:
+    return [
+        record.text
+        for record in turn.records
+        if isinstance(record, AgentLine) and record.stream == stream
+    ]
+
+
+async def test_records_are_numbered_and_complete(bench: Bench) -> None:
+    """Start, every line of both streams, exit: numbered without a gap, environment and stdin as asked for."""
+    turn = await run_shell(
+        bench, "cat; echo $MARK; echo oops >&2; pwd; exit 5", stdin=b"from stdin\n"
+    )
+    assert isinstance(turn.records[0], AgentStarted)
+    assert [record.seq for record in turn.records] == list(range(1, len(turn.records) + 1))
+    assert lines(turn) == ["from stdin", "set", str(bench.work)]
+    assert lines(turn, "stderr") == ["oops"]
+    assert (turn.exited.exit_code, turn.exited.reason) == (5, "exited")
+
+
+async def test_lines_are_cut_carried_and_replaced(bench: Bench) -> None:
+    """Partial writes join, over-long lines are marked, bad UTF-8 is replaced, a last line needs no newline."""
+    script = (
+        r"printf a; sleep 0.3; printf 'b\n'; printf '%05000d\n' 0; printf '\377x\n\n'; printf end"
+    )
+    turn = await run_shell(bench, script)
+    records = [record for record in turn.records if isinstance(record, AgentLine)]
+    assert [record.text for record in records] == [
+        "ab",
+        "0" * 1000 + " …[cut]",
+        "\ufffdx",
+        "",
+        "end",
+    ]
+    assert [record.truncated for record in records] == [False, True, False, False, False]
+
+
+async def test_missing_executable_is_recorded(bench: Bench) -> None:
+    """A command that is not there ends with code 127 and words on stderr."""
+    paths = bench.paths()
+    command = AgentCommand(argv=("no-such-agent",), env={}, files=())
+    turn = await bench.run(supervised(command, paths=paths, broker_socket=None, limits=_LIMITS))
+    assert turn.exited.exit_code == 127
+    assert "no-such-agent" in turn.stderr
+
+
+async def test_pipe_holders_do_not_delay_the_exit(bench: Bench) -> None:
+    """Daemons that keep stdout open, TERM ignored, are killed; the exit record comes within a second."""
+    turn = await run_shell(bench, "(trap '' TERM; setsid -f sleep 4242) ; echo done")
+    assert turn.duration_s < 1.5
+    assert lines(turn) == ["done"]
+    assert turn.exited.survivors == 0
+
+
+async def test_agent_that_ignores_term_is_killed(bench: Bench) -> None:
+    """SIGTERM, half a second, SIGKILL."""
+    paths = bench.paths()
+    command = AgentCommand(
+        argv=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"), env={}, files=()
+    )
+    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
+    assert turn.exited.exit_code == 128 + signal.SIGKILL
+    assert turn.duration_s < 2
+
+
+async def test_words_said_in_the_grace_are_recorded(bench: Bench) -> None:
+    """An agent that answers SIGTERM is heard."""
+    paths = bench.paths()
+    script = "trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done"
+    command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
+    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
+    assert lines(turn) == ["up", "bye"]
+    assert (turn.exited.exit_code, turn.exited.reason) == (9, "stopped")
+
+
+async def test_closed_stdout_and_sigterm(bench: Bench) -> None:
+    """With its reader gone the supervisor goes on; SIGTERM then stops the agent, and the log has all of it."""
+    paths = bench.paths()
+    script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
+    command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
+    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    write_files(wrapped)
+    process = await asyncio.create_subprocess_exec(
+        *wrapped.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    async with asyncio.timeout(10):
+        await process.stdout.readline()
+        process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # no public way to hang up
+        await asyncio.sleep(0.5)
+        process.send_signal(signal.SIGTERM)
+        errors = await process.stderr.read()
+        assert await process.wait() == 0
+    assert errors == b""
+    records = read_log(paths)
+    assert len(records) > 8
+    assert getattr(records[-1], "reason", None) == "stopped"
+
+
+async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
+    """Nobody reads stdout: the agent still runs on and its end is in the log at once."""
+    paths = bench.paths()
+    command = AgentCommand(argv=("sh", "-c", "seq 50000; echo all written"), env={}, files=())
+    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    write_files(wrapped)
+    reader, writer = os.pipe()
+    with subprocess.Popen(wrapped.argv, stdout=writer) as process:  # noqa: ASYNC220 - nothing else runs
+        async with asyncio.timeout(8):
+            while not has_ended(paths):  # noqa: ASYNC110 - a file of another process
+                await asyncio.sleep(0.05)
+        process.kill()
+    os.close(reader)
+    os.close(writer)
+    assert len(read_log(paths)) == 50_003
+
+
+@pytest.mark.parametrize("clients", [1, 100])
+async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: int) -> None:
+    """Clients that close their side first still get the whole answer, also when there are more than slots."""
+
+    async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        data = await reader.read()  # until the client's half is closed
+        writer.write(data.upper())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    sent = os.urandom(100).hex().encode() * 1000
+    answers: list[bytes] = []
+
+    async def talk(port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        writer.write_eof()
+        answers.append(await reader.read())
+        writer.close()
+        await writer.wait_closed()
+
+    path = tmp_path / "echo.sock"
+    server = await asyncio.start_unix_server(shout, str(path))
+    async with server, asyncio.timeout(30):
+        port = int(start_relay(str(path)).rpartition(":")[2])
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(clients):
+                tasks.create_task(talk(port))
+    assert answers == [sent.upper()] * clients
+
+
+async def test_relay_without_a_broker_closes(tmp_path: Path) -> None:
+    """A client is hung up on, not left waiting, when the broker is not there."""
+    port = int(start_relay(str(tmp_path / "none.sock")).rpartition(":")[2])
+    async with asyncio.timeout(5):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        writer.close()
+
+
+async def test_start_is_fast(bench: Bench) -> None:
+    """The supervisor adds well under half a second to an agent."""
+    started = time.monotonic()
+    await run_shell(bench, "true")
+    assert time.monotonic() - started < 1.0

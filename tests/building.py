@@ -1,0 +1,39 @@
+"""Runs and requests for tests."""
+
+from datetime import UTC, datetime, timedelta
+
+from app.runs.model import Run, RunRequest, Surface, run_id_for
+
+T0 = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+def make_request(
+    *,
+    ts: str = "1795302364.000100",
+    thread_ts: str | None = None,
+    channel: str = "C1",
+    user: str = "U1",
+    text: str = "hello",
+    surface: Surface = Surface.CHANNEL,
+    is_external: bool = False,
+    received_at: datetime | None = None,
+    file_names: tuple[str, ...] = (),
+) -> RunRequest:
+    return RunRequest(
+        run_id=run_id_for(team="T1", channel=channel, message_ts=ts),
+        team="T1",
+        channel=channel,
+        thread_ts=thread_ts or ts,
+        message_ts=ts,
+        user=user,
+        text=text,
+        surface=surface,
+        is_external=is_external,
+        file_names=file_names,
+        received_at=received_at or T0,
+    )
+
+
+def make_run(request: RunRequest | None = None, *, age_s: float = 0.0) -> Run:
+    request = request or make_request()
+    return Run(id=request.run_id, request=request, created_at=T0 - timedelta(seconds=age_s))

@@ -1,0 +1,220 @@
+"""What every dispatcher promises."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.dispatch.durable import DurableDispatcher
+from app.dispatch.inline import InlineDispatcher
+from app.runs.model import Run, RunId, RunRequest
+from app.runs.ports import Advance, AgainIn, Dispatcher, Done, EngineState
+from tests.building import T0, make_request
+
+CAPACITY = 4
+WAIT_S = 20.0
+
+
+class Handlers:
+    """Places by scheduling, advances by a scripted wait; keeps a journal."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.placed: list[RunId] = []
+        self.started: list[RunId] = []
+        self.ended: list[RunId] = []
+        self.running = 0
+        self.most_running = 0
+        self.hold: Callable[[RunId], float] = lambda _run_id: 0.0
+        self.again: set[RunId] = set()
+        self.schedules = True
+
+    async def place(self, request: RunRequest) -> None:
+        self.placed.append(request.run_id)
+        if self.schedules:
+            run = Run(id=request.run_id, request=request, created_at=T0)
+            await self.dispatcher.schedule(run)
+
+    async def advance(self, run_id: RunId) -> Advance:
+        self.started.append(run_id)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(self.hold(run_id))
+        finally:
+            self.running -= 1
+        if run_id in self.again:
+            self.again.discard(run_id)
+            return AgainIn(seconds=0.05)
+        self.ended.append(run_id)
+        return Done()
+
+
+def make_dispatcher(kind: str, directory: Path) -> Dispatcher:
+    if kind == "inline":
+        return InlineDispatcher(capacity=CAPACITY)
+    return DurableDispatcher(directory / "engine.db", capacity=CAPACITY)
+
+
+@asynccontextmanager
+async def started(dispatcher: Dispatcher) -> AsyncIterator[Handlers]:
+    handlers = Handlers(dispatcher)
+    await dispatcher.start(handlers)
+    try:
+        yield handlers
+    finally:
+        await dispatcher.stop(grace_s=1)
+
+
+@pytest.fixture(params=["inline", "durable"])
+async def handlers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Handlers]:
+    async with started(make_dispatcher(request.param, tmp_path)) as handlers:
+        yield handlers
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():  # noqa: ASYNC110 - the journal is plain data
+            await asyncio.sleep(0.01)
+
+
+async def test_a_submitted_run_is_placed_and_advanced(handlers: Handlers) -> None:
+    """What is accepted comes to its end."""
+    request = make_request()
+    await handlers.dispatcher.submit(request)
+    await until(lambda: handlers.ended == [request.run_id])
+    assert handlers.placed == [request.run_id]
+
+
+async def test_a_repeated_submit_changes_nothing(handlers: Handlers) -> None:
+    """Deliveries of one message, at once or after the end, are one run."""
+    request = make_request()
+    for _ in range(3):
+        await handlers.dispatcher.submit(request)
+    await until(lambda: handlers.ended == [request.run_id])
+    await handlers.dispatcher.submit(request)
+    other = make_request(ts="1795302365.000100")
+    await handlers.dispatcher.submit(other)
+    await until(lambda: other.run_id in handlers.ended)
+    assert handlers.ended.count(request.run_id) == 1
+    assert handlers.placed.count(request.run_id) == 1
+
+
+async def test_a_thread_runs_one_at_a_time_oldest_first(handlers: Handlers) -> None:
+    """Messages of one thread wait for each other, and the oldest waiting one is next, whatever the order of arrival."""
+    handlers.hold = lambda _run_id: 0.3
+    root = make_request(ts="1795302364.000100")
+    await handlers.dispatcher.submit(root)
+    await until(lambda: root.run_id in handlers.started)
+    replies = [
+        make_request(ts=f"179530236{n}.000100", thread_ts=root.message_ts) for n in (7, 5, 6)
+    ]
+    for reply in replies:
+        await handlers.dispatcher.submit(reply)
+    await until(lambda: len(handlers.ended) == 4)
+    assert handlers.ended == [
+        request.run_id
+        for request in sorted([root, *replies], key=lambda request: request.message_ts)
+    ]
+    assert handlers.most_running == 1
+
+
+async def test_threads_run_beside_each_other_up_to_the_capacity(handlers: Handlers) -> None:
+    """Different threads do not wait for each other, but for a free place."""
+    handlers.hold = lambda _run_id: 0.5
+    for n in range(CAPACITY + 3):
+        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: len(handlers.ended) == CAPACITY + 3)
+    assert handlers.most_running == CAPACITY
+
+
+async def test_placing_does_not_wait_for_running(handlers: Handlers) -> None:
+    """With all places and the thread busy, a new message is placed all the same."""
+    handlers.hold = lambda _run_id: 5.0
+    root = make_request(ts="1795302360.000100")
+    for n in range(CAPACITY + 1):
+        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await handlers.dispatcher.submit(
+        make_request(ts="1795302390.000100", thread_ts=root.message_ts)
+    )
+    async with asyncio.timeout(2.0):
+        while len(handlers.placed) < CAPACITY + 2:  # noqa: ASYNC110 - the journal is plain data
+            await asyncio.sleep(0.01)
+    assert len(handlers.ended) == 0
+
+
+async def test_again_means_again(handlers: Handlers) -> None:
+    """A run that asks to be called again is."""
+    request = make_request()
+    handlers.again = {request.run_id}
+    await handlers.dispatcher.submit(request)
+    await until(lambda: handlers.ended == [request.run_id])
+    assert handlers.started == [request.run_id, request.run_id]
+
+
+async def test_engine_states(handlers: Handlers) -> None:
+    """The engine tells what it still moves from what it has ended."""
+    handlers.hold = lambda _run_id: 0.6
+    request = make_request()
+    await handlers.dispatcher.submit(request)
+    await until(lambda: handlers.started == [request.run_id])
+    states = await handlers.dispatcher.engine_states([request.run_id])
+    assert states[request.run_id] is EngineState.MOVING
+    await until(lambda: handlers.ended == [request.run_id])
+    async with asyncio.timeout(WAIT_S):
+        while (await handlers.dispatcher.engine_states([request.run_id]))[
+            request.run_id
+        ] is EngineState.MOVING:
+            await asyncio.sleep(0.02)
+
+
+async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
+    """Stopping gives a long run its grace, cancels it, and may be repeated."""
+    handlers.hold = lambda _run_id: 60.0
+    await handlers.dispatcher.submit(make_request())
+    await until(lambda: handlers.running == 1)
+    async with asyncio.timeout(10):
+        await handlers.dispatcher.stop(grace_s=1)
+        await handlers.dispatcher.stop(grace_s=1)
+    assert handlers.running == 0
+
+
+async def test_durable_resumes_what_was_cut_off(tmp_path: Path) -> None:
+    """A run that was going when the process stopped is advanced again by the next start; finished ones are not."""
+    request, done = make_request(), make_request(ts="1795302399.000100")
+    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as first:
+        await first.dispatcher.submit(done)
+        await until(lambda: first.ended == [done.run_id])
+        first.hold = lambda _run_id: 60.0
+        await first.dispatcher.submit(request)
+        await until(lambda: request.run_id in first.started)
+    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as second:
+        await until(lambda: second.ended == [request.run_id])
+        await second.dispatcher.submit(done)
+        await asyncio.sleep(0.5)
+        assert second.started == [request.run_id]
+
+
+async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> None:
+    """A placement that fails is told to the reconciler, with its request."""
+
+    class Broken(Handlers):
+        async def place(self, request: RunRequest) -> None:
+            raise ValueError(f"cannot place {request.run_id}")
+
+    dispatcher = DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)
+    await dispatcher.start(Broken(dispatcher))
+    try:
+        request = make_request()
+        await dispatcher.submit(request)
+        async with asyncio.timeout(WAIT_S):
+            while not (lost := await dispatcher.lost_placements()):  # noqa: ASYNC110 - asks the database
+                await asyncio.sleep(0.05)
+        assert list(lost) == [request]
+        assert (await dispatcher.engine_states([request.run_id]))[
+            request.run_id
+        ] is EngineState.ENDED
+    finally:
+        await dispatcher.stop(grace_s=1)

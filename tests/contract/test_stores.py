@@ -1,0 +1,175 @@
+"""What every run store promises."""
+
+from collections.abc import AsyncIterator
+from dataclasses import fields
+from datetime import timedelta
+from pathlib import Path
+
+import anyio
+import pytest
+
+from app.errors import ErrorCode
+from app.runs.model import Run, RunState, Usage
+from app.runs.ports import RunStore
+from app.store.memory import MemoryRunStore
+from app.store.sql import open_sqlite_store
+from tests.building import T0, make_request, make_run
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
+    if request.param == "memory":
+        yield MemoryRunStore()
+        return
+    async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+        yield sqlite
+
+
+async def test_add_is_once(store: RunStore) -> None:
+    """A second record of the same id changes nothing and is told apart."""
+    run = make_run()
+    assert await store.add(run) == (run, True)
+    other = make_run(make_request(text="another text"), age_s=5)
+    assert await store.add(other) == (run, False)
+    assert await store.get(run.id) == run
+
+
+async def test_unknown_run_is_none(store: RunStore) -> None:
+    """An id nobody stored gives None, and cannot be updated."""
+    assert await store.get(make_run().id) is None
+    with pytest.raises(KeyError):
+        await store.update(make_run().id, state=RunState.RUNNING)
+
+
+async def test_every_field_survives(store: RunStore) -> None:
+    """What is written is read back, field by field."""
+    run = make_run(make_request(text="a\u200bb\x00\u202e «ü»", file_names=("a.txt",)))
+    await store.add(run)
+    await store.update(
+        run.id,
+        state=RunState.ANSWERING,
+        placed_at=T0,
+        started_at=T0 + timedelta(microseconds=250_001),
+        deadline_at=T0,
+        reply_ts="1.000002",
+        part_ts=("1.000003", "1.000004"),
+        attempt=2,
+        agent="anthropic",
+        model="m",
+        provider="local",
+        sandbox_id="s",
+        event_offset=7,
+        outcome=RunState.FAILED,
+        answer="# ü",
+        error_code=ErrorCode.AGENT_IDLE,
+        error_detail="d",
+        delivery="failed(x)",
+        usage=Usage(input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4),
+        trace_id="0" * 32,
+    )
+    assert await store.request_stop(run.id, user="U9", at=T0) is False
+    written = await store.get(run.id)
+    assert written is not None
+    unset = {f.name for f in fields(Run) if getattr(written, f.name) in (None, "", 0, ())}
+    assert unset == {"ended_at", "stop_requested_by", "stop_requested_at"}
+    assert written.usage == Usage(
+        input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4
+    )
+    assert written.started_at == T0 + timedelta(microseconds=250_001)
+    assert written.part_ts == ("1.000003", "1.000004")
+    assert written.request == run.request
+
+
+async def test_a_finished_run_never_changes(store: RunStore) -> None:
+    """The first final state stands, whatever a late writer says."""
+    run = make_run()
+    await store.add(run)
+    await store.update(run.id, state=RunState.STOPPED)
+    late = await store.update(run.id, state=RunState.SUCCEEDED, answer="late")
+    assert late.state is RunState.STOPPED
+    assert late.answer == ""
+
+
+async def test_stop_is_recorded_once(store: RunStore) -> None:
+    """The first wish counts, and a finished run takes none."""
+    run = make_run()
+    await store.add(run)
+    assert await store.request_stop(run.id, user="U1", at=T0) is True
+    assert await store.request_stop(run.id, user="U2", at=T0) is False
+    assert dict(await store.stop_requested([run.id])) == {run.id: "U1"}
+    other = make_run(make_request(ts="2.000001"))
+    await store.add(other)
+    await store.update(other.id, state=RunState.SUCCEEDED)
+    assert await store.request_stop(other.id, user="U1", at=T0) is False
+    assert dict(await store.stop_requested([other.id])) == {}
+
+
+async def test_a_thread_is_in_message_order(store: RunStore) -> None:
+    """Runs of a thread come in the order of their messages, other threads apart."""
+    second = make_run(make_request(ts="10.000002", thread_ts="10.000001"))
+    first = make_run(make_request(ts="10.000001"), age_s=-5)
+    stranger = make_run(make_request(ts="10.000001", channel="C2"))
+    for run in (second, first, stranger):
+        await store.add(run)
+    assert [run.id for run in await store.of_thread(first.thread)] == [first.id, second.id]
+
+
+async def test_unfinished_and_recent(store: RunStore) -> None:
+    """Unfinished ones oldest first; recent ones newest first and bounded; counts by state."""
+    runs = [make_run(make_request(ts=f"{n}.000001"), age_s=100 - n) for n in range(1, 5)]
+    for run in reversed(runs):
+        await store.add(run)
+    await store.update(runs[1].id, state=RunState.FAILED)
+    assert [run.id for run in await store.unfinished()] == [runs[0].id, runs[2].id, runs[3].id]
+    assert [run.id for run in await store.recent(limit=2)] == [runs[3].id, runs[2].id]
+    assert dict(await store.counts()) == {RunState.ACCEPTED: 3, RunState.FAILED: 1}
+
+
+async def test_position_counts_thread_and_capacity(store: RunStore) -> None:
+    """A run waits for earlier messages of its thread, or for a free place."""
+    first = make_run(make_request(ts="1.000001"), age_s=30)
+    second = make_run(make_request(ts="1.000002", thread_ts="1.000001"), age_s=20)
+    elsewhere = make_run(make_request(ts="1.000003"), age_s=10)
+    for run in (first, second, elsewhere):
+        await store.add(run)
+    await store.update(first.id, state=RunState.RUNNING)
+    assert (await store.position(second, capacity=32)).ahead_in_thread == 1
+    assert not (await store.position(elsewhere, capacity=32)).is_waiting
+    assert (await store.position(elsewhere, capacity=1)).ahead_elsewhere == 2
+
+
+async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
+    """Runs since a time, per person, without those that were refused."""
+    old = make_run(make_request(ts="1.000001"), age_s=7200)
+    fresh = make_run(make_request(ts="2.000001"))
+    refused = make_run(make_request(ts="3.000001"))
+    foreign = make_run(make_request(ts="4.000001", user="U2"))
+    for run in (old, fresh, refused, foreign):
+        await store.add(run)
+    await store.update(refused.id, state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED)
+    assert await store.count_since(team="T1", user="U1", since=T0 - timedelta(hours=1)) == 1
+
+
+async def test_concurrent_adds_agree(store: RunStore) -> None:
+    """Of many writers of one id exactly one inserts."""
+    run = make_run()
+    fresh: list[bool] = []
+
+    async def add() -> None:
+        fresh.append((await store.add(run))[1])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(20):
+            group.start_soon(add)
+    assert sum(fresh) == 1
+
+
+async def test_sqlite_survives_reopening(tmp_path: Path) -> None:
+    """A second opening finds the records of the first."""
+    run = make_run()
+    async with open_sqlite_store(tmp_path / "orion.db") as store:
+        await store.add(run)
+    async with open_sqlite_store(tmp_path / "orion.db") as store:
+        assert await store.get(run.id) == run
+        assert [found.id for found in await store.starting_with(run.id[:8])] == [run.id]
+        assert list(await store.starting_with("run_%")) == []

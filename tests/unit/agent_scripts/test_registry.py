@@ -1,0 +1,20 @@
+"""The names of the agents."""
+
+import pytest
+
+from agent_scripts.registry import agent_names, create_adapter
+
+
+@pytest.mark.parametrize("name", agent_names())
+def test_every_entry_imports(name: str) -> None:
+    """Each name leads to an adapter of that name with a default model."""
+    adapter = create_adapter(name)
+    assert adapter.name == name
+    assert adapter.default_model
+    assert not isinstance(adapter.helper_models, str)
+
+
+def test_unknown_name_lists_the_known() -> None:
+    """The error says what would have worked."""
+    with pytest.raises(ValueError, match="unknown agent 'clippy'; known: anthropic"):
+        create_adapter("clippy")

@@ -1,0 +1,98 @@
+"""A served look-alike, and an app on the other side that records what Slack sends it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+from slack_sdk.web.async_client import AsyncWebClient
+
+from app.playground.client import LookalikeClient, open_client
+from app.playground.hosting import serve
+from app.playground.lookalike import SlackLookalike
+from app.playground.slack_app import create_slack_app
+from app.playground.slack_types import LookalikeConfig
+
+WAIT_S = 10.0
+
+
+@dataclass
+class Receiver:
+    """The app's side: records requests, answers as scripted (then 200)."""
+
+    app: FastAPI = field(default_factory=FastAPI)
+    requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    answers: list[Response | float] = field(default_factory=list)
+    """The next answers; a number is a delay in seconds before a 200."""
+
+    def __post_init__(self) -> None:
+        self.app.add_route("/slack/events", self._receive, methods=["POST"])
+
+    async def _receive(self, request: Request) -> Response:
+        self.requests.append((dict(request.headers), await request.body()))
+        answer = self.answers.pop(0) if self.answers else Response()
+        if isinstance(answer, Response):
+            return answer
+        await asyncio.sleep(answer)
+        return Response()
+
+    def payloads(self) -> list[dict[str, Any]]:
+        return [_parsed(headers, body) for headers, body in self.requests]
+
+    async def wait(self, count: int) -> list[dict[str, Any]]:
+        async with asyncio.timeout(WAIT_S):
+            while len(self.requests) < count:
+                await asyncio.sleep(0.01)
+        return self.payloads()
+
+
+def _parsed(headers: dict[str, str], body: bytes) -> dict[str, Any]:
+    is_form = headers["content-type"].startswith("application/x-www-form-urlencoded")
+    text = parse_qs(body.decode())["payload"][0] if is_form else body
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+@dataclass
+class Playground:
+    url: str
+    lookalike: SlackLookalike
+    client: LookalikeClient
+    web: AsyncWebClient
+    http: httpx.AsyncClient
+    receiver: Receiver
+
+
+StartPlayground = Callable[[LookalikeConfig], Awaitable[Playground]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[StartPlayground]:
+    """Starts a look-alike with the given settings, and a receiver its events go to."""
+    async with AsyncExitStack() as stack:
+
+        async def started(config: LookalikeConfig) -> Playground:
+            receiver = Receiver()
+            receiver_url = await stack.enter_async_context(serve(receiver.app))
+            app = create_slack_app(config)
+            url = await stack.enter_async_context(serve(app))
+            lookalike: SlackLookalike = app.state.lookalike
+            lookalike.events_url = f"{receiver_url}/slack/events"
+            client = await stack.enter_async_context(open_client(url))
+            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
+            web = AsyncWebClient(token=config.bot_token, base_url=f"{url}/api/", timeout=10)
+            return Playground(url, lookalike, client, web, http, receiver)
+
+        yield started
+
+
+@pytest.fixture
+async def playground(start: StartPlayground) -> Playground:
+    """Without rate limits and with the app's own posts left out of the events."""
+    return await start(LookalikeConfig(rate_limits="off", send_bot_events=False, twin_gap_s=0.01))

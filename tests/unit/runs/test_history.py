@@ -1,0 +1,147 @@
+"""Rebuilding a thread as turns."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.runs.history import LEFT_OUT, build_messages
+from app.runs.model import Run, RunState, ThreadMessage
+from tests.building import make_request, make_run
+
+ROOT = "1795302300.000100"
+
+
+def message(
+    ts: str, text: str, *, user: str = "U1", name: str = "Ada", **other: object
+) -> ThreadMessage:
+    return ThreadMessage(ts=ts, user=user, author_name=name, text=text, is_own=False, **other)  # type: ignore[arg-type] - test shorthand
+
+
+def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUCCEEDED) -> Run:
+    run = make_run(make_request(ts=ts, thread_ts=ROOT, text=question))
+    return replace(run, state=state, outcome=state, answer=answer)
+
+
+def test_a_single_message_is_one_turn() -> None:
+    """Without history there is just the question."""
+    turns = build_messages(make_request(text="hello"), records=(), thread=())
+    assert [(turn.role, turn.text) for turn in turns] == [("user", "hello")]
+
+
+def test_own_records_come_first_and_slack_fills_in() -> None:
+    """Answers come from the records; what others wrote, and the order, from Slack; nothing twice."""
+    records = [answered("1795302301.000100", "first?", "one")]
+    thread = [
+        message(ROOT, "the deploy failed", name="Bob", user="U2"),
+        message("1795302301.000100", "<raw> first?"),
+        ThreadMessage(
+            ts="1795302302.000100",
+            user="",
+            author_name="Orion",
+            text="one (as Slack has it)",
+            is_own=True,
+            run_id=records[0].id,
+        ),
+        message("1795302303.000100", "thanks", name="Bob", user="U2"),
+    ]
+    request = make_request(ts="1795302304.000100", thread_ts=ROOT, text="second?")
+    turns = build_messages(request, records=records, thread=thread)
+    assert [(turn.role, turn.text) for turn in turns] == [
+        ("user", "Bob: the deploy failed\n\nAda: first?"),
+        ("assistant", "one"),
+        ("user", "Bob: thanks\n\nsecond?"),
+    ]
+
+
+def test_answers_of_lost_records_come_from_slack() -> None:
+    """When the record is gone, the answer that stands in Slack is used; notices of the bot are not."""
+    gone = make_run().id
+    thread = [
+        message(ROOT, "q"),
+        ThreadMessage(
+            ts="1795302302.000100", user="", author_name="Orion", text="a", is_own=True, run_id=gone
+        ),
+        ThreadMessage(
+            ts="1795302303.000100", user="", author_name="Orion", text="done", is_own=True
+        ),
+    ]
+    request = make_request(ts="1795302304.000100", thread_ts=ROOT, text="more?")
+    turns = build_messages(request, records=(), thread=thread)
+    assert [turn.text for turn in turns] == ["q", "a", "more?"]
+
+
+def test_records_alone_are_enough() -> None:
+    """With Slack unreadable the records still give the conversation."""
+    records = [
+        answered(ROOT, "q1", "a1"),
+        answered("1795302302.000100", "q2", "half", RunState.STOPPED),
+    ]
+    request = make_request(ts="1795302304.000100", thread_ts=ROOT, text="q3")
+    turns = build_messages(request, records=records, thread=())
+    assert [turn.text for turn in turns] == [
+        "q1",
+        "a1",
+        "q2",
+        "half\n\n[this answer was cut off]",
+        "q3",
+    ]
+
+
+def test_later_messages_are_not_history() -> None:
+    """A run that was asked after this one is not part of its past."""
+    records = [answered("1795302399.000100", "later", "later answer")]
+    request = make_request(ts="1795302304.000100", thread_ts=ROOT, text="now")
+    assert [turn.text for turn in build_messages(request, records=records, thread=())] == ["now"]
+
+
+def test_a_long_thread_keeps_root_and_newest() -> None:
+    """Of 1,000 messages the root and the newest stay, with a mark between, within the bound."""
+    thread = [message(f"17953023{n:05d}.000100", f"message {n} " + "x" * 200) for n in range(1000)]
+    request = make_request(ts="1795399999.000100", thread_ts=thread[0].ts, text="and now?")
+    turns = build_messages(request, records=(), thread=thread, max_chars=20_000)
+    text = turns[0].text
+    assert len(text) < 21_000
+    assert text.startswith("message 0 ")
+    assert LEFT_OUT in text
+    assert "message 999 " in text
+    assert "message 500 " not in text
+    assert text.endswith("and now?")
+
+
+def test_files_are_named() -> None:
+    """An attached file is told by its name, also with an empty text."""
+    request = make_request(text="", file_names=("report.pdf",))
+    assert build_messages(request, records=(), thread=())[0].text == (
+        "[attached in Slack, not readable here: report.pdf]"
+    )
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.text(max_size=50), st.sampled_from(["U1", "U2"])), max_size=30
+    ),
+    st.integers(min_value=200, max_value=2000),
+)
+def test_turns_always_alternate(entries: list[tuple[bool, str, str]], max_chars: int) -> None:
+    """Whatever the thread, roles alternate, the first and the last are the user's, and the request is there."""
+    thread = [
+        ThreadMessage(
+            ts=f"17953020{n:02d}.000100",
+            user=user,
+            author_name=user,
+            text=text,
+            is_own=is_own,
+            run_id=make_run(make_request(ts=f"{n}.000001")).id if is_own else None,
+        )
+        for n, (is_own, text, user) in enumerate(entries)
+    ]
+    request = make_request(
+        ts="1795399999.000100", thread_ts="1795302000.000100", text="the question"
+    )
+    turns = build_messages(request, records=(), thread=thread, max_chars=max_chars)
+    assert [turn.role for turn in turns] == [
+        ["user", "assistant"][n % 2] for n in range(len(turns))
+    ]
+    assert turns[-1].role == "user"
+    assert turns[-1].text.endswith("the question")

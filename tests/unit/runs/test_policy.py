@@ -1,0 +1,48 @@
+"""Who may ask, and what is refused."""
+
+import pytest
+
+from app.errors import ErrorCode
+from app.runs.model import RunRequest, Surface
+from app.runs.policy import RunPolicy, find_refusal, may_stop
+from tests.building import make_request
+
+STRICT = RunPolicy(
+    allowed_users=frozenset({"U1"}),
+    allowed_channels=frozenset({"C1"}),
+    runs_per_user_hour=3,
+    queue_limit=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("request_", "runs", "unfinished", "code"),
+    [
+        (make_request(), 1, 1, None),
+        (make_request(), 3, 5, None),
+        (make_request(user="U2"), 1, 1, ErrorCode.NOT_ALLOWED),
+        (make_request(channel="C2"), 1, 1, ErrorCode.NOT_ALLOWED),
+        (make_request(channel="D2", surface=Surface.DM), 1, 1, None),
+        (make_request(is_external=True), 1, 1, ErrorCode.NOT_ALLOWED),
+        (make_request(text=" \u200b\ufeff "), 1, 1, ErrorCode.REQUEST_INVALID),
+        (make_request(text="", file_names=("a.txt",)), 1, 1, None),
+        (make_request(), 4, 1, ErrorCode.NOT_ALLOWED),
+        (make_request(), 1, 6, ErrorCode.QUEUE_FULL),
+    ],
+)
+def test_refusals(request_: RunRequest, runs: int, unfinished: int, code: ErrorCode | None) -> None:
+    """Each limit refuses with its own code, and only beyond the limit."""
+    refusal = find_refusal(request_, STRICT, runs_last_hour=runs, unfinished=unfinished)
+    assert (refusal.code if refusal else None) == code
+
+
+def test_empty_lists_mean_everyone() -> None:
+    """Without lists everyone in the workspace may ask and stop; other companies only when allowed."""
+    assert (
+        find_refusal(make_request(user="U7"), RunPolicy(), runs_last_hour=1, unfinished=1) is None
+    )
+    assert may_stop("U7", RunPolicy())
+    assert not may_stop("U7", STRICT)
+    external = make_request(is_external=True)
+    policy = RunPolicy(allow_external=True)
+    assert find_refusal(external, policy, runs_last_hour=1, unfinished=1) is None

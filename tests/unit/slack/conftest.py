@@ -1,0 +1,175 @@
+"""A scripted Slack Web API over real HTTP: records calls, keeps messages, and fails as it is told."""
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from aiohttp import web
+from pydantic import SecretStr
+
+from app.runs.model import Run, RunRequest, Surface, run_id_for
+from app.slack.api import RetryPolicy
+from app.slack.connection import SlackConnection, SlackOptions, open_slack
+from app.slack.live import Rhythm
+
+MESSAGE_TS = "1799999999.000100"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one call gets instead of the usual; `accepts`: it is carried out all the same."""
+
+    status: int = 200
+    error: str = ""
+    retry_after: str = ""
+    cut: bool = False
+    delay_s: float = 0.0
+    accepts: bool = False
+    body: str = ""
+
+
+@dataclass
+class SlackServer:
+    url: str = ""
+    calls: list[tuple[str, dict[str, Any], float]] = field(default_factory=list)
+    script: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
+    messages: dict[str, dict[str, Any]] = field(default_factory=dict)
+    pages: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    in_flight: int = 0
+
+    def arguments(self, method: str) -> list[dict[str, Any]]:
+        return [arguments for name, arguments, _ in self.calls if name == method]
+
+    def times(self, method: str) -> list[float]:
+        return [at for name, _, at in self.calls if name == method]
+
+    def fail(self, method: str, *answers: Answer) -> None:
+        self.script[method].extend(answers)
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        method = request.match_info["method"]
+        arguments: dict[str, Any] = dict(request.query)
+        if request.content_type == "application/json":
+            arguments |= json.loads(await request.text())
+        self.calls.append((method, arguments, asyncio.get_running_loop().time()))
+        answer = self.script[method].pop(0) if self.script[method] else None
+        self.in_flight += 1
+        try:
+            await asyncio.sleep(answer.delay_s if answer else 0)
+            result = self.carry_out(method, arguments) if not answer or answer.accepts else {}
+        finally:
+            self.in_flight -= 1
+        if answer is None or (answer.accepts and not answer.cut and answer.status == 200):
+            return web.json_response(result)
+        if answer.cut:
+            assert request.transport is not None
+            request.transport.close()
+            return web.Response()
+        if answer.body:
+            return web.Response(status=answer.status, text=answer.body, content_type="text/html")
+        headers = {"Retry-After": answer.retry_after} if answer.retry_after else {}
+        body = {"ok": False, "error": answer.error or "internal_error"}
+        return web.json_response(body, status=answer.status, headers=headers)
+
+    def carry_out(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        match method:
+            case "chat.postMessage":
+                ts = f"1800000000.{len(self.messages) + 1:06d}"
+                self.messages[ts] = {**arguments, "ts": ts, "user": "UBOT", "bot_id": "BBOT"}
+                return {"ok": True, "ts": ts, "channel": arguments["channel"]}
+            case "chat.update":
+                if arguments["ts"] not in self.messages:
+                    return {"ok": False, "error": "message_not_found"}
+                self.messages[arguments["ts"]] |= arguments
+                return {"ok": True, "ts": arguments["ts"]}
+            case "conversations.replies" if self.pages:
+                return {"ok": True, **self.page(arguments)}
+            case "conversations.replies":
+                root = {"ts": arguments["ts"], "user": "UASKER", "text": "hello"}
+                return {"ok": True, "messages": [root, *self.messages.values()]}
+            case "auth.test":
+                return {"ok": True, "team_id": "T1", "user_id": "UBOT", "bot_id": "BBOT"}
+            case "users.info":
+                return {
+                    "ok": True,
+                    "user": {"profile": {"display_name": arguments["user"].title()}},
+                }
+            case _:
+                return {"ok": True}
+
+    def page(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Oldest first, the root always: real paging over `pages["all"]`, sizes as asked for."""
+        root, *replies = self.pages["all"]
+        inside = [
+            reply
+            for reply in replies
+            if arguments.get("oldest", "0") < reply["ts"] < arguments.get("latest", "9")
+        ]
+        start, size = int(arguments.get("cursor", "0")), int(arguments["limit"])
+        more = start + size < len(inside)
+        return {
+            "messages": [root, *inside[start : start + size]],
+            "has_more": more,
+            "response_metadata": {"next_cursor": str(start + size) if more else ""},
+        }
+
+
+@pytest.fixture
+async def slack_server() -> AsyncIterator[SlackServer]:
+    server = SlackServer()
+    application = web.Application()
+    application.router.add_route("*", "/api/{method}", server.handle)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    assert site._server is not None
+    port = site._server.sockets[0].getsockname()[1]  # type: ignore[attr-defined]  # asyncio's Server has them
+    server.url = f"http://127.0.0.1:{port}/api/"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def answer() -> type[Answer]:
+    return Answer
+
+
+@pytest.fixture
+def slack_options(slack_server: SlackServer) -> SlackOptions:
+    return SlackOptions(
+        bot_token=SecretStr("xoxb-test"),
+        base_url=slack_server.url,
+        policy=RetryPolicy(first_wait_s=0.02, max_wait_s=0.05, call_timeout_s=0.4),
+        rhythm=Rhythm(first_after_s=0.05, interval_s=0.3, refresh_after_s=1.0),
+        look_again_after_s=0.05,
+    )
+
+
+@pytest.fixture
+async def slack(slack_options: SlackOptions) -> AsyncIterator[SlackConnection]:
+    async with open_slack(slack_options) as connection:
+        yield connection
+
+
+@pytest.fixture
+def run() -> Run:
+    request = RunRequest(
+        run_id=run_id_for(team="T1", channel="C1", message_ts=MESSAGE_TS),
+        team="T1",
+        channel="C1",
+        thread_ts=MESSAGE_TS,
+        message_ts=MESSAGE_TS,
+        user="UASKER",
+        text="hello",
+        surface=Surface.CHANNEL,
+        received_at=datetime.now(UTC),
+    )
+    return Run(id=request.run_id, request=request, created_at=request.received_at)

@@ -1,0 +1,172 @@
+"""What a thread is shown."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.errors import ErrorCode
+from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
+from app.slack.blocks import error_text, plain_result, progress, result, thinking
+from app.slack.manifest import manifest
+
+if TYPE_CHECKING:
+    from app.slack.blocks import MessagePart
+
+
+def blocks_of(part: MessagePart, kind: str) -> list[dict[str, Any]]:
+    return [dict(block) for block in part.blocks if block["type"] == kind]
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_error_has_its_sentence(code: ErrorCode) -> None:
+    """Each code has a text of whole sentences, without code, stack or blockquote."""
+    text = error_text(code)
+    assert text.endswith(".")
+    assert code not in text
+    assert "\n" not in text
+    assert not text.startswith(">")
+
+
+def test_quoted_sentences_are_verbatim() -> None:
+    """The sentences that the design names are exactly those."""
+    assert error_text(ErrorCode.SANDBOX_CREATION_FAILED) == (
+        "I'm having trouble starting up. Please try again in a moment."
+    )
+    assert (
+        error_text(ErrorCode.SANDBOX_TIMEOUT)
+        == "Your request took too long. Please try a simpler question."
+    )
+    assert error_text(ErrorCode.SANDBOX_SETUP_FAILED) == "Agent setup failed. Please try again."
+    assert (
+        error_text(ErrorCode.AGENT_EXECUTION_FAILED)
+        == "I encountered an error processing your request."
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [
+        (QueuePosition(), "Thinking…"),
+        (QueuePosition(ahead_in_thread=1), "Queued behind 1 earlier message in this thread"),
+        (QueuePosition(ahead_in_thread=2), "Queued behind 2 earlier messages in this thread"),
+        (QueuePosition(ahead_elsewhere=3), "All 32 places are busy; you are number 3"),
+    ],
+)
+def test_thinking_says_why_it_waits(run: Run, position: QueuePosition, text: str) -> None:
+    """The first message says what is waited for and can be stopped."""
+    part = thinking(run, position, capacity=32)
+    assert part.text == text
+    (actions,) = blocks_of(part, "actions")
+    (button,) = actions["elements"]
+    assert (button["action_id"], button["value"], button["style"]) == (
+        "orion_stop",
+        run.id,
+        "danger",
+    )
+
+
+def test_progress_names_tool_steps_and_time(run: Run) -> None:
+    """One compact message: phase, tool with its argument as code, steps, time, the answer so far, Stop."""
+    shown = Progress(
+        phase="Working",
+        elapsed_s=72,
+        tool="shell",
+        tool_argument="echo `id`\n<!here>",
+        steps=3,
+        text="So far",
+    )
+    part = progress(run, shown)
+    (context,) = blocks_of(part, "context")
+    text = context["elements"][0]["text"]
+    assert text.startswith("shell `echo ˋidˋ ")  # noqa: RUF001 - the look-alike is meant
+    assert text.endswith("` · 3 steps · 1 min 12 s")
+    assert "<!here>" not in text
+    assert blocks_of(part, "markdown") == [{"type": "markdown", "text": "So far"}]
+    assert blocks_of(part, "actions")
+
+
+def test_a_long_answer_so_far_is_cut_from_the_front(run: Run) -> None:
+    """Progress shows at most 3,000 characters of the answer, its end."""
+    text = "\n".join(f"line {n}" for n in range(2_000))
+    (markdown,) = blocks_of(
+        progress(run, Progress(phase="Writing", elapsed_s=1, text=text)), "markdown"
+    )
+    assert len(markdown["text"]) <= 3_000
+    assert markdown["text"].endswith("line 1999")
+
+
+def test_answer_has_footer_and_feedback(run: Run) -> None:
+    """The last part carries duration, steps and both thumbs."""
+    ended = RunResult(outcome=RunState.SUCCEEDED, answer="Hello <!channel>", duration_s=12, steps=3)
+    (part,) = result(run, ended)
+    assert "<!channel>" not in json.dumps([dict(block) for block in part.blocks])
+    (context,) = blocks_of(part, "context")
+    assert context["elements"][0]["text"] == "12 s · 3 steps"
+    (actions,) = blocks_of(part, "context_actions")
+    (buttons,) = actions["elements"]
+    assert buttons["action_id"] == "orion_feedback"
+    assert buttons["positive_button"]["value"] == f"up:{run.id}"
+    assert buttons["negative_button"]["value"] == f"down:{run.id}"
+
+
+def test_stopped_run_keeps_what_was_written(run: Run) -> None:
+    """The partial answer stays, and below it stands who stopped it and when."""
+    ended = RunResult(outcome=RunState.STOPPED, answer="Half", stopped_by="U7", duration_s=42)
+    (part,) = result(run, ended)
+    assert blocks_of(part, "markdown")[0]["text"] == "Half"
+    assert blocks_of(part, "context")[0]["elements"][0]["text"] == "Stopped by <@U7> after 42 s"
+    assert not blocks_of(part, "context_actions")
+
+
+def test_failed_run_says_what_happened(run: Run) -> None:
+    """Sentence, code and run id, with the partial answer above."""
+    ended = RunResult(
+        outcome=RunState.FAILED, answer="Half", error_code=ErrorCode.SANDBOX_TIMEOUT, duration_s=600
+    )
+    (part,) = result(run, ended)
+    assert blocks_of(part, "markdown")[0]["text"] == "Half"
+    assert blocks_of(part, "section")[0]["text"]["text"] == error_text(ErrorCode.SANDBOX_TIMEOUT)
+    assert f"`SANDBOX_TIMEOUT` · `{run.id}`" in blocks_of(part, "context")[0]["elements"][0]["text"]
+    assert part.text == error_text(ErrorCode.SANDBOX_TIMEOUT)
+
+
+@given(
+    answer=st.text(max_size=30_000)
+    | st.lists(st.sampled_from(["<&>" * 900, "# h\n", "word ", "\n\n"])).map("".join),
+    outcome=st.sampled_from([RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED]),
+)
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_every_result_fits_slack(run: Run, answer: str, outcome: RunState) -> None:
+    """Whatever the answer, each message has a text below 4,000 characters and blocks within their limits."""
+    ended = RunResult(outcome=outcome, answer=answer, error_code=ErrorCode.INTERNAL)
+    for parts in (result(run, ended), plain_result(run, ended)):
+        assert parts
+        for part in parts:
+            assert 0 < len(part.text) < 4_000
+            assert sum(len(block["text"]) for block in blocks_of(part, "markdown")) <= 10_000
+            assert len(part.blocks) <= 10
+
+
+def test_manifest_names_exactly_what_is_used() -> None:
+    """HTTP needs a public URL, Socket Mode none; agent_view alone is declared."""
+    http = manifest(public_url="https://orion.test/", socket_mode=False)
+    events = http["settings"]["event_subscriptions"]
+    assert events["request_url"] == "https://orion.test/slack/events"
+    assert http["settings"]["interactivity"]["request_url"] == events["request_url"]
+    assert set(events["bot_events"]) == {
+        *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
+        "agent_session_stopped",
+    }
+    assert "agent_view" in http["features"]
+    assert "assistant_view" not in http["features"]
+    socket = manifest(public_url=None, socket_mode=True)
+    assert "request_url" not in json.dumps(socket)
+    with pytest.raises(ValueError, match="public URL"):
+        manifest(public_url=None, socket_mode=False)

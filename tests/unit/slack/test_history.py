@@ -1,0 +1,90 @@
+"""Reading threads back from Slack."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from app.runs.model import Thread
+
+if TYPE_CHECKING:
+    from app.slack.connection import SlackConnection
+    from tests.unit.slack.conftest import Answer, SlackServer
+
+ROOT_TS = "1799000000.000000"
+THREAD = Thread(team="T1", channel="C1", thread_ts=ROOT_TS)
+BEFORE = "1799900000.000000"
+
+
+def message(ts: str, **fields: Any) -> dict[str, Any]:
+    return {"ts": ts, "user": "UALICE", "text": "hi", **fields}
+
+
+async def test_messages_become_history(slack: SlackConnection, slack_server: SlackServer) -> None:
+    """People keep their names, own posts their run and whole text; notices and the asking message are left out."""
+    own = {"event_type": "orion_run", "event_payload": {"run_id": "run_1", "part": 2}}
+    slack_server.pages["all"] = [
+        message(ROOT_TS, text="<@UBOT> root &amp; <https://a.org|link>"),
+        message("1799000001.000000", subtype="channel_join"),
+        message("1799000002.000000", user="UBOT", bot_id="BBOT", text="short", metadata=own,
+                blocks=[{"type": "markdown", "text": "The *whole* answer"}]),
+        message("1799000003.000000", bot_id="B9", bot_profile={"name": "alerts"}, text="Disk full"),
+        message(BEFORE, text="the question itself"),
+    ]  # fmt: skip
+    await slack.identify()
+    root, answer, alert = await slack.reader.read(THREAD, before_ts=BEFORE)
+    assert (root.text, root.author_name, root.is_own) == (
+        "root & link (https://a.org)",
+        "Ualice",
+        False,
+    )
+    assert (answer.text, answer.is_own, answer.run_id, answer.part) == (
+        "The *whole* answer",
+        True,
+        "run_1",
+        2,
+    )
+    assert (alert.user, alert.author_name, alert.is_own) == ("", "alerts", False)
+
+
+async def test_names_are_asked_for_once(slack: SlackConnection, slack_server: SlackServer) -> None:
+    """users.info is called once per person, and a person it refuses keeps the id."""
+    slack_server.pages["all"] = [message(ROOT_TS), message("1799000001.000000")]
+    for _ in range(2):
+        await slack.reader.read(THREAD, before_ts=BEFORE)
+    assert len(slack_server.arguments("users.info")) == 1
+
+
+@pytest.mark.parametrize("count", [900, 5_000])
+async def test_long_threads_keep_the_root_and_the_newest(
+    slack: SlackConnection, slack_server: SlackServer, count: int
+) -> None:
+    """Within eight pages, the root and the newest message are always read."""
+    replies = [
+        message(f"{1799000000 + number * 60}.000000", text=str(number))
+        for number in range(1, count)
+    ]
+    slack_server.pages["all"] = [message(ROOT_TS, reply_count=count), *replies]
+    read = await slack.reader.read(THREAD, before_ts=f"{1799000000 + count * 60}.000000")
+    assert read[0].ts == ROOT_TS
+    assert read[-1].text == str(count - 1)
+    assert len(slack_server.arguments("conversations.replies")) <= 8
+
+
+@pytest.mark.parametrize("word", ["not_in_channel", "missing_scope"])
+async def test_an_unreadable_thread_is_empty(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer], word: str
+) -> None:
+    """A refusal leaves the history to Orion's own records."""
+    slack_server.fail("conversations.replies", answer(error=word))
+    assert await slack.reader.read(THREAD, before_ts=BEFORE) == ()
+
+
+async def test_a_failing_page_is_repeated(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """A server error while reading costs a retry, not the history."""
+    slack_server.pages["all"] = [message(ROOT_TS)]
+    slack_server.fail("conversations.replies", answer(status=502), answer(cut=True))
+    assert len(await slack.reader.read(THREAD, before_ts=BEFORE)) == 1

@@ -1,0 +1,281 @@
+"""What Orion understands of Slack's payloads."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.runs.model import RunRequest, Surface, Thread
+from app.slack.payloads import (
+    Feedback,
+    Ignored,
+    StopRun,
+    StopThread,
+    from_action,
+    from_event,
+    session_stopped,
+)
+
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+TS = "1800000000.000100"
+ROOT = "1799999999.000001"
+
+
+def envelope(**event: Any) -> dict[str, Any]:
+    defaults = {
+        "type": "app_mention",
+        "user": "U1",
+        "text": "<@UBOT> hi",
+        "ts": TS,
+        "channel": "C1",
+        "team": "T1",
+    }
+    return {
+        "type": "event_callback",
+        "team_id": "T1",
+        "event_id": "Ev1",
+        "authorizations": [{"team_id": "T1", "user_id": "UBOT", "is_bot": True}],
+        "event": {**defaults, **event},
+    }
+
+
+def parsed(bot_user_id: str = "UBOT", **event: Any) -> RunRequest | StopThread | Ignored:
+    return from_event(envelope(**event), bot_user_id=bot_user_id, received_at=AT)
+
+
+def accepted(**event: Any) -> RunRequest:
+    request = parsed(**event)
+    assert isinstance(request, RunRequest), request
+    return request
+
+
+def test_mention_becomes_a_request() -> None:
+    """A top-level mention starts a thread at its own message."""
+    request = accepted()
+    assert request.text == "hi"
+    assert request.thread == Thread(team="T1", channel="C1", thread_ts=TS)
+    assert request.surface is Surface.CHANNEL
+    assert request.event_id == "Ev1"
+    assert not request.is_external
+
+
+def test_twin_events_are_one_run() -> None:
+    """`app_mention` and `message` of one message have the same run id and say the same."""
+    twin = accepted(type="message", channel_type="channel")
+    assert twin == accepted()
+
+
+@pytest.mark.parametrize(
+    ("event", "thread_ts"),
+    [
+        ({"channel": "D1", "channel_type": "im"}, TS),
+        ({"channel": "D1", "channel_type": "im", "thread_ts": ROOT}, ROOT),
+        (
+            {"channel": "D1", "channel_type": "im", "thread_ts": ROOT, "parent_user_id": "UBOT"},
+            ROOT,
+        ),
+    ],
+    ids=["top-level", "thread", "legacy assistant thread"],
+)
+def test_direct_messages_need_no_mention(event: dict[str, Any], thread_ts: str) -> None:
+    """Every way of writing to the bot directly is a request in the right thread."""
+    request = accepted(type="message", text="hi", **event)
+    assert request.surface is Surface.DM
+    assert request.thread_ts == thread_ts
+
+
+@pytest.mark.parametrize("subtype", [None, "file_share", "thread_broadcast", "me_message"])
+def test_accepted_subtypes(subtype: str | None) -> None:
+    """Files, broadcast replies and /me are people speaking."""
+    event = {"subtype": subtype} if subtype else {}
+    assert (
+        accepted(type="message", channel_type="im", channel="D1", text="hi", **event).text == "hi"
+    )
+
+
+def test_files_are_named_and_need_no_text() -> None:
+    """A file without words is a request that names it."""
+    request = accepted(
+        text="<@UBOT>", subtype="file_share", files=[{"name": "a.csv"}, {"title": "b"}, 7, {}]
+    )
+    assert request.file_names == ("a.csv", "b")
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ({"type": "message", "text": "hello all", "channel_type": "channel"}, "not_addressed"),
+        ({"type": "message", "text": "stop", "channel_type": "channel"}, "not_addressed"),
+        ({"bot_id": "B2"}, "bot"),
+        ({"bot_id": "BBOT", "user": "UBOT"}, "own_message"),
+        ({"user": "UBOT"}, "own_message"),
+        ({"user": "USLACKBOT"}, "slackbot"),
+        ({"type": "message", "subtype": "message_changed"}, "subtype"),
+        ({"type": "message", "subtype": "message_deleted"}, "subtype"),
+        ({"type": "message", "subtype": "bot_message"}, "subtype"),
+        ({"type": "message", "subtype": "channel_join"}, "subtype"),
+        ({"user": None}, "no_user"),
+        ({"text": "<@UBOT>\u200b \ufeff"}, "empty"),
+        ({"type": "reaction_added"}, "other_event"),
+        ({"ts": "soon"}, "incomplete"),
+    ],
+)
+def test_ignored_events(event: dict[str, Any], reason: str) -> None:
+    """What is not a person addressing the bot is ignored, with its reason."""
+    assert parsed(**event) == Ignored(reason=reason)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["stop", "Stop", "STOP!", " stop. ", "<@UBOT> stop", "<@UBOT>: stop", "stop <@UBOT>", "stop…"],
+)
+@pytest.mark.parametrize("kind", ["app_mention", "message"])
+def test_bare_stop_in_a_thread_stops_it(text: str, kind: str) -> None:
+    """The word alone stops the thread, with or without the mention, in any case, with punctuation."""
+    thread = Thread(team="T1", channel="C1", thread_ts=ROOT)
+    assert parsed(type=kind, text=text, thread_ts=ROOT) == StopThread(thread=thread, user="U1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<@UBOT> stop the server", "<@UBOT> don't stop", "<@UBOT> stopping", "<@UBOT> non-stop"],
+)
+def test_stop_among_other_words_is_a_request(text: str) -> None:
+    """Only the bare word stops anything."""
+    assert isinstance(parsed(text=text, thread_ts=ROOT), RunRequest)
+
+
+@pytest.mark.parametrize(
+    ("raw", "readable"),
+    [
+        ("<@UBOT> a &lt;b&gt; &amp;amp; c", "a <b> &amp; c"),
+        ("hey <@UBOT|orion>, ask <@U9> in <#C1|general>", "hey, ask @U9 in #general"),
+        ("<@UBOT> see <https://a.org/x?a=1&amp;b=2|the page> or <https://b.org>", "see the page (https://a.org/x?a=1&b=2) or https://b.org"),
+        ("<@UBOT> <http://a.org|a.org> <mailto:x@a.org|x@a.org>", "a.org x@a.org"),
+        ("<@UBOT> <!here> <!subteam^S1|@team> <!date^1^{date}|1 Jan>", "@here @team 1 Jan"),
+        ("<@UBOT>\n```\nif a &lt; b:\n    x\n```", "```\nif a < b:\n    x\n```"),
+        ("<@UBOT> a\n<@UBOT> b", "a\nb"),
+        ("<@UBOT> List&lt;int&gt; x", "List<int> x"),
+    ],
+)  # fmt: skip
+def test_text_is_readable(raw: str, readable: str) -> None:
+    """Mentions of the bot go, tokens are spelled out, escapes undone, code and white space kept."""
+    assert accepted(text=raw).text == readable
+
+
+@given(
+    st.text(
+        alphabet=st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=300
+    )
+)
+def test_escaped_text_comes_back(text: str) -> None:
+    """Whatever a person types arrives as typed, but for outer white space."""
+    raw = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    result = parsed(type="message", channel="D1", channel_type="im", text=raw)
+    if isinstance(result, RunRequest):
+        assert result.text == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("envelope_fields", "event", "is_external"),
+    [
+        ({"is_ext_shared_channel": True}, {"user_team": "T2"}, True),
+        ({"is_ext_shared_channel": True}, {"source_team": "T2", "user_team": "T1"}, True),
+        ({"is_ext_shared_channel": True}, {"user_team": "T1", "source_team": "T1"}, False),
+        ({"is_ext_shared_channel": True}, {"team": "T2"}, True),
+        ({"is_ext_shared_channel": True}, {"team": ""}, True),
+        ({"is_ext_shared_channel": False}, {"user_team": "T2"}, False),
+    ],
+)
+def test_people_of_other_companies_are_marked(
+    envelope_fields: dict[str, Any],
+    event: dict[str, Any],
+    is_external: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """In a shared channel, an author of another or of an unknown workspace is external."""
+    request = from_event(
+        {**envelope(**event), **envelope_fields}, bot_user_id="UBOT", received_at=AT
+    )
+    assert isinstance(request, RunRequest)
+    assert request.is_external is is_external
+
+
+def test_unknown_identity_is_taken_from_the_envelope() -> None:
+    """Before auth.test has answered, the authorization names the bot."""
+    request = parsed(bot_user_id="", type="message", text="<@UBOT> hi")
+    assert isinstance(request, RunRequest)
+    assert request.text == "hi"
+
+
+def action(action_id: str, value: str) -> dict[str, Any]:
+    return {
+        "type": "block_actions",
+        "user": {"id": "U1", "team_id": "T1"},
+        "team": {"id": "T1"},
+        "channel": {"id": "C1"},
+        "container": {"message_ts": TS, "channel_id": "C1", "thread_ts": ROOT},
+        "actions": [{"action_id": action_id, "value": value}],
+    }
+
+
+def test_buttons() -> None:
+    """Stop names run, person and thread; feedback its verdict; anything else is ignored."""
+    thread = Thread(team="T1", channel="C1", thread_ts=ROOT)
+    stop = from_action(action("orion_stop", "run_1"))
+    assert (
+        stop == StopRun(run_id=stop.run_id, user="U1", thread=thread)
+        if isinstance(stop, StopRun)
+        else False
+    )
+    up, down = (from_action(action("orion_feedback", f"{word}:run_1")) for word in ("up", "down"))
+    assert isinstance(up, Feedback)
+    assert up.is_positive
+    assert isinstance(down, Feedback)
+    assert not down.is_positive
+    assert from_action(action("orion_feedback", "maybe:run_1")) == Ignored(reason="incomplete")
+    assert from_action(action("else", "run_1")) == Ignored(reason="unknown_action")
+
+
+def test_native_stop() -> None:
+    """Slack's own Stop stops the thread it was pressed in."""
+    body = envelope(type="agent_session_stopped", thread_ts=ROOT, streaming_message_ts=[])
+    assert session_stopped(body) == StopThread(
+        thread=Thread(team="T1", channel="C1", thread_ts=ROOT), user="U1"
+    )
+    assert session_stopped({"event": {}}) == Ignored(reason="incomplete")
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda children: (
+        st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=8), children, max_size=3)
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        "type",
+        "user",
+        "text",
+        "ts",
+        "channel",
+        "thread_ts",
+        "files",
+        "subtype",
+        "bot_id",
+        "team",
+        "user_team",
+        "channel_type",
+    ]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON), JSON, JSON)
+def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:  # noqa: ANN401 - junk
+    """Whatever is in the fields, the parser answers."""
+    body = {**envelope(**event), "authorizations": authorizations}
+    assert from_event(body, bot_user_id="UBOT", received_at=AT)
+    assert session_stopped(body)
+    assert from_action({"user": authorizations, "actions": actions, "container": event})

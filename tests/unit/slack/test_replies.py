@@ -1,0 +1,345 @@
+"""SlackReplies against real HTTP: what stands in the thread after every kind of failure."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.errors import ErrorCode
+from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
+
+if TYPE_CHECKING:
+    from app.slack.connection import SlackConnection
+    from tests.unit.slack.conftest import Answer, SlackServer
+
+FREE = QueuePosition()
+DONE = RunResult(outcome=RunState.SUCCEEDED, answer="The answer.", duration_s=12, steps=3)
+
+
+async def place(slack: SlackConnection, run: Run, *, maybe_posted: bool = False) -> Run:
+    ts = await slack.replies.place(run, position=FREE, maybe_posted=maybe_posted)
+    assert ts is not None
+    return dataclasses.replace(run, reply_ts=ts)
+
+
+async def test_thinking_message_is_posted_in_the_thread_with_metadata(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """Placing posts one message below the root, marked with run and part, without unfurls."""
+    await place(slack, run)
+    (posted,) = slack_server.arguments("chat.postMessage")
+    assert posted["thread_ts"] == run.request.thread_ts
+    assert posted["metadata"]["event_payload"] == {"run_id": run.id, "part": 0}
+    assert posted["metadata"]["event_type"] == "orion_run"
+    assert posted["unfurl_links"] is False
+    assert posted["unfurl_media"] is False
+
+
+@pytest.mark.parametrize("fault", ["cut", "timeout", "server_error", "fatal_error", "html"])
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_an_ambiguous_post_ends_in_exactly_one_message(
+    slack: SlackConnection,
+    slack_server: SlackServer,
+    run: Run,
+    answer: type[Answer],
+    fault: str,
+    accepts: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    """Whether or not Slack carried the lost call out, one thinking message stands, and its ts is returned."""
+    faults = {
+        "cut": answer(cut=True, accepts=accepts),
+        "timeout": answer(delay_s=0.0 if accepts else 0.6, status=504, accepts=accepts),
+        "server_error": answer(status=503, accepts=accepts),
+        "fatal_error": answer(status=500, error="fatal_error", accepts=accepts),
+        "html": answer(status=502, body="<html>", accepts=accepts),
+    }
+    slack_server.fail("chat.postMessage", faults[fault])
+    placed = await place(slack, run)
+    assert list(slack_server.messages) == [placed.reply_ts]
+    assert len(slack_server.arguments("chat.postMessage")) == (1 if accepts else 2)
+
+
+async def test_a_post_is_not_repeated_while_the_thread_cannot_be_read(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """When the look for a lost post is refused, nothing is posted again."""
+    slack_server.fail("chat.postMessage", answer(cut=True, accepts=True))
+    slack_server.fail("conversations.replies", answer(error="missing_scope"))
+    assert await slack.replies.place(run, position=FREE, maybe_posted=False) is None
+    assert len(slack_server.messages) == 1
+
+
+async def test_placing_again_finds_what_stands_there(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """After a crash between post and record, `maybe_posted` finds the message instead of posting another."""
+    first = await place(slack, run)
+    second = await place(slack, run, maybe_posted=True)
+    assert second.reply_ts == first.reply_ts
+    assert len(slack_server.messages) == 1
+
+
+async def test_rate_limited_post_waits_as_long_as_slack_says(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """After a 429 the post is repeated once, not before Retry-After."""
+    slack_server.fail("chat.postMessage", answer(status=429, error="ratelimited", retry_after="1"))
+    await place(slack, run)
+    first, second = slack_server.times("chat.postMessage")
+    assert second - first >= 0.95
+
+
+@pytest.mark.parametrize(
+    "word", ["is_archived", "channel_not_found", "not_in_channel", "token_revoked", "missing_scope"]
+)
+async def test_a_permanent_refusal_is_not_repeated(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer], word: str
+) -> None:
+    """Placing gives None, finishing names Slack's word; neither tries twice."""
+    slack_server.fail("chat.postMessage", answer(error=word), answer(error=word))
+    assert await slack.replies.place(run, position=FREE, maybe_posted=False) is None
+    delivery = await slack.replies.finish(run, DONE, resumed=False)
+    assert delivery.text == f"failed({word})"
+    assert len(slack_server.arguments("chat.postMessage")) == 2
+
+
+async def test_finish_turns_the_thinking_message_into_the_answer(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """One message stands at the end, with the answer; finishing again changes nothing."""
+    placed = await place(slack, run)
+    for _ in range(2):
+        assert (await slack.replies.finish(placed, DONE, resumed=False)).text == "sent"
+    (message,) = slack_server.messages.values()
+    assert message["blocks"][0] == {"type": "markdown", "text": "The answer."}
+    assert message["metadata"]["event_payload"] == {"run_id": run.id, "part": 0}
+
+
+async def test_a_long_answer_is_posted_once_in_order_even_after_a_crash(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """A resumed finish finds the parts that an earlier process posted and posts only the missing ones."""
+    placed = await place(slack, run)
+    long = dataclasses.replace(
+        DONE, answer="\n\n".join(f"Paragraph {n}. " + "x" * 900 for n in range(30))
+    )
+    first = await slack.replies.finish(placed, long, resumed=False)
+    count = len(slack_server.messages)
+    assert count >= 3
+    slack_server.messages.pop(first.part_ts[-1])
+    again = await slack.replies.finish(placed, long, resumed=True)
+    assert len(slack_server.messages) == count
+    assert again.part_ts[:-1] == first.part_ts[:-1]
+    texts = [
+        slack_server.messages[ts]["blocks"][0]["text"]
+        for ts in (placed.reply_ts, *again.part_ts)
+        if ts
+    ]
+    assert "\n\n".join(texts) == long.answer
+
+
+@pytest.mark.parametrize("word", ["message_not_found", "cant_update_message", "edit_window_closed"])
+async def test_an_uneditable_message_is_replaced_by_a_new_one(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer], word: str
+) -> None:
+    """The answer is posted anew when Slack does not let the thinking message be edited."""
+    placed = await place(slack, run)
+    slack_server.fail("chat.update", answer(error=word))
+    assert (await slack.replies.finish(placed, DONE, resumed=False)).failure == ""
+    *_, last = slack_server.messages.values()
+    assert last["blocks"][0]["text"] == "The answer."
+
+
+@pytest.mark.parametrize("word", ["msg_too_long", "msg_blocks_too_long", "invalid_blocks"])
+async def test_refused_blocks_end_in_smaller_parts_and_then_in_plain_text(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer], word: str
+) -> None:
+    """Two refusals of the blocks leave the whole answer as plain text, in order."""
+    placed = await place(slack, run)
+    long = dataclasses.replace(DONE, answer="\n\n".join(f"P{n} " + "x" * 500 for n in range(20)))
+    slack_server.fail("chat.update", answer(error=word), answer(error=word))
+    delivery = await slack.replies.finish(placed, long, resumed=False)
+    assert delivery.text == "sent"
+    texts = [slack_server.messages[ts]["text"] for ts in (placed.reply_ts, *delivery.part_ts) if ts]
+    assert all(slack_server.messages[ts]["blocks"] == [] for ts in delivery.part_ts)
+    assert "".join("".join(texts).split()) == "".join(long.answer.split())
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+async def test_a_failing_update_is_repeated(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer], status: int
+) -> None:
+    """An update is idempotent, so server errors and cut connections are tried again."""
+    placed = await place(slack, run)
+    slack_server.fail("chat.update", answer(status=status), answer(cut=True))
+    assert (await slack.replies.finish(placed, DONE, resumed=False)).text == "sent"
+    assert len(slack_server.arguments("chat.update")) == 3
+
+
+async def test_no_progress_is_in_flight_after_leaving(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Leaving waits for the update that Slack is still working on, so the answer comes after it."""
+    placed = await place(slack, run)
+    slack_server.fail("chat.update", answer(delay_s=0.25, accepts=True))
+    async with slack.replies.live(placed) as reply:
+        reply.show(Progress(phase="Thinking", elapsed_s=1))
+        await asyncio.sleep(0.15)
+        assert slack_server.in_flight == 1
+    assert slack_server.in_flight == 0
+    await slack.replies.finish(placed, DONE, resumed=False)
+    await asyncio.sleep(0.4)
+    (message,) = slack_server.messages.values()
+    assert message["blocks"][0]["text"] == "The answer."
+
+
+async def test_progress_is_coalesced_and_throttled(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """A hundred shows in 0.75 s become at most three updates an interval apart, the last one the newest."""
+    placed = await place(slack, run)
+    started = time.monotonic()
+    async with slack.replies.live(placed) as reply:
+        for step in range(100):
+            reply.show(Progress(phase="Working", elapsed_s=0, tool="shell", steps=step))
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(max(0.75 - (time.monotonic() - started), 0.35))
+    times = slack_server.times("chat.update")
+    assert 2 <= len(times) <= 4
+    assert all(later - earlier >= 0.28 for earlier, later in zip(times, times[1:], strict=False))
+    assert "99 steps" in str(slack_server.arguments("chat.update")[-1]["blocks"])
+
+
+async def test_unchanged_progress_is_refreshed_seldom_with_the_time_that_passed(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """With nothing new, the next update comes after the refresh time and shows more seconds."""
+    placed = await place(slack, run)
+    async with slack.replies.live(placed) as reply:
+        reply.show(Progress(phase="Working", elapsed_s=10))
+        await asyncio.sleep(0.8)
+        assert len(slack_server.arguments("chat.update")) == 1
+        await asyncio.sleep(0.5)
+    first, second = slack_server.arguments("chat.update")
+    assert "10 s" in str(first["blocks"])
+    assert "11 s" in str(second["blocks"])
+
+
+async def test_a_rate_limit_drops_progress_but_not_the_answer(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """While Slack wants a pause no progress is sent; the answer waits it out and arrives."""
+    placed = await place(slack, run)
+    slack_server.fail("chat.update", answer(status=429, error="ratelimited", retry_after="1"))
+    async with slack.replies.live(placed) as reply:
+        for step in range(6):
+            reply.show(Progress(phase="Working", elapsed_s=0, steps=step))
+            await asyncio.sleep(0.1)
+    assert len(slack_server.arguments("chat.update")) == 1
+    assert (await slack.replies.finish(placed, DONE, resumed=False)).text == "sent"
+    first, second = slack_server.times("chat.update")
+    assert second - first >= 0.95
+
+
+async def test_an_error_of_the_run_passes_through_the_live_reply(
+    slack: SlackConnection, run: Run
+) -> None:
+    """What the block raises comes out as it is, not inside a group."""
+
+    async def fail() -> None:
+        async with slack.replies.live(run):
+            raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await fail()
+
+
+async def test_cancellation_passes_through_the_live_reply(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """A deadline around the block ends it as a timeout, and no call is left in flight."""
+    placed = await place(slack, run)
+    slack_server.fail("chat.update", answer(delay_s=0.2, accepts=True))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.15), slack.replies.live(placed) as reply:
+            reply.show(Progress(phase="Working", elapsed_s=0))
+            await asyncio.sleep(5)
+    assert slack_server.in_flight == 0
+
+
+async def test_native_status_is_switched_off_after_a_refusal(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """An app that is no agent is asked once; neither placing nor finishing waits for it."""
+    slack_server.fail("agents.sessions.setStatus", answer(error="unknown_method", delay_s=0.2))
+    started = time.monotonic()
+    placed = await place(slack, run)
+    assert time.monotonic() - started < 0.15
+    await asyncio.sleep(0.3)
+    await slack.replies.finish(placed, DONE, resumed=False)
+    await asyncio.sleep(0.05)
+    assert len(slack_server.arguments("agents.sessions.setStatus")) == 1
+
+
+async def test_native_status_ends_active(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """A slow `processing` never overtakes the `active` of a run that ended quickly."""
+    slack_server.fail("agents.sessions.setStatus", answer(delay_s=0.2, accepts=True))
+    placed = await place(slack, run)
+    await slack.replies.finish(placed, DONE, resumed=False)
+    await asyncio.sleep(0.4)
+    statuses = [call["status"] for call in slack_server.arguments("agents.sessions.setStatus")]
+    assert statuses == ["processing", "active"]
+
+
+async def test_announcement_mentions_the_asker(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """The extra line notifies the asker and is no part of the answer."""
+    await slack.replies.announce(run, dataclasses.replace(DONE, duration_s=72))
+    (posted,) = slack_server.arguments("chat.postMessage")
+    assert posted["text"] == "<@UASKER> done (1 min 12 s)"
+    assert posted["metadata"]["event_payload"]["part"] == -1
+    assert (await slack.replies.finish(run, DONE, resumed=True)).text == "sent"
+    assert len(slack_server.messages) == 2
+
+
+async def test_refusal_is_for_the_asker_alone(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """A refused request is answered by an ephemeral message; when that fails nothing is raised."""
+    slack_server.fail("chat.postEphemeral", answer(), answer(error="user_not_in_channel"))
+    await slack.replies.refuse(run.request, ErrorCode.NOT_ALLOWED, detail="<!channel>")
+    first, second = slack_server.arguments("chat.postEphemeral")
+    assert first == second
+    assert first["user"] == "UASKER"
+    assert "&lt;!channel&gt;" in first["text"]
+
+
+async def test_queued_message_is_edited_when_the_run_starts(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """Placing with a known ts edits that message instead of posting another."""
+    ts = await slack.replies.place(
+        run, position=QueuePosition(ahead_in_thread=1), maybe_posted=False
+    )
+    (message,) = slack_server.messages.values()
+    assert message["text"] == "Queued behind 1 earlier message in this thread"
+    placed = dataclasses.replace(run, reply_ts=ts)
+    assert await slack.replies.place(placed, position=FREE, maybe_posted=False) == ts
+    (message,) = slack_server.messages.values()
+    assert message["text"] == "Thinking…"
+
+
+async def test_identify_names_the_bot(slack: SlackConnection) -> None:
+    """The identity is unknown until Slack has been asked."""
+    assert slack.identity() is None
+    assert (await slack.identify()).bot_user_id == "UBOT"
+    identity = slack.identity()
+    assert identity is not None
+    assert identity.bot_id == "BBOT"

@@ -1,0 +1,170 @@
+"""The real Socket Mode client against a websocket server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import WSMsgType, web
+from slack_bolt.async_app import AsyncApp
+
+from app.runs.model import RunId, RunRequest, Thread
+from app.slack.api import SlackRefusal
+from app.slack.identity import BotIdentity
+from app.slack.listeners import create_bolt_app
+from app.slack.socket_mode import open_socket_mode
+
+PAYLOAD = {
+    "type": "event_callback",
+    "team_id": "T1",
+    "event_id": "Ev1",
+    "event": {
+        "type": "app_mention",
+        "user": "U1",
+        "text": "<@UBOT> hi",
+        "ts": "1800000000.000100",
+        "channel": "C1",
+    },
+}
+
+
+class CountingIntake:
+    def __init__(self) -> None:
+        self.requests: list[RunRequest] = []
+        self.error: Exception | None = None
+
+    async def accept(self, request: RunRequest) -> None:
+        if self.error:
+            raise self.error
+        self.requests.append(request)
+
+    async def stop_run(self, run_id: RunId, *, user: str) -> bool:
+        return bool(run_id and user)
+
+    async def stop_thread(self, thread: Thread, *, user: str) -> bool:
+        return bool(thread and user)
+
+    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
+        raise NotImplementedError
+
+
+class SocketServer:
+    """Hands out one-use URLs, keeps the sockets, and may refuse or fall silent."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.sockets: list[web.WebSocketResponse] = []
+        self.acknowledged: list[str] = []
+        self.refusal = ""
+        self.answers_pings = True
+
+    async def open(self, _: web.Request) -> web.Response:
+        if self.refusal:
+            return web.json_response({"ok": False, "error": self.refusal})
+        return web.json_response(
+            {"ok": True, "url": self.url.replace("http", "ws").replace("/api/", "/link")}
+        )
+
+    async def link(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse(autoping=False)
+        await socket.prepare(request)
+        self.sockets.append(socket)
+        await socket.send_json({"type": "hello"})
+        async for message in socket:
+            if message.type is WSMsgType.PING and self.answers_pings:
+                await socket.pong(message.data)
+            elif message.type is WSMsgType.TEXT:
+                self.acknowledged.append(message.json()["envelope_id"])
+        return socket
+
+    async def send(self, envelope_id: str, payload: dict[str, Any]) -> None:
+        envelope = {
+            "type": "events_api",
+            "envelope_id": envelope_id,
+            "payload": payload,
+            "accepts_response_payload": False,
+        }
+        await self.sockets[-1].send_json(envelope)
+
+
+async def until(condition: Any, *, timeout_s: float = 5) -> None:  # noqa: ANN401 - any callable
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[SocketServer]:
+    slack = SocketServer()
+    application = web.Application()
+    application.router.add_post("/api/apps.connections.open", slack.open)
+    application.router.add_get("/link", slack.link)
+    runner = web.AppRunner(application, shutdown_timeout=1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    slack.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api/"
+    try:
+        yield slack
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+def intake() -> CountingIntake:
+    return CountingIntake()
+
+
+@pytest.fixture
+def bolt(server: SocketServer, intake: CountingIntake) -> AsyncApp:
+    identity = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
+    return create_bolt_app(
+        signing_secret="",
+        bot_token="xoxb-1",
+        base_url=server.url,
+        identity=lambda: identity,
+        intake=intake,
+    )
+
+
+async def test_events_are_acknowledged_when_durable(
+    server: SocketServer, bolt: AsyncApp, intake: CountingIntake
+) -> None:
+    """A taken-in event is acknowledged, one that intake refused is not, a malformed one is dropped."""
+    async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url):
+        await server.send("e1", PAYLOAD)
+        await until(lambda: server.acknowledged == ["e1"])
+        assert [request.text for request in intake.requests] == ["hi"]
+        intake.error = OSError("disk full")
+        await server.send("e2", PAYLOAD)
+        await server.send("e3", {"type": "event_callback", "event": {"type": "message", "text": 5}})
+        await until(lambda: "e3" in server.acknowledged)
+        assert server.acknowledged == ["e1", "e3"]
+
+
+async def test_a_closed_socket_is_replaced(
+    server: SocketServer, bolt: AsyncApp, intake: CountingIntake
+) -> None:
+    """After Slack closes the socket, events arrive over a new one."""
+    async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url, ping_interval_s=0.2):
+        await server.sockets[0].close()
+        await until(lambda: len(server.sockets) > 1)
+        await server.send("e1", PAYLOAD)
+        await until(lambda: len(intake.requests) == 1)
+
+
+async def test_a_deaf_socket_is_replaced(server: SocketServer, bolt: AsyncApp) -> None:
+    """A socket that answers no ping is given up, though it looks connected."""
+    server.answers_pings = False
+    async with open_socket_mode(
+        bolt, app_token="xapp-1", base_url=server.url, ping_interval_s=5, deaf_after_s=0.5
+    ):
+        await until(lambda: len(server.sockets) > 1, timeout_s=9)
+
+
+async def test_a_refused_token_is_said_at_once(server: SocketServer, bolt: AsyncApp) -> None:
+    """A wrong app token fails the start with Slack's word instead of trying for ever."""
+    server.refusal = "invalid_auth"
+    with pytest.raises(SlackRefusal, match="invalid_auth"):
+        async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url):
+            pass

@@ -1,0 +1,95 @@
+"""Settings: read, checked, documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from app.config import Settings, SettingsError, default_ca_bundle, load_settings
+
+
+def test_env_example_names_every_setting() -> None:
+    """`.env.example` and Settings hold the same names, and its defaults are the real ones."""
+    lines = Path(".env.example").read_text().splitlines()
+    found = dict(
+        match.groups() for line in lines if (match := re.fullmatch(r"#? ?([A-Z_]+)=(.*)", line))
+    )
+    assert set(found) == {name.upper() for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        default = field.default
+        shown = (
+            ""
+            if default in (None, ())
+            else str(default).lower()
+            if isinstance(default, bool)
+            else str(default)
+        )
+        assert found[name.upper()] == shown, name
+
+
+def test_all_bad_settings_are_named_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start-up tells every wrong setting at once, with its value but never a secret's."""
+    monkeypatch.setenv("ORION_PORT", "99999")
+    monkeypatch.setenv("ORION_SANDBOX", "mars")
+    monkeypatch.setenv("SLACK_API_URL", "slack.com")
+    monkeypatch.setenv("ORION_SYSTEM_PROMPT_FILE", "/no/such/file")
+    with pytest.raises(SettingsError) as failure:
+        load_settings(env_file=None)
+    text = str(failure.value)
+    for part in ("ORION_PORT", "99999", "ORION_SANDBOX", "mars", "SLACK_API_URL", "/no/such/file"):
+        assert part in text
+
+
+def test_wrong_tokens_are_named_without_their_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of the wrong kind is refused; its text is not repeated."""
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "sneaky-value-1234")
+    with pytest.raises(SettingsError) as failure:
+        load_settings(env_file=None)
+    assert "SLACK_BOT_TOKEN" in str(failure.value)
+    assert "sneaky" not in str(failure.value)
+
+
+def test_langfuse_keys_come_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key without the other is a mistake, not a silent absence of traces."""
+    monkeypatch.setenv("LANGFUSE_PUBLIC_KEY", "pk-lf-x")
+    with pytest.raises(SettingsError, match="LANGFUSE_SECRET_KEY"):
+        load_settings(env_file=None)
+
+
+def test_missing_for_serving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Serving names all that it lacks; Socket Mode needs no signing secret."""
+    assert len(load_settings(env_file=None).missing_for_serving) == 3
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-1")
+    monkeypatch.setenv("SLACK_APP_TOKEN", "xapp-1")
+    monkeypatch.setenv("AI_GATEWAY_API_KEY", "vck_1")
+    assert load_settings(env_file=None).missing_for_serving == ()
+
+
+def test_lists_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists split at commas and blanks; every secret is known for masking and hidden in prints."""
+    monkeypatch.setenv("ORION_ALLOWED_USERS", "U1, U2 U3")
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-secret")
+    settings = load_settings(env_file=None)
+    assert settings.orion_allowed_users == ("U1", "U2", "U3")
+    assert settings.secrets == ("sk-ant-secret",)
+    assert "sk-ant-secret" not in repr(settings)
+
+
+def test_env_file_is_read_and_the_environment_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`.env` gives values that the environment may replace."""
+    env_file = tmp_path / ".env"
+    env_file.write_text("ORION_PORT=4000\nORION_LOG_FORMAT=json\n")
+    monkeypatch.setenv("ORION_PORT", "4001")
+    settings = load_settings(env_file=env_file)
+    assert (settings.orion_port, settings.orion_log_format) == (4001, "json")
+
+
+def test_ca_bundle_of_the_environment(tmp_path: Path) -> None:
+    """The first variable that names an existing file is the bundle."""
+    bundle = tmp_path / "ca.pem"
+    bundle.write_text("x")
+    environment = {"SSL_CERT_FILE": "/no/such", "PIP_CERT": str(bundle)}
+    assert default_ca_bundle(environment) == bundle
+    assert default_ca_bundle({}) is None
