@@ -415,3 +415,7 @@ async def _prepare_quietly(runner: AgentRunner) -> None:
             duration_s=round(time.monotonic() - started, 3),
             was="made" if len(steps) > 2 else "there",
         )
+
+
+app = create_app()
+"""For servers that import it, such as Vercel's; settings are read when its lifespan starts."""

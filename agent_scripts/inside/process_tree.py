@@ -20,7 +20,7 @@ _POLL_S = 0.02
 
 def become_subreaper() -> None:
     """Make orphaned descendants children of this process, so that none leaves its tree by a double fork."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def descendants(root: int) -> set[int]:

@@ -15,7 +15,6 @@ from app.playground.slack_types import APP_ID, JsonObject
 
 SOCKETS_MAX = 10
 SEND_TIMEOUT_S = 5.0
-POLL_S = 0.02
 POLICY_VIOLATION = 1008
 
 
@@ -36,6 +35,7 @@ class SocketHub:
         self.is_enabled = False
         """True from the first connection on: then nothing goes over HTTP, also while no socket is open."""
         self._sockets: list[Socket] = []
+        self._any_open = asyncio.Event()
         self._turn = 0
 
     @property
@@ -55,6 +55,7 @@ class SocketHub:
             await websocket.close()
             return
         self._sockets.append(socket)
+        self._any_open.set()
         self.is_enabled = True
         try:
             await socket.send(self._hello())
@@ -114,8 +115,7 @@ class SocketHub:
         return len(sockets)
 
     async def _next_socket(self) -> Socket:
-        while not self._sockets:
-            await asyncio.sleep(POLL_S)
+        await self._any_open.wait()
         self._turn += 1
         return self._sockets[self._turn % len(self._sockets)]
 
@@ -138,6 +138,8 @@ class SocketHub:
     def _drop(self, socket: Socket) -> None:
         if socket in self._sockets:
             self._sockets.remove(socket)
+        if not self._sockets:
+            self._any_open.clear()
         for acked in socket.pending.values():
             if not acked.done():
                 acked.set_exception(ConnectionError("the socket closed"))

@@ -104,7 +104,13 @@ def _add_ingestion(
     @router.get("/api/public/projects")
     async def projects(request: Request) -> dict[str, Any]:
         _authorize(request, credentials)
-        return {"data": [{"id": "playground", "name": "Orion playground"}]}
+        project = {
+            "id": "playground",
+            "name": "Orion playground",
+            "organization": {"id": "playground", "name": "Orion"},
+            "metadata": {},
+        }
+        return {"data": [project]}
 
 
 def _add_pages(router: APIRouter, store: TraceStore) -> None:

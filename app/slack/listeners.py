@@ -32,6 +32,8 @@ from app.slack.shapes import bad_field
 from app.slack.verification import media_type
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
+_ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed"})
+"""Every message of a busy channel, and each of Orion's own edits."""
 
 
 class Intake(Protocol):
@@ -110,8 +112,9 @@ class _Listeners:
     def _ignored(self, body: Mapping[str, Any], ignored: Ignored) -> None:
         event = body.get("event")
         kind = event.get("type") if isinstance(event, dict) else body.get("type")
-        self._log.info(
-            "event.ignored", reason=ignored.reason, type=kind, event_id=body.get("event_id")
+        level = logging.DEBUG if ignored.reason in _ROUTINE else logging.INFO
+        self._log.log(
+            level, "event.ignored", reason=ignored.reason, type=kind, event_id=body.get("event_id")
         )
 
 

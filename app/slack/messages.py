@@ -78,6 +78,15 @@ class OwnMessages:
         Raises:
             SlackFault: it cannot be read.
         """
+        try:
+            return await self._find(request)
+        except SlackRefusal as exc:
+            # Source: Slack Web API, conversations.replies errors: the root was deleted, read 2026-11.
+            if exc.word == "thread_not_found":
+                return {}
+            raise
+
+    async def _find(self, request: RunRequest) -> Mapping[int, str]:
         found: dict[int, str] = {}
         cursor: str | None = None
         for _ in range(_MAX_PAGES):

@@ -1,7 +1,7 @@
 """The ReplySink over Slack's Web API: one thinking message per run, which becomes the answer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
@@ -142,12 +142,7 @@ class SlackReplies:
         self, run: Run, ended: RunResult, known: dict[int, str], *, resumed: bool
     ) -> None:
         if resumed or not run.reply_ts:
-            # The record may not know what was posted; a newer message of a part stands for an older one.
-            known |= {
-                number: ts
-                for number, ts in (await self._messages.find(run.request)).items()
-                if number >= 0
-            }
+            known |= await self._standing(run)
         refusal: SlackRefusal | None = None
         for render in _RENDERINGS:
             try:
@@ -161,6 +156,18 @@ class SlackReplies:
             return
         if refusal is not None:
             raise refusal
+
+    async def _standing(self, run: Run) -> Mapping[int, str]:
+        """What the record may not know of; a newer message of a part stands for an older one."""
+        try:
+            found = await self._messages.find(run.request)
+        except SlackRefusal as exc:
+            # An app that may not read can still edit; without that, posting could be posting twice.
+            if not run.reply_ts:
+                raise
+            self._failed(run, "find", exc)
+            return {}
+        return {number: ts for number, ts in found.items() if number >= 0}
 
     async def _deliver(self, run: Run, parts: Sequence[MessagePart], known: dict[int, str]) -> None:
         for number, part in enumerate(parts):

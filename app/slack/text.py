@@ -5,7 +5,7 @@ from typing import Final
 
 _TOKEN: Final = re.compile(r"<([@#!]?)([^<>|\n]*)(?:\|([^<>\n]*))?>")
 _INVISIBLE: Final = re.compile("[\u200b-\u200f\u2060-\u2064\u00ad\ufeff\ufe0e\ufe0f]")
-_STOP: Final = re.compile(r"[\s\W]*stop[\s.!?,;:…]*", re.IGNORECASE)
+_STOP: Final = re.compile(r"\W*stop\W*", re.IGNORECASE)
 
 
 def readable(text: str, *, bot_user_id: str) -> str:

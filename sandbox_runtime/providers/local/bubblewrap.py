@@ -165,7 +165,9 @@ class BubblewrapIsolation(Isolation):
             (place.tmp, _TMP),
         ):
             mounts.bind(source, Path(target), writable=True)
-        return [*mounts.arguments, "--proc", "/proc", "--dev", "/dev", "--remount-ro", "/"]
+        # An inner bubblewrap may mount its /proc only where it sees a whole one, and bubblewrap's own has covers.
+        proc = ["--proc", "/proc"] if place.host_uid is None else ["--bind", "/proc", "/proc"]
+        return [*mounts.arguments, *proc, "--dev", "/dev", "--remount-ro", "/"]
 
 
 _OUTER = (

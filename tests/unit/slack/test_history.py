@@ -17,7 +17,7 @@ THREAD = Thread(team="T1", channel="C1", thread_ts=ROOT_TS)
 BEFORE = "1799900000.000000"
 
 
-def message(ts: str, **fields: Any) -> dict[str, Any]:
+def message(ts: str, **fields: object) -> dict[str, Any]:
     return {"ts": ts, "user": "UALICE", "text": "hi", **fields}
 
 

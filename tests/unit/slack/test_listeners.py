@@ -13,10 +13,14 @@ from hypothesis import strategies as st
 from slack_bolt.async_app import AsyncApp
 
 from app.runs.model import RunId, RunRequest, Thread
-from app.slack.listeners import BotIdentity, create_bolt_app, handle_http
+from app.slack.identity import BotIdentity
+from app.slack.listeners import create_bolt_app, handle_http
 from app.slack.verification import MAX_BODY_BYTES, Rejection, check_request
 
-SECRET = "signing-secret"
+KEY = "signs-it-all"
+BOT = "xoxb-1"
+OTHER_KEY = "other"
+NO_KEY = ""
 NOWHERE = "http://127.0.0.1:9/api/"
 IDENTITY = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
 
@@ -60,8 +64,8 @@ def bolt(intake: RecordingIntake) -> AsyncApp:
 
 def make_app(intake: RecordingIntake, identity: BotIdentity | None = IDENTITY) -> AsyncApp:
     return create_bolt_app(
-        signing_secret=SECRET,
-        bot_token="xoxb-1",
+        signing_secret=KEY,
+        bot_token=BOT,
         base_url=NOWHERE,
         identity=lambda: identity,
         intake=intake,
@@ -73,7 +77,7 @@ def signed(
     *,
     content_type: str = "application/json",
     at: float | None = None,
-    secret: str = SECRET,
+    secret: str = KEY,
 ) -> dict[str, str]:
     timestamp = str(int(at or time.time()))
     digest = hmac.new(
@@ -86,7 +90,7 @@ def signed(
     }
 
 
-def mention(**event: Any) -> dict[str, Any]:
+def mention(**event: object) -> dict[str, Any]:
     return {
         "type": "event_callback",
         "team_id": "T1",
@@ -104,7 +108,7 @@ def mention(**event: Any) -> dict[str, Any]:
 
 
 async def deliver(app: AsyncApp, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
-    rejection = check_request(headers=headers, body=body, signing_secret=SECRET, now=time.time())
+    rejection = check_request(headers=headers, body=body, signing_secret=KEY, now=time.time())
     if rejection:
         return rejection.status, rejection.error
     answer = await handle_http(app, headers=headers, body=body)
@@ -167,9 +171,9 @@ async def test_environment_does_not_change_the_app(
     """SLACK_* variables switch Bolt neither to other tokens nor to OAuth."""
     for name in (
         "SLACK_CLIENT_ID",
-        "SLACK_CLIENT_SECRET",
+        "SLACK_CLIENT_KEY",
         "SLACK_BOT_TOKEN",
-        "SLACK_SIGNING_SECRET",
+        "SLACK_SIGNING_KEY",
     ):
         monkeypatch.setenv(name, "from-the-environment")
     app = make_app(intake)
@@ -242,8 +246,8 @@ async def test_url_verification_needs_a_signature(bolt: AsyncApp) -> None:
     status, body = await deliver_json(bolt, payload)
     assert (status, json.loads(body)) == (200, {"challenge": "abc"})
     raw = json.dumps(payload).encode()
-    assert (await deliver(bolt, raw, signed(raw, secret="other")))[0] == 401
-    assert (await handle_http(bolt, headers=signed(raw, secret="other"), body=raw)).status == 401
+    assert (await deliver(bolt, raw, signed(raw, secret=OTHER_KEY)))[0] == 401
+    assert (await handle_http(bolt, headers=signed(raw, secret=OTHER_KEY), body=raw)).status == 401
 
 
 @pytest.mark.parametrize(
@@ -259,7 +263,7 @@ async def test_url_verification_needs_a_signature(bolt: AsyncApp) -> None:
 )
 def test_malformed_signatures_are_refused(headers: dict[str, str]) -> None:
     """Missing, non-numeric, non-ASCII and wrong values are all a plain 401."""
-    rejection = check_request(headers=headers, body=b"{}", signing_secret=SECRET, now=time.time())
+    rejection = check_request(headers=headers, body=b"{}", signing_secret=KEY, now=time.time())
     assert rejection is not None
     assert rejection.status == 401
 
@@ -272,14 +276,14 @@ def test_old_and_future_requests_are_refused(age_s: int, is_fresh: bool) -> None
     now = 1_800_000_000.0
     body = json.dumps(mention()).encode()
     rejection = check_request(
-        headers=signed(body, at=now - age_s), body=body, signing_secret=SECRET, now=now
+        headers=signed(body, at=now - age_s), body=body, signing_secret=KEY, now=now
     )
     assert (rejection is None) is is_fresh
 
 
 def test_an_empty_secret_accepts_nothing() -> None:
     """A forgotten secret is no open door."""
-    headers = signed(b"{}", secret="")
+    headers = signed(b"{}", secret=NO_KEY)
     assert (
         check_request(headers=headers, body=b"{}", signing_secret="", now=time.time()) is not None
     )
@@ -293,7 +297,7 @@ def test_any_changed_byte_breaks_the_signature(body: bytes, byte: int, position:
     changed[index] = byte if changed[index] != byte else (byte + 1) % 256
     headers = signed(body or b"x")
     rejection = check_request(
-        headers=headers, body=bytes(changed), signing_secret=SECRET, now=time.time()
+        headers=headers, body=bytes(changed), signing_secret=KEY, now=time.time()
     )
     assert rejection == Rejection(status=401, error="signature: wrong")
 
@@ -329,9 +333,7 @@ def test_any_changed_byte_breaks_the_signature(body: bytes, byte: int, position:
 )  # fmt: skip
 def test_malformed_bodies_are_refused_by_name(body: bytes, error: str) -> None:
     """A signed body of the wrong shape is a 400 that names the field."""
-    rejection = check_request(
-        headers=signed(body), body=body, signing_secret=SECRET, now=time.time()
-    )
+    rejection = check_request(headers=signed(body), body=body, signing_secret=KEY, now=time.time())
     assert rejection is not None
     assert rejection.status == 400
     assert error in rejection.error
@@ -340,11 +342,11 @@ def test_malformed_bodies_are_refused_by_name(body: bytes, error: str) -> None:
 def test_large_bodies_and_other_types_are_refused() -> None:
     """More than 1 MiB is a 413, whatever the signature; other content types are a 400."""
     large = b"x" * (MAX_BODY_BYTES + 1)
-    rejection = check_request(headers={}, body=large, signing_secret=SECRET, now=0)
+    rejection = check_request(headers={}, body=large, signing_secret=KEY, now=0)
     assert rejection is not None
     assert rejection.status == 413
     headers = signed(b"{}", content_type="text/plain")
-    rejection = check_request(headers=headers, body=b"{}", signing_secret=SECRET, now=time.time())
+    rejection = check_request(headers=headers, body=b"{}", signing_secret=KEY, now=time.time())
     assert rejection is not None
     assert rejection.status == 400
 

@@ -23,7 +23,7 @@ TS = "1800000000.000100"
 ROOT = "1799999999.000001"
 
 
-def envelope(**event: Any) -> dict[str, Any]:
+def envelope(**event: object) -> dict[str, Any]:
     defaults = {
         "type": "app_mention",
         "user": "U1",
@@ -41,11 +41,11 @@ def envelope(**event: Any) -> dict[str, Any]:
     }
 
 
-def parsed(bot_user_id: str = "UBOT", **event: Any) -> RunRequest | StopThread | Ignored:
-    return from_event(envelope(**event), bot_user_id=bot_user_id, received_at=AT)
+def parsed(**event: object) -> RunRequest | StopThread | Ignored:
+    return from_event(envelope(**event), bot_user_id="UBOT", received_at=AT)
 
 
-def accepted(**event: Any) -> RunRequest:
+def accepted(**event: object) -> RunRequest:
     request = parsed(**event)
     assert isinstance(request, RunRequest), request
     return request
@@ -204,7 +204,8 @@ def test_people_of_other_companies_are_marked(
 
 def test_unknown_identity_is_taken_from_the_envelope() -> None:
     """Before auth.test has answered, the authorization names the bot."""
-    request = parsed(bot_user_id="", type="message", text="<@UBOT> hi")
+    body = envelope(type="message", text="<@UBOT> hi")
+    request = from_event(body, bot_user_id="", received_at=AT)
     assert isinstance(request, RunRequest)
     assert request.text == "hi"
 
@@ -276,6 +277,8 @@ FIELDS = st.sampled_from(
 def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:  # noqa: ANN401 - junk
     """Whatever is in the fields, the parser answers."""
     body = {**envelope(**event), "authorizations": authorizations}
-    assert from_event(body, bot_user_id="UBOT", received_at=AT)
-    assert session_stopped(body)
-    assert from_action({"user": authorizations, "actions": actions, "container": event})
+    kinds = (RunRequest, StopThread, StopRun, Feedback, Ignored)
+    assert isinstance(from_event(body, bot_user_id="UBOT", received_at=AT), kinds)
+    assert isinstance(session_stopped(body), kinds)
+    pressed = {"user": authorizations, "actions": actions, "container": event}
+    assert isinstance(from_action(pressed), kinds)

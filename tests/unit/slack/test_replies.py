@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
 from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
+from app.slack.live import UpdateBudget
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection
@@ -45,9 +47,10 @@ async def test_an_ambiguous_post_ends_in_exactly_one_message(
     slack: SlackConnection,
     slack_server: SlackServer,
     run: Run,
+    *,
     answer: type[Answer],
     fault: str,
-    accepts: bool,  # noqa: FBT001 - a parameter of the test
+    accepts: bool,
 ) -> None:
     """Whether or not Slack carried the lost call out, one thinking message stands, and its ts is returned."""
     faults = {
@@ -210,7 +213,7 @@ async def test_progress_is_coalesced_and_throttled(
         await asyncio.sleep(max(0.75 - (time.monotonic() - started), 0.35))
     times = slack_server.times("chat.update")
     assert 2 <= len(times) <= 4
-    assert all(later - earlier >= 0.28 for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier >= 0.28 for earlier, later in pairwise(times))
     assert "99 steps" in str(slack_server.arguments("chat.update")[-1]["blocks"])
 
 
@@ -264,10 +267,14 @@ async def test_cancellation_passes_through_the_live_reply(
     """A deadline around the block ends it as a timeout, and no call is left in flight."""
     placed = await place(slack, run)
     slack_server.fail("chat.update", answer(delay_s=0.2, accepts=True))
-    with pytest.raises(TimeoutError):
+
+    async def overrun() -> None:
         async with asyncio.timeout(0.15), slack.replies.live(placed) as reply:
             reply.show(Progress(phase="Working", elapsed_s=0))
             await asyncio.sleep(5)
+
+    with pytest.raises(TimeoutError):
+        await overrun()
     assert slack_server.in_flight == 0
 
 
@@ -343,3 +350,35 @@ async def test_identify_names_the_bot(slack: SlackConnection) -> None:
     identity = slack.identity()
     assert identity is not None
     assert identity.bot_id == "BBOT"
+
+
+async def test_resuming_without_the_right_to_read_still_answers(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """When the thread may not be read, the known thinking message becomes the answer all the same."""
+    placed = await place(slack, run)
+    slack_server.fail("conversations.replies", answer(error="missing_scope"))
+    assert (await slack.replies.finish(placed, DONE, resumed=True)).text == "sent"
+    assert len(slack_server.messages) == 1
+
+
+async def test_a_run_without_a_thinking_message_gets_its_answer(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """With nothing standing in the thread, finishing posts the answer; finishing again finds it."""
+    slack_server.fail("conversations.replies", answer(error="thread_not_found"))
+    for _ in range(2):
+        assert (await slack.replies.finish(run, DONE, resumed=True)).text == "sent"
+    (message,) = slack_server.messages.values()
+    assert message["blocks"][0]["text"] == "The answer."
+
+
+async def test_updates_of_all_runs_share_a_budget() -> None:
+    """A burst is granted, then one update per period; waiting as told earns the next."""
+    budget = UpdateBudget(burst=3, per_s=20)
+    granted = [budget.take() for _ in range(4)]
+    assert granted[:3] == [0.0, 0.0, 0.0]
+    assert 0 < granted[3] <= 0.05
+    await asyncio.sleep(granted[3] + 0.01)
+    assert budget.take() == 0.0
+    assert budget.take() > 0

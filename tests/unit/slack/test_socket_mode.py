@@ -1,7 +1,8 @@
 """The real Socket Mode client against a websocket server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from app.slack.identity import BotIdentity
 from app.slack.listeners import create_bolt_app
 from app.slack.socket_mode import open_socket_mode
 
+APP = "xapp-1"
+BOT = "xoxb-1"
 PAYLOAD = {
     "type": "event_callback",
     "team_id": "T1",
@@ -42,7 +45,7 @@ class CountingIntake:
         return bool(run_id and user)
 
     async def stop_thread(self, thread: Thread, *, user: str) -> bool:
-        return bool(thread and user)
+        return bool(thread.key and user)
 
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         raise NotImplementedError
@@ -87,10 +90,13 @@ class SocketServer:
         await self.sockets[-1].send_json(envelope)
 
 
-async def until(condition: Any, *, timeout_s: float = 5) -> None:  # noqa: ANN401 - any callable
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
+async def until(condition: Callable[[], bool], *, timeout_s: float = 5) -> None:
+    deadline = time.monotonic() + timeout_s
+    for _ in range(int(timeout_s / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    assert condition(), f"not so {time.monotonic() - deadline + timeout_s:.1f} s later"
 
 
 @pytest.fixture
@@ -120,7 +126,7 @@ def bolt(server: SocketServer, intake: CountingIntake) -> AsyncApp:
     identity = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
     return create_bolt_app(
         signing_secret="",
-        bot_token="xoxb-1",
+        bot_token=BOT,
         base_url=server.url,
         identity=lambda: identity,
         intake=intake,
@@ -131,7 +137,7 @@ async def test_events_are_acknowledged_when_durable(
     server: SocketServer, bolt: AsyncApp, intake: CountingIntake
 ) -> None:
     """A taken-in event is acknowledged, one that intake refused is not, a malformed one is dropped."""
-    async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url):
+    async with open_socket_mode(bolt, app_token=APP, base_url=server.url):
         await server.send("e1", PAYLOAD)
         await until(lambda: server.acknowledged == ["e1"])
         assert [request.text for request in intake.requests] == ["hi"]
@@ -146,7 +152,7 @@ async def test_a_closed_socket_is_replaced(
     server: SocketServer, bolt: AsyncApp, intake: CountingIntake
 ) -> None:
     """After Slack closes the socket, events arrive over a new one."""
-    async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url, ping_interval_s=0.2):
+    async with open_socket_mode(bolt, app_token=APP, base_url=server.url, ping_interval_s=0.2):
         await server.sockets[0].close()
         await until(lambda: len(server.sockets) > 1)
         await server.send("e1", PAYLOAD)
@@ -157,7 +163,7 @@ async def test_a_deaf_socket_is_replaced(server: SocketServer, bolt: AsyncApp) -
     """A socket that answers no ping is given up, though it looks connected."""
     server.answers_pings = False
     async with open_socket_mode(
-        bolt, app_token="xapp-1", base_url=server.url, ping_interval_s=5, deaf_after_s=0.5
+        bolt, app_token=APP, base_url=server.url, ping_interval_s=5, deaf_after_s=0.5
     ):
         await until(lambda: len(server.sockets) > 1, timeout_s=9)
 
@@ -166,5 +172,5 @@ async def test_a_refused_token_is_said_at_once(server: SocketServer, bolt: Async
     """A wrong app token fails the start with Slack's word instead of trying for ever."""
     server.refusal = "invalid_auth"
     with pytest.raises(SlackRefusal, match="invalid_auth"):
-        async with open_socket_mode(bolt, app_token="xapp-1", base_url=server.url):
+        async with open_socket_mode(bolt, app_token=APP, base_url=server.url):
             pass

@@ -1,0 +1,39 @@
+# Everything starts from `python3` and `make`; the first target that needs the virtual environment makes it.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TESTS ?= tests
+
+.PHONY: setup playground test lint bench screenshots lock clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Orion needs Python 3.11 or later; name one with: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/python -m pip install --quiet uv
+	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --no-deps -e .
+	@touch $@
+
+playground: setup
+	@$(BIN)/orion playground
+
+test: setup
+	@TESTS="$(TESTS)" sh tests/run.sh
+
+lint: setup
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+
+bench: setup
+	@$(BIN)/python -m tests.bench
+
+lock: setup
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/anthropic.lock agent_scripts/environments/anthropic.in
+
+clean:
+	@rm -rf $(VENV)

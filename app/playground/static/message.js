@@ -1,0 +1,83 @@
+// One message as a list item that can be brought up to date in place.
+
+import { press } from "./api.js";
+import { renderBlocks } from "./blocks.js";
+import { el, mrkdwn } from "./text.js";
+
+const HUES = 8;
+
+export function avatar(person) {
+  const hue = [...person.id].reduce((sum, char) => sum + char.charCodeAt(0), 0) % HUES;
+  const initials = person.real_name.split(" ").map((word) => word[0]).slice(0, 2).join("").toUpperCase();
+  return el("span", { class: person.is_bot ? "avatar bot" : `avatar hue-${hue}`, "aria-hidden": "true" }, person.is_bot ? "" : initials);
+}
+
+function time(ts) {
+  const at = new Date(Number(ts.split(".")[0]) * 1000);
+  const text = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return el("time", { datetime: at.toISOString(), title: at.toLocaleString() }, text);
+}
+
+function body(message, state) {
+  const pressed = async (element, value, node) => {
+    node.setAttribute("aria-busy", "true");
+    const ok = await press(message, element, value, state.me);
+    node.removeAttribute("aria-busy");
+    return ok;
+  };
+  const nodes = renderBlocks(message, state.people, pressed) || (message.text ? [mrkdwn(message.text, state.people)] : []);
+  for (const file of message.files || []) {
+    nodes.push(el("div", { class: "file" }, el("strong", {}, file.name), ` ${file.size} bytes`));
+  }
+  if (message.edited) nodes.push(el("span", { class: "edited" }, "(edited)"));
+  if (message.reactions) {
+    nodes.push(el("div", { class: "reactions" }, ...message.reactions.map((reaction) => el("span", { class: "reaction" }, `:${reaction.name}: ${reaction.count}`))));
+  }
+  return nodes;
+}
+
+function summary(message, state) {
+  if (!message.reply_count || message.thread_ts !== message.ts) return null;
+  const people = message.reply_users.map((id) => state.people.get(id)).filter(Boolean);
+  const count = `${message.reply_count} ${message.reply_count === 1 ? "reply" : "replies"}`;
+  return el("button", { type: "button", class: "replies", onclick: () => state.openThread(message.ts) }, ...people.slice(0, 4).map(avatar), el("span", {}, count));
+}
+
+// What the person sees of a message; equal keys need no new nodes.
+function key(message) {
+  return JSON.stringify([message.text, message.blocks, message.edited, message.files, message.reactions, message.reply_count, message.latest_reply]);
+}
+
+export function messageItem(message, state, { inThread }) {
+  const person = state.people.get(message.user);
+  const item = el("li", { class: "message", "data-ts": message.ts, tabindex: "-1" });
+  const head = el("div", { class: "message-head" },
+    el("span", { class: "author" }, person.name),
+    person.is_bot ? el("span", { class: "badge" }, "App") : null,
+    person.team_id !== state.people.get(state.bot).team_id ? el("span", { class: "badge external" }, "External") : null,
+    time(message.ts));
+  const content = el("div", { class: "message-body" });
+  const foot = el("div", { class: "message-foot" });
+  const privacy = message.ephemeral_to ? el("div", { class: "only-you" }, "Only visible to you") : null;
+  item.append(avatar(person), el("div", { class: "message-main" }, privacy, head, content, foot));
+  if (!inThread && !message.ephemeral_to) {
+    item.append(el("button", { type: "button", class: "reply-button", onclick: () => state.openThread(message.ts) }, "Reply in thread"));
+  }
+  if (message.ephemeral_to) item.classList.add("ephemeral");
+  updateItem(item, message, state, { inThread });
+  return item;
+}
+
+export function updateItem(item, message, state, { inThread }) {
+  const now = key(message);
+  if (item.dataset.key === now) return false;
+  item.dataset.key = now;
+  const content = item.querySelector(".message-body");
+  const buttons = [...content.querySelectorAll("button")];
+  const focused = buttons.indexOf(document.activeElement);
+  content.replaceChildren(...body(message, state));
+  // Whoever stood on a button stands on its successor.
+  if (focused >= 0) content.querySelectorAll("button")[focused]?.focus();
+  if (!inThread) item.querySelector(".message-foot").replaceChildren(...[summary(message, state)].filter(Boolean));
+  return true;
+}

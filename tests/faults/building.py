@@ -1,0 +1,234 @@
+"""The core on fakes: a scriptable sandbox provider, replies that keep a journal, an agent of three lines."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+
+from agent_scripts.adapter import (
+    AgentCommand,
+    AgentExit,
+    AgentFile,
+    AgentPaths,
+    AgentTurn,
+    EnvironmentRecipe,
+)
+from agent_scripts.errors import AgentErrorCode
+from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
+from app.dispatch.inline import InlineDispatcher
+from app.errors import ErrorCode
+from app.runs.clock import SystemClock
+from app.runs.execution import AgentRunner, AgentSettings
+from app.runs.intake import Intake
+from app.runs.model import (
+    Delivery,
+    ModelCall,
+    Progress,
+    QueuePosition,
+    Run,
+    RunRequest,
+    RunResult,
+    Thread,
+    ThreadMessage,
+)
+from app.runs.policy import RunPolicy
+from app.runs.ports import ModelGrant
+from app.runs.stops import StopSignals
+from app.runs.workflow import RunService
+from app.store.memory import MemoryRunStore
+from app.tracing.null import NullTracer
+from sandbox_runtime.testing.fake import FakeProvider
+
+SCRIPT = """\
+import json, sys, time
+turn = json.load(open(sys.argv[1]))
+for step in turn["plan"]:
+    if "sleep" in step:
+        time.sleep(step["sleep"])
+    elif "exit" in step:
+        sys.exit(step["exit"])
+    else:
+        print(json.dumps(step), flush=True)
+"""
+
+
+class PlanAdapter:
+    """An agent that does what the message says: a JSON list of steps."""
+
+    name = "plan"
+    default_model = "plan-1"
+    helper_models: Sequence[str] = ()
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        marker = AgentFile(path=f"{paths.environment}/marker", data=b"plan")
+        return EnvironmentRecipe(name="plan-1", files=(marker,), commands=(("true",),))
+
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        plan = json.loads(turn.messages[-1].text)
+        request = json.dumps({"plan": plan, "token": turn.run_token}).encode()
+        return AgentCommand(
+            argv=("python3", f"{turn.paths.run}/plan.py", f"{turn.paths.run}/request.json"),
+            env={"RELAY": "{relay}"},
+            files=(
+                AgentFile(path=f"{turn.paths.run}/plan.py", data=SCRIPT.encode()),
+                AgentFile(path=f"{turn.paths.run}/request.json", data=request),
+            ),
+        )
+
+    def parser(self) -> "PlanParser":
+        return PlanParser()
+
+
+class PlanParser:
+    def __init__(self) -> None:
+        self._text = ""
+        self._final: str | None = None
+
+    def feed(self, line: str) -> Sequence[AgentEvent]:
+        match json.loads(line):
+            case {"text": str(text)}:
+                self._text += text
+                return [TextDelta(text=text)]
+            case {"tool": str(argument)}:
+                return [
+                    ToolStarted(tool_id=argument, name="shell", argument=argument),
+                    ToolFinished(tool_id=argument, is_error=False, output_bytes=1),
+                ]
+            case {"final": str(text)}:
+                self._final = text
+                return []
+            case _:
+                return []
+
+    def finish(self, agent_exit: AgentExit) -> TurnFinished:
+        reasons = {"timeout": AgentErrorCode.TIMEOUT, "idle": AgentErrorCode.IDLE}
+        if agent_exit.reason == "exited" and agent_exit.exit_code == 0 and self._final:
+            return TurnFinished(text=self._final)
+        code = reasons.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
+        return TurnFinished(text=self._text, error=code, detail=agent_exit.stderr_tail)
+
+
+@dataclass
+class JournalReplies:
+    """A ReplySink that keeps what was said, and can be told to fail."""
+
+    placed: list[str] = field(default_factory=list)
+    waiting: list[QueuePosition] = field(default_factory=list)
+    shown: list[Progress] = field(default_factory=list)
+    finished: list[tuple[str, RunResult]] = field(default_factory=list)
+    announced: list[str] = field(default_factory=list)
+    refused: list[ErrorCode] = field(default_factory=list)
+    refuses_to_place: bool = False
+    delivery_failure: str = ""
+
+    async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
+        del maybe_posted
+        if self.refuses_to_place:
+            return None
+        self.placed.append(run.id)
+        self.waiting.append(position)
+        return f"9.{len(self.placed):06d}"
+
+    @asynccontextmanager
+    async def live(self, run: Run) -> AsyncIterator["JournalReplies"]:
+        del run
+        yield self
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
+
+    async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
+        del resumed
+        self.finished.append((run.id, result))
+        return Delivery(failure=self.delivery_failure)
+
+    async def announce(self, run: Run, result: RunResult) -> None:
+        del result
+        self.announced.append(run.id)
+
+    async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
+        del request, detail
+        self.refused.append(code)
+
+
+class EmptyReader:
+    async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
+        del thread, before_ts
+        return ()
+
+
+class PaperBroker:
+    """Gives tokens; nobody listens on its socket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.grants: list[ModelGrant] = []
+
+    @contextmanager
+    def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
+        del on_call
+        self.grants.append(grant)
+        yield f"token-of-{grant.run_id}"
+
+
+@dataclass(kw_only=True)
+class Core:
+    provider: FakeProvider
+    replies: JournalReplies
+    store: MemoryRunStore
+    dispatcher: InlineDispatcher
+    service: RunService
+    intake: Intake
+
+
+@asynccontextmanager
+async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
+    store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
+    replies = JournalReplies()
+    dispatcher = InlineDispatcher(capacity=policy.capacity)
+    async with FakeProvider() as provider:
+        runner = AgentRunner(
+            provider=provider,
+            adapter=PlanAdapter(),
+            broker=PaperBroker(socket),
+            settings=AgentSettings(
+                system_prompt="",
+                model="plan-1",
+                max_output_tokens=1,
+                max_turns=1,
+                memory_bytes=2**31,
+            ),
+            policy=policy,
+        )
+        service = RunService(
+            store=store,
+            dispatcher=dispatcher,
+            replies=replies,
+            reader=EmptyReader(),
+            tracer=tracer,
+            runner=runner,
+            signals=signals,
+            policy=policy,
+            clock=clock,
+            mask=lambda text: text.replace("hunter2", "[redacted]"),
+        )
+        intake = Intake(
+            dispatcher=dispatcher,
+            store=store,
+            signals=signals,
+            tracer=tracer,
+            policy=policy,
+            clock=clock,
+        )
+        await dispatcher.start(service)
+        try:
+            yield Core(
+                provider=provider,
+                replies=replies,
+                store=store,
+                dispatcher=dispatcher,
+                service=service,
+                intake=intake,
+            )
+        finally:
+            await dispatcher.stop(grace_s=0)

@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs the tests. Installs what the system tests need when it can (Debian or Ubuntu, as root); names what it leaves out.
+# With CI=true nothing may be left out.
+set -eu
+cd "$(dirname "$0")/.."
+
+try_install() { # command, package
+    if command -v "$1" >/dev/null 2>&1; then return 0; fi
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then return 1; fi
+    echo "installing $2 ..."
+    apt-get install -y -qq "$2" >/dev/null 2>&1 ||
+        { apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq "$2" >/dev/null 2>&1; }
+}
+
+left_out=""
+leave_out() { # marker, reason
+    if [ "${CI:-}" = true ]; then echo "CI must run everything, but: $2"; exit 1; fi
+    echo "left out: tests marked $1 ($2)"
+    left_out="${left_out:+$left_out and }not $1"
+}
+
+try_install bwrap bubblewrap || leave_out bubblewrap "bubblewrap is not installed"
+try_install chromium chromium || leave_out browser "chromium is not installed"
+
+set -- ${TESTS:-tests}
+if [ -n "$left_out" ]; then set -- "$@" -m "$left_out"; fi
+exec .venv/bin/python -m pytest "$@"
