@@ -1,6 +1,7 @@
 """An agent's environment: a snapshot plus queued changes, made real by `prepare`."""
 
 import asyncio
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
@@ -185,7 +186,7 @@ class Agent:
                         path = _real(change.path, sandbox.paths)
                         await sandbox.write_file(path, change.data)
                     case _CommandChange():
-                        tell(f"installing {change.argv[0]}")
+                        tell(f"installing {posixpath.basename(change.argv[0])}")
                         await _run(sandbox, change, index=index)
                         index += 1
             tell("snapshotting")

@@ -9,7 +9,7 @@ import httpx
 
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.main import UnsupportedPythonError, check_python, create_local, slack_options
+from app.parts import UnsupportedPythonError, check_python, create_local, slack_options
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
 from app.store.sql import open_sqlite_store
@@ -29,7 +29,7 @@ class Finding:
     fix: str = ""
 
 
-class _Problem(Exception):
+class _ProblemError(Exception):
     """A part does not work; carries what to do about it."""
 
     def __init__(self, detail: str, fix: str) -> None:
@@ -53,7 +53,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT_S):
                 yield Finding(part=part, is_ok=True, detail=await check(settings))
-        except _Problem as exc:
+        except _ProblemError as exc:
             yield Finding(part=part, is_ok=False, detail=str(exc), fix=exc.fix)
         except TimeoutError:
             detail = f"no answer within {CHECK_TIMEOUT_S:g} s"
@@ -62,7 +62,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
 
 async def _settings(settings: Settings) -> str:
     if settings.missing_for_serving:
-        raise _Problem(
+        raise _ProblemError(
             "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
         )
     return "complete"
@@ -72,7 +72,7 @@ async def _python(_settings: Settings) -> str:
     try:
         check_python()
     except UnsupportedPythonError as exc:
-        raise _Problem(str(exc), "use another Python") from exc
+        raise _ProblemError(str(exc), "use another Python") from exc
     return f"SQLite {sqlite3.sqlite_version}"
 
 
@@ -81,7 +81,7 @@ async def _database(settings: Settings) -> str:
         async with open_sqlite_store(settings.database_path) as store:
             total = sum((await store.counts()).values())
     except Exception as exc:
-        raise _Problem(
+        raise _ProblemError(
             f"{settings.database_path}: {exc}", "check the directory's owner and free space"
         ) from exc
     return f"{settings.database_path}, {total} runs"
@@ -100,26 +100,26 @@ async def _sandbox(settings: Settings) -> str:
         async with create_local(settings) as provider:
             return f"{provider.name}: {await provider.probe()}"
     except SandboxError as exc:
-        raise _Problem(
+        raise _ProblemError(
             str(exc), "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
         ) from exc
 
 
 async def _slack(settings: Settings) -> str:
     if settings.slack_bot_token is None:
-        raise _Problem("not checked: no bot token", "set SLACK_BOT_TOKEN")
+        raise _ProblemError("not checked: no bot token", "set SLACK_BOT_TOKEN")
     try:
         async with open_slack(slack_options(settings)) as slack:
             identity = await slack.identify()
     except SlackFault as exc:
         fix = "check the token, and that the app is installed in the workspace"
-        raise _Problem(f"auth.test: {exc}", fix) from exc
+        raise _ProblemError(f"auth.test: {exc}", fix) from exc
     return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
 
 
 async def _model(settings: Settings) -> str:
     if settings.ai_gateway_api_key is None and settings.anthropic_api_key is None:
-        raise _Problem("no key", "set ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY")
+        raise _ProblemError("no key", "set ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY")
     return "AI gateway" if settings.ai_gateway_api_key else settings.anthropic_base_url
 
 
@@ -132,11 +132,11 @@ async def _langfuse(settings: Settings) -> str:
         async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S) as http:
             answer = await http.get(url, auth=auth)
     except httpx.HTTPError as exc:
-        raise _Problem(
+        raise _ProblemError(
             f"{settings.langfuse_base_url}: {type(exc).__name__}", "check LANGFUSE_BASE_URL"
         ) from exc
     if answer.status_code != httpx.codes.OK:
-        raise _Problem(
+        raise _ProblemError(
             f"{settings.langfuse_base_url}: HTTP {answer.status_code}",
             "check the two Langfuse keys",
         )

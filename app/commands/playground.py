@@ -12,7 +12,7 @@ import httpx
 
 from app.config import Settings, SettingsError, host_environment, load_settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.main import create_local
+from app.parts import create_local
 from app.playground.slack_types import LookalikeConfig
 from app.playground.world import create_world, orion_environment
 from app.web.hosting import serve

@@ -16,6 +16,7 @@ class UnknownRunError(Exception):
 
 
 async def recent_runs(settings: Settings, *, limit: int) -> Sequence[Run]:
+    """The newest ones first."""
     async with open_sqlite_store(settings.database_path) as store:
         return await store.recent(limit=limit)
 

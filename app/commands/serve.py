@@ -9,7 +9,8 @@ from fastapi import FastAPI
 from app.config import Settings, SettingsError
 from app.dispatch.lock import StateDirectoryBusyError
 from app.log import get_logger
-from app.main import Overrides, UnsupportedPythonError, open_service
+from app.main import Overrides, open_service
+from app.parts import UnsupportedPythonError
 from app.slack.api import SlackFault
 from app.web.hosting import serve as serve_http
 from app.web.routes import install_routes

@@ -10,7 +10,7 @@ from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
-from app.main import create_local, create_runner, open_broker
+from app.parts import create_local, create_runner, open_broker
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
@@ -32,8 +32,8 @@ async def verify(settings: Settings, *, write: Print) -> bool:
     masker = Masker(settings.secrets)
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
-        async with _model(settings, write) as settings:  # noqa: PLW2901 - the same settings, with a model that answers
-            return await _run(settings, masker, write)
+        async with _model(settings, write) as answering:
+            return await _run(answering, masker, write)
     except (OrionError, SandboxError) as exc:
         write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
         return False

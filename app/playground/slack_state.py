@@ -201,11 +201,12 @@ class Workspace:
 
     def status_of(self, channel: str, thread_ts: str) -> JsonObject:
         entry = self.statuses.get((channel, thread_ts), {"status": "", "until": 0.0, "session": ""})
-        alive = entry["until"] > self.now().timestamp()
+        expires_in_s = max(0.0, entry["until"] - self.now().timestamp())
         return {
             "channel": channel,
             "thread_ts": thread_ts,
-            "status": entry["status"] if alive else "",
+            "status": entry["status"] if expires_in_s else "",
+            "expires_in_s": round(expires_in_s, 3),
             "session": entry["session"],
         }
 

@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from agent_scripts.adapter import TurnMessage
 from app.runs.model import ModelCall, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
+
+SHOW_INTERVAL = timedelta(seconds=0.3)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -25,15 +27,27 @@ class Attempt:
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
     agent_step: TraceStep | None = None
+    _shown_at: datetime | None = None
+    _shown_steps: int = 0
 
     def remaining_s(self) -> float:
         return max(0.0, (self.deadline_at - self.clock.now()).total_seconds())
 
     def show(self) -> None:
-        elapsed_s = (self.clock.now() - self.started_at).total_seconds()
+        """Offer the newest progress."""
+        now = self.clock.now()
+        self._shown_at, self._shown_steps = now, self.tracker.steps
+        elapsed_s = (now - self.started_at).total_seconds()
         self.live.show(self.tracker.current(elapsed_s=elapsed_s))
 
+    def show_soon(self) -> None:
+        """Offer it unless it was offered just now and no tool came since: masking a long text costs milliseconds."""
+        is_due = self._shown_at is None or self.clock.now() - self._shown_at > SHOW_INTERVAL
+        if is_due or self.tracker.steps != self._shown_steps:
+            self.show()
+
     def enter(self, phase: str) -> None:
+        """Show a step of Orion's own."""
         self.tracker.enter(phase)
         self.show()
 

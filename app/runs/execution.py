@@ -1,7 +1,8 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -72,22 +73,37 @@ class AgentRunner:
         """Agent, model, provider."""
         return self._adapter.name, self._settings.model, self._provider.name
 
-    async def prepare_environment(
-        self, progress: Callable[[str], None] | None = None
-    ) -> SnapshotRef:
+    async def prepare_environment(self) -> SnapshotRef:
         """The agent's environment, made on first use; concurrent callers share one preparation.
 
         Raises:
             SandboxError: SETUP_FAILED and others; it can be tried again.
         """
-        return await ensure_environment(
-            self._provider,
-            name=self._recipe.name,
-            files={file.path: file.data for file in self._recipe.files},
-            commands=self._recipe.commands,
-            retries=ENVIRONMENT_RETRIES,
-            progress=progress,
-        )
+        started = time.monotonic()
+        steps: list[str] = []
+
+        def note(step: str) -> None:
+            steps.append(step)
+            _log.debug("environment.step", environment=self._recipe.name, step=step)
+
+        try:
+            snapshot = await ensure_environment(
+                self._provider,
+                name=self._recipe.name,
+                files={file.path: file.data for file in self._recipe.files},
+                commands=self._recipe.commands,
+                retries=ENVIRONMENT_RETRIES,
+                progress=note,
+            )
+        except SandboxError as exc:
+            _log.warning(
+                "environment.failed", environment=self._recipe.name, code=exc.code, reason=str(exc)
+            )
+            raise
+        if "exists" not in steps:
+            duration_s = round(time.monotonic() - started, 3)
+            _log.info("environment.ready", environment=self._recipe.name, duration_s=duration_s)
+        return snapshot
 
     async def execute(self, attempt: Attempt) -> TurnFinished:
         """Run the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
@@ -118,24 +134,9 @@ class AgentRunner:
             step.set(environment=self._recipe.name)
             if snapshot is None:
                 attempt.enter("Setting up the agent (first use)")
-                snapshot = await self._install(attempt)
+                _log.info("environment.preparing", environment=self._recipe.name)
+                snapshot = await self.prepare_environment()
             return snapshot
-
-    async def _install(self, attempt: Attempt) -> SnapshotRef:
-        started = attempt.clock.now()
-        _log.info("environment.preparing", environment=self._recipe.name)
-        try:
-            snapshot = await self.prepare_environment()
-        except SandboxError as exc:
-            _log.warning(
-                "environment.failed", environment=self._recipe.name, code=exc.code, reason=str(exc)
-            )
-            raise
-        duration_s = (attempt.clock.now() - started).total_seconds()
-        _log.info(
-            "environment.ready", environment=self._recipe.name, duration_s=round(duration_s, 3)
-        )
-        return snapshot
 
     async def _create_sandbox(
         self, attempt: Attempt, snapshot: SnapshotRef, stack: AsyncExitStack

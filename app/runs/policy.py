@@ -1,5 +1,6 @@
 """Who may ask, how much, how long: pure decisions."""
 
+import re
 from dataclasses import dataclass
 
 from app.errors import ErrorCode
@@ -8,7 +9,8 @@ from app.runs.model import RunRequest, Surface
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
-ZERO_WIDTH = dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff\u200e\u200f"))
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060-\u2064\u00ad\ufeff\ufe0e\ufe0f]")
+"""Characters a person does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,7 @@ def find_refusal(
     """
     if not_allowed := _not_allowed(request, policy):
         return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
-    if not request.text.translate(ZERO_WIDTH).strip() and not request.file_names:
+    if not _INVISIBLE.sub("", request.text).strip() and not request.file_names:
         return Refusal(code=ErrorCode.REQUEST_INVALID, detail="your message has no question in it")
     if runs_last_hour > policy.runs_per_user_hour:
         return Refusal(

@@ -104,7 +104,7 @@ class AgentTail:
                 for event in self._parser.feed(text):
                     self._attempt.tracker.feed(event)
                     self._trace(event, datetime.fromtimestamp(at, UTC))
-                    self._attempt.show()
+                    self._attempt.show_soon()
             case AgentLine(text=text):
                 self._keep_stderr(text + "\n")
             case AgentExited(reason=reason):

@@ -30,7 +30,7 @@ from app.runs.ports import (
 from app.runs.progress import ProgressTracker
 from app.runs.stops import RunStoppedError, StopRequest, StopSignals
 
-REFRESH_INTERVAL_S = 5.0
+REFRESH_INTERVAL_S = 2.0
 """How often the elapsed time is offered to the sink, which decides what is sent."""
 
 _log = get_logger(__name__)

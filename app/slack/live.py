@@ -136,7 +136,11 @@ class Publisher:
         """Seconds until the newest progress is worth an update; None while there is none."""
         if self._latest is None:
             return None
-        is_news = self._sent is None or self._sent.substance != self._latest.substance
+        is_news = (
+            self._sent is None
+            or self._sent.substance != self._latest.substance
+            or self._sent.text != self._latest.text
+        )
         spacing_s = self._rhythm.interval_s if is_news else self._rhythm.refresh_after_s
         due_at = max(self._sent_at + spacing_s, self._now() + self._pause_s())
         return max(due_at - self._now(), 0.0)

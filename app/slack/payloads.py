@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
 from app.slack.shapes import TS, is_id
-from app.slack.text import is_empty, is_stop, mentions, readable
+from app.slack.text import is_stop, mentions, readable
 
 STOP_ACTION: Final = "orion_stop"
 FEEDBACK_ACTION: Final = "orion_feedback"
@@ -72,8 +72,6 @@ def from_event(
     if not _is_addressed(event, bot_user_id=bot_user_id):
         return Ignored(reason="not_addressed")
     file_names = _file_names(event)
-    if is_empty(text) and not file_names:
-        return Ignored(reason="empty")
     return RunRequest(
         run_id=run_id_for(team=thread.team, channel=thread.channel, message_ts=event["ts"]),
         team=thread.team,

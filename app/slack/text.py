@@ -32,11 +32,6 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def is_empty(text: str) -> bool:
-    """Whether a person would see nothing."""
-    return not _INVISIBLE.sub("", text).strip()
-
-
 def is_stop(text: str) -> bool:
     """The bare word, in any case, with or without punctuation. `text` is readable text."""
     return _STOP.fullmatch(_INVISIBLE.sub("", text)) is not None

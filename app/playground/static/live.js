@@ -1,32 +1,28 @@
-// Live updates: one EventSource that reconnects by itself; after every break everything is loaded anew.
+// Live updates: one EventSource that comes back after every break; at each start everything is loaded anew.
+
+const RETRY_MS = 2000;
 
 export function listen({ onItem, onRefresh, onState }) {
-  let broken = false;
-  const source = new EventSource("/ui/events");
-  source.onmessage = (event) => {
-    const item = JSON.parse(event.data);
-    if (item.kind === "hello") {
-      onState("");
-      if (broken) onRefresh();
-      broken = false;
-    } else if (item.kind === "reset") {
-      onRefresh();
-    } else {
-      onItem(item);
-    }
-  };
-  source.onerror = () => {
-    broken = true;
-    onState("Reconnecting");
-    if (source.readyState === EventSource.CLOSED) {
-      // A refusal (not a cut) ends an EventSource for good: start another.
-      setTimeout(() => listen({ onItem, onRefresh: () => onRefresh(), onState }), 2000);
-      onRefreshSoon(onRefresh);
-    }
-  };
-  window.addEventListener("pagehide", () => source.close(), { once: true });
-}
+  function connect() {
+    const source = new EventSource("/ui/events");
+    source.onmessage = (event) => {
+      const item = JSON.parse(event.data);
+      if (item.kind === "hello") {
+        // From here on nothing is missed; what happened before (also before the first connection) is loaded now.
+        onState("");
+        onRefresh();
+      } else if (item.kind === "reset") {
+        onRefresh();
+      } else {
+        onItem(item);
+      }
+    };
+    source.onerror = () => {
+      onState("Reconnecting");
+      // The browser retries after a cut, but gives up after a refusal.
+      if (source.readyState === EventSource.CLOSED) setTimeout(connect, RETRY_MS);
+    };
+  }
 
-function onRefreshSoon(onRefresh) {
-  setTimeout(() => onRefresh(), 3000);
+  connect();
 }

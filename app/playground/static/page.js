@@ -120,14 +120,15 @@ function closeThread() {
 
 function keepStatus(status) {
   state.statuses.set(`${status.channel} ${status.thread_ts}`, status);
-  clearTimeout(status.timer);
-  if (status.status) setTimeout(() => loadThread({ fresh: false }), Math.max(0, status.until * 1000 - Date.now()) + 100);
+  if (status.status) setTimeout(renderSession, status.expires_in_s * 1000 + 100);
+  status.expiresAt = Date.now() + status.expires_in_s * 1000;
 }
 
 function renderSession() {
   const status = state.thread && state.statuses.get(`${state.channel.id} ${state.thread}`);
   const isWorking = Boolean(status && status.session === "processing");
-  const text = status && (status.status || (isWorking ? "is working" : ""));
+  const line = status && status.expiresAt > Date.now() ? status.status : "";
+  const text = status && (line || (isWorking ? "is working" : ""));
   $("session").hidden = !text;
   if (!text) return $("session").replaceChildren();
   const stop = el("button", { type: "button", class: "native-stop", onclick: async (event) => {

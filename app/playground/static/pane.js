@@ -6,9 +6,14 @@ const NEAR_BOTTOM_PX = 60;
 
 export function createPane(scroller, list, state, { inThread }) {
   const isAtBottom = () => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight < NEAR_BOTTOM_PX;
+  let follows = true;
   const toBottom = () => {
     scroller.scrollTop = scroller.scrollHeight;
+    follows = true;
   };
+  scroller.addEventListener("scroll", () => (follows = isAtBottom()), { passive: true });
+  // The pane shrinks when the status line appears or the window changes: whoever read the end still does.
+  new ResizeObserver(() => follows && toBottom()).observe(scroller);
   const find = (ts) => list.querySelector(`[data-ts="${CSS.escape(ts)}"]`);
 
   // Runs a change and stays at the bottom if the reader was there.
@@ -45,8 +50,7 @@ export function createPane(scroller, list, state, { inThread }) {
   return { upsert, show, toBottom };
 }
 
+// ts are "seconds.micros", compared as text of equal length.
 function after(left, right) {
-  const [seconds, micros] = left.split(".");
-  const [otherSeconds, otherMicros] = right.split(".");
-  return Number(seconds) - Number(otherSeconds) || Number(micros) - Number(otherMicros) ? Number(seconds) > Number(otherSeconds) || (seconds === otherSeconds && Number(micros) > Number(otherMicros)) : false;
+  return left.length === right.length ? left > right : left.length > right.length;
 }

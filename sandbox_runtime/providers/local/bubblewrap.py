@@ -38,6 +38,7 @@ _WORK, _HOME, _RUN, _ENVIRONMENT, _BROKER = (
     "/broker",
 )
 _TMP = "/tmp"  # noqa: S108  # the sandbox's own
+_CA_BUNDLE = Path("/etc/ssl/ca-bundle.pem")
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 # Nothing with a secret: /etc/ssl/private stays out.
 _ETC = (
@@ -93,7 +94,7 @@ class BubblewrapIsolation(Isolation):
         env = {"HOME": _HOME, "PATH": search_path(), "USER": SANDBOX_USER, "LOGNAME": SANDBOX_USER}
         env |= scratch_env(place, _TMP)
         if self.ca_bundle is not None:
-            env |= ca_env(self.ca_bundle)
+            env |= ca_env(_CA_BUNDLE)
         if isinstance(place.network, OpenNetwork):
             env |= self.host.env
         return env
@@ -148,10 +149,13 @@ class BubblewrapIsolation(Isolation):
             mounts.bind(path)
         for name in ("passwd", "group"):
             mounts.bind(self.system / name, Path("/etc", name))
-        bundle = [self.ca_bundle] if self.ca_bundle is not None else []
-        for path in (*python_prefixes(), *bundle):
+        for path in python_prefixes():
             mounts.bind(path)
+        if self.ca_bundle is not None:
+            mounts.bind(self.ca_bundle, _CA_BUNDLE)
         if isinstance(place.network, OpenNetwork):
+            # Those below /tmp or another directory of the sandbox are hidden by it: a mount point made in a place that
+            # commands can write to could be led astray by a planted link.
             for path in (Path("/etc/resolv.conf"), *self.host.files):
                 mounts.bind(path)
         if isinstance(place.network, BrokeredNetwork):

@@ -139,6 +139,9 @@ def _local_paths(value: str) -> Iterator[Path]:
     for word in value.replace(",", " ").split():
         text = word.partition("=")[2] if "=file://" in word else word
         if text.startswith("file://"):
-            yield Path(unquote(urlsplit(text).path))
+            directory = Path(unquote(urlsplit(text).path))
+            # The pages of an index link to files beside it (`../../files/...`). Not the whole folder above: that may be
+            # a home, or the root of the host.
+            yield from (directory, directory.parent / "files")
         elif text.startswith("/"):
             yield Path(text)

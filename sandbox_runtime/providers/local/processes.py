@@ -176,7 +176,8 @@ class HostProcess(Process):
                 yield event
             if self.ended:
                 break
-            await self._changed_once()
+            await self._changed.wait()
+            self._changed.clear()
         if self.start_failed:
             raise SandboxError(
                 SandboxErrorCode.UNAVAILABLE, "bubblewrap could not start the command"
@@ -221,10 +222,6 @@ class HostProcess(Process):
                 os.killpg(self._child.pid, signal.SIGKILL)
         if self._command.mark is not None:
             kill_marked(self._command.mark)
-
-    async def _changed_once(self) -> None:
-        await self._changed.wait()
-        self._changed.clear()
 
     def _watch(self, fd: int, callback: Callable[[], object]) -> None:
         self._watched.add(fd)

@@ -57,10 +57,7 @@ class LocalProvider(SandboxProvider):
             state_dir.absolute(), base=f"{isolation} {sys.base_prefix} {version}"
         )
         self._is_root = os.geteuid() == 0
-        first = (
-            FIRST_UID + zlib.crc32(bytes(state_dir.absolute())) % UID_BLOCKS * UIDS_PER_STATE_DIR
-        )
-        self._uids = range(first, first + UIDS_PER_STATE_DIR) if self._drops_root else None
+        self._uids = _uid_range(state_dir) if self._drops_root else None
         self._sandboxes: dict[SandboxId, LocalSandbox] = {}
         self._isolation: Isolation | None = None
         self._finding: str | None = None
@@ -83,11 +80,7 @@ class LocalProvider(SandboxProvider):
     @override
     async def __aenter__(self) -> Self:
         def prepare() -> None:
-            self._store.prepare()
-            for name, text in (("passwd", PASSWD), ("group", GROUP)):
-                path = self._store.system / name
-                if not path.exists() or path.read_text(encoding="utf-8") != text:
-                    path.write_text(text, encoding="utf-8")
+            self._store.prepare({"passwd": PASSWD, "group": GROUP})
             self._store.sweep()
 
         await asyncio.to_thread(prepare)
@@ -153,12 +146,13 @@ class LocalProvider(SandboxProvider):
         )
         try:
             place = await self._make_place(record, spec=spec, snapshot=snapshot)
-        except BaseException as exc:
+        except OSError as exc:
             await self._remove(sandbox_id)
-            if isinstance(exc, OSError):
-                raise SandboxError(
-                    SandboxErrorCode.CREATE_FAILED, f"cannot make a sandbox: {exc}", retryable=True
-                ) from exc
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED, f"cannot make a sandbox: {exc}", retryable=True
+            ) from exc
+        except BaseException:
+            await self._remove(sandbox_id)
             raise
         sandbox = LocalSandbox(
             sandbox_id,
@@ -299,6 +293,14 @@ class LocalProvider(SandboxProvider):
             name=name,
             created_at=record.created_at,
         )
+
+
+def _uid_range(state_dir: Path) -> range:
+    """Host uids of this state directory's sandboxes, seldom shared with those of another one."""
+    block = zlib.crc32(bytes(state_dir.absolute())) % UID_BLOCKS
+    return range(
+        FIRST_UID + block * UIDS_PER_STATE_DIR, FIRST_UID + (block + 1) * UIDS_PER_STATE_DIR
+    )
 
 
 def _ignore(_step: str) -> None:

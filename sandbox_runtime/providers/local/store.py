@@ -12,9 +12,10 @@ Blocking code; several processes may share one directory.
 
 import fcntl
 import hashlib
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +25,7 @@ from sandbox_runtime.providers.local.records import NameRecord, SandboxRecord, S
 
 SUPERSEDED_KEPT = timedelta(hours=1)
 """A replaced snapshot stays restorable this long, for those who have just looked it up."""
+_MAX_ID_CHARS = 64
 
 
 class LocalStore:
@@ -51,11 +53,14 @@ class LocalStore:
     def sandbox(self, sandbox_id: str) -> Path:
         return self._root / "sandboxes" / sandbox_id
 
-    def prepare(self) -> None:
+    def prepare(self, system_files: Mapping[str, str]) -> None:
         """Make the directories; nobody else on the machine may look inside."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("environments", "snapshots", "names", "sandboxes", "trash", "system"):
             (self._root / name).mkdir(mode=0o755, exist_ok=True)
+        for name, text in system_files.items():
+            _write_atomically(self.system / name, text, durable=False)
+            (self.system / name).chmod(0o644)
 
     def claim(self, record: SandboxRecord, *, uids: range | None) -> SandboxRecord | None:
         """Make the sandbox's directory and its record, with a host uid from `uids` if given; None when all are taken."""
@@ -68,13 +73,14 @@ class LocalStore:
                 record = replace(record, host_uid=free)
             directory = self.sandbox(record.id)
             directory.mkdir(mode=0o755)
-            _write_atomically(directory / "sandbox.json", record.to_json())
+            _write_atomically(directory / "sandbox.json", record.to_json(), durable=False)
             return record
 
     def sandboxes(self) -> list[SandboxRecord]:
         records: list[SandboxRecord] = []
         for path in (self._root / "sandboxes").glob("*/sandbox.json"):
-            with suppress(FileNotFoundError):
+            # Not synced to the disk: after a power failure it may be empty, and its sandbox is dead anyway.
+            with suppress(FileNotFoundError, json.JSONDecodeError):
                 records.append(SandboxRecord.from_json(path.read_text(encoding="utf-8")))
         return records
 
@@ -86,7 +92,7 @@ class LocalStore:
         return sorted(records, key=lambda record: record.created_at)
 
     def find(self, snapshot_id: str) -> SnapshotRecord | None:
-        if not snapshot_id or "/" in snapshot_id or snapshot_id.startswith("."):
+        if not snapshot_id.isalnum() or len(snapshot_id) > _MAX_ID_CHARS:
             return None
         try:
             text = (self.snapshot(snapshot_id) / "snapshot.json").read_text(encoding="utf-8")
@@ -175,14 +181,16 @@ class LocalStore:
             yield
 
 
-def _write_atomically(path: Path, text: str) -> None:
+def _write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
-        os.fsync(file.fileno())
+        if durable:
+            os.fsync(file.fileno())
     temporary.replace(path)
-    _sync_directory(path.parent)
+    if durable:
+        _sync_directory(path.parent)
 
 
 def _sync_directory(path: Path) -> None:

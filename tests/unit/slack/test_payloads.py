@@ -117,7 +117,6 @@ def test_files_are_named_and_need_no_text() -> None:
         ({"type": "message", "subtype": "bot_message"}, "subtype"),
         ({"type": "message", "subtype": "channel_join"}, "subtype"),
         ({"user": None}, "no_user"),
-        ({"text": "<@UBOT>\u200b \ufeff"}, "empty"),
         ({"type": "reaction_added"}, "other_event"),
         ({"ts": "soon"}, "incomplete"),
     ],

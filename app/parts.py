@@ -1,0 +1,161 @@
+"""Settings become parts: each adapter of the service, made from the settings it needs."""
+
+import platform
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+from pydantic import SecretStr
+
+from agent_scripts.adapter import AgentAdapter
+from agent_scripts.registry import create_adapter
+from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.tokens import load_signing_key
+from app.config import GATEWAY_URL, Settings, default_ca_bundle, host_environment
+from app.redaction import Masker
+from app.runs.clock import SystemClock
+from app.runs.execution import AgentRunner, AgentSettings
+from app.runs.policy import RunPolicy
+from app.runs.ports import Dispatcher, Tracer
+from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from app.slack.connection import SlackOptions
+from app.tracing.null import NullTracer
+from app.web.hosting import serve
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.registry import load_provider
+
+
+class UnsupportedPythonError(Exception):
+    """This Python and its SQLite cannot keep runs in order."""
+
+
+def check_python() -> None:
+    """Refuse a combination that silently runs a thread's messages out of order.
+
+    From Python 3.12 on the engine asks SQLite for sub-second time, which SQLite knows since 3.42 only.
+
+    Raises:
+        UnsupportedPythonError
+    """
+    is_new_python = tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 12)
+    if is_new_python and sqlite3.sqlite_version_info < (3, 42):
+        raise UnsupportedPythonError(
+            f"Python {platform.python_version()} with SQLite {sqlite3.sqlite_version}: "
+            "use Python 3.11, or one that is built with SQLite 3.42 or later"
+        )
+
+
+def run_policy(settings: Settings) -> RunPolicy:
+    """The core's part of the settings."""
+    return RunPolicy(
+        allowed_users=frozenset(settings.orion_allowed_users),
+        allowed_channels=frozenset(settings.orion_allowed_channels),
+        allow_external=settings.orion_allow_external,
+        runs_per_user_hour=settings.orion_runs_per_user_hour,
+        run_timeout_s=settings.orion_run_timeout_s,
+        idle_timeout_s=settings.orion_idle_timeout_s,
+        queue_timeout_s=settings.orion_queue_timeout_s,
+        queue_limit=settings.orion_queue_limit,
+        capacity=settings.orion_max_concurrent_runs,
+        create_attempts=settings.orion_sandbox_create_attempts,
+        announce_after_s=settings.orion_announce_after_s,
+    )
+
+
+def create_local(settings: Settings) -> SandboxProvider:
+    """The local sandbox provider; nothing is touched before it is opened."""
+    environment = host_environment()
+    return load_provider("local")(
+        state_dir=settings.orion_state_dir,
+        isolation=settings.orion_local_isolation,
+        ca_bundle=settings.orion_ca_bundle or default_ca_bundle(environment),
+        host_env=environment,
+    )
+
+
+def create_runner(
+    settings: Settings,
+    *,
+    provider: SandboxProvider,
+    broker: MessagesBroker,
+    adapter: AgentAdapter | None = None,
+) -> AgentRunner:
+    """What executes turns with the agent that the settings choose."""
+    adapter = adapter or create_adapter(settings.orion_agent)
+    prompt_file = settings.orion_system_prompt_file
+    return AgentRunner(
+        provider=provider,
+        adapter=adapter,
+        broker=broker,
+        settings=AgentSettings(
+            system_prompt=prompt_file.read_text() if prompt_file else DEFAULT_SYSTEM_PROMPT,
+            model=settings.orion_model or adapter.default_model,
+            max_output_tokens=settings.orion_max_output_tokens,
+            max_turns=settings.orion_max_agent_turns,
+            memory_bytes=settings.orion_sandbox_memory_mib * 1024 * 1024,
+        ),
+        policy=run_policy(settings),
+    )
+
+
+@asynccontextmanager
+async def open_broker(settings: Settings, socket_path: Path) -> AsyncIterator[MessagesBroker]:
+    """The model broker, listening on its unix socket."""
+    socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    async with httpx.AsyncClient() as http:
+        broker = MessagesBroker(
+            upstream=_upstream(settings),
+            signing_key=load_signing_key(settings.orion_state_dir / "broker.key"),
+            socket_path=socket_path,
+            http=http,
+            clock=SystemClock(),
+        )
+        # Everyone may connect who can reach it: the state directory is closed to others, and sandboxes, whose user is
+        # another one, see it through their own binding. What counts is the run token.
+        async with serve(create_broker_app(broker), uds=socket_path, uds_mode=0o666):
+            yield broker
+
+
+def _upstream(settings: Settings) -> Upstream:
+    """The gateway when its key is set, else the provider itself."""
+    if settings.ai_gateway_api_key is not None:
+        key = settings.ai_gateway_api_key.get_secret_value()
+        return Upstream(base_url=GATEWAY_URL, key_headers={"authorization": f"Bearer {key}"})
+    key = settings.anthropic_api_key.get_secret_value() if settings.anthropic_api_key else ""
+    return Upstream(base_url=settings.anthropic_base_url, key_headers={"x-api-key": key})
+
+
+@asynccontextmanager
+async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Tracer]:
+    """Langfuse when its keys are set, else a tracer that tells nobody."""
+    if settings.langfuse_public_key is None or settings.langfuse_secret_key is None:
+        yield NullTracer()
+        return
+    from app.tracing.langfuse import open_langfuse_tracer  # noqa: PLC0415 - 0.9 s and 40 MB, for those who trace
+
+    async with open_langfuse_tracer(
+        public_key=settings.langfuse_public_key,
+        secret_key=settings.langfuse_secret_key.get_secret_value(),
+        base_url=settings.langfuse_base_url,
+        trace_content=settings.orion_trace_content,
+        masker=masker,
+    ) as tracer:
+        yield tracer
+
+
+def create_dispatcher(path: Path, *, capacity: int) -> Dispatcher:
+    """The durable dispatcher on a database file."""
+    from app.dispatch.durable import DurableDispatcher  # noqa: PLC0415 - 2 s of CPU; the CLI must stay quick
+
+    return DurableDispatcher(path, capacity=capacity)
+
+
+def slack_options(settings: Settings) -> SlackOptions:
+    """The Slack room's part of the settings; the caller has checked that there is a token."""
+    return SlackOptions(
+        bot_token=settings.slack_bot_token or SecretStr(""),
+        base_url=settings.slack_api_url,
+        capacity=settings.orion_max_concurrent_runs,
+    )

@@ -1,0 +1,100 @@
+"""Creating with retries, and always destroying."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sandbox_runtime import (
+    AttemptRecord,
+    SandboxError,
+    SandboxErrorCode,
+    SandboxSpec,
+    open_sandbox,
+)
+from sandbox_runtime.testing.fake import FakeProvider
+
+
+@pytest.fixture
+async def fake() -> AsyncIterator[FakeProvider]:
+    async with FakeProvider() as provider:
+        yield provider
+
+
+def _failure(*, retryable: bool) -> SandboxError:
+    return SandboxError(SandboxErrorCode.CREATE_FAILED, "no capacity", retryable=retryable)
+
+
+async def test_retries_what_may_pass(fake: FakeProvider) -> None:
+    """Retryable failures are tried again, and each attempt is told."""
+    fake.fail("create", 1, _failure(retryable=True))
+    fake.fail("create", 2, _failure(retryable=True))
+    told: list[AttemptRecord] = []
+    spec = SandboxSpec()
+    async with open_sandbox(fake, spec, attempts=3, backoff_s=0.01, on_attempt=told.append):
+        assert fake.alive == 1
+    assert [(record.number, record.error is None) for record in told] == [
+        (1, False),
+        (2, False),
+        (3, True),
+    ]
+    assert all(record.duration_s >= 0 for record in told)
+    assert (fake.created, fake.destroyed, fake.alive) == (1, 1, 0)
+
+
+async def test_gives_up_after_the_attempts(fake: FakeProvider) -> None:
+    """After the last attempt its own error comes out."""
+    for nth in (1, 2):
+        fake.fail("create", nth, _failure(retryable=True))
+    with pytest.raises(SandboxError, match="no capacity"):
+        async with open_sandbox(fake, SandboxSpec(), attempts=2, backoff_s=0.01):
+            pytest.fail("there is no sandbox")
+    assert fake.created == 0
+
+
+async def test_final_failure_is_not_retried(fake: FakeProvider) -> None:
+    """What trying again cannot mend is raised at once."""
+    fake.fail("create", 1, _failure(retryable=False))
+    told: list[AttemptRecord] = []
+    with pytest.raises(SandboxError):
+        async with open_sandbox(fake, SandboxSpec(), attempts=5, on_attempt=told.append):
+            pytest.fail("there is no sandbox")
+    assert len(told) == 1
+
+
+async def test_first_error_is_never_masked(fake: FakeProvider) -> None:
+    """A destroy that fails too is noted on the error of the block."""
+    fake.fail("destroy", 1, SandboxError(SandboxErrorCode.UNAVAILABLE, "cannot destroy"))
+    with pytest.raises(KeyError) as caught:
+        async with open_sandbox(fake, SandboxSpec()):
+            raise KeyError("first")
+    assert "cannot destroy" in caught.value.__notes__[0]
+
+
+async def test_failed_destroy_is_logged(
+    fake: FakeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without another error a failed destroy is logged and the block stays successful."""
+    fake.fail("destroy", 1, SandboxError(SandboxErrorCode.UNAVAILABLE, "cannot destroy"))
+    with caplog.at_level(logging.WARNING):
+        async with open_sandbox(fake, SandboxSpec()):
+            pass
+    assert [record.__dict__["action"] for record in caplog.records] == ["sandbox.stop_failed"]
+
+
+async def test_cancelled_block_destroys(fake: FakeProvider) -> None:
+    """Cancelling the block destroys the sandbox before the cancellation goes on."""
+    inside = asyncio.Event()
+
+    async def use() -> None:
+        async with open_sandbox(fake, SandboxSpec()):
+            inside.set()
+            await asyncio.sleep(60)
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(use())
+        await inside.wait()
+        task.cancel()
+    assert task.cancelled()
+    assert fake.alive == 0

@@ -1,0 +1,46 @@
+"""Public names and the registry."""
+
+import subprocess
+import sys
+
+import pytest
+
+import sandbox_runtime
+from sandbox_runtime import PROVIDERS, SandboxError, SandboxErrorCode, load_provider
+
+
+def test_all_is_sorted_and_complete() -> None:
+    """`__all__` holds every public name of the package, sorted (constants, classes, functions), and each exists."""
+    names = sandbox_runtime.__all__
+    assert names == sorted(names, key=lambda n: (not n.isupper(), n[0].islower(), n))
+    modules = {
+        name.partition(".")[2] for name in sys.modules if name.startswith("sandbox_runtime.")
+    }
+    public = {name for name in vars(sandbox_runtime) if not name.startswith("_")} - modules
+    assert public == set(names)
+
+
+@pytest.mark.parametrize("name", sorted(PROVIDERS))
+def test_every_entry_loads(name: str) -> None:
+    """Each name of the map leads to a class that can be imported."""
+    assert isinstance(load_provider(name), type)
+
+
+def test_unknown_provider_names_the_known() -> None:
+    """An unknown provider's error lists those there are."""
+    with pytest.raises(ValueError, match="'dcker'; known: fake, local"):
+        load_provider("dcker")
+
+
+def test_missing_package_names_the_extra() -> None:
+    """A provider whose package is absent says which extra to install."""
+    with pytest.raises(SandboxError, match="install the extra 'cloud'") as caught:
+        load_provider("cloud", providers={"cloud": "no_such_package_here.cloud:Provider"})
+    assert caught.value.code is SandboxErrorCode.UNSUPPORTED
+
+
+def test_importing_loads_no_provider() -> None:
+    """The library itself imports no provider: those are loaded when they are chosen."""
+    code = "import sandbox_runtime, sys; print([m for m in sys.modules if 'providers.' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
+    assert done.stdout == "[]\n"
