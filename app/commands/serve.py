@@ -32,22 +32,22 @@ EXPECTED = (
 _log = get_logger(__name__)
 
 
-def serve(settings: Settings) -> int:
+def serve(settings: Settings, *, overrides: Overrides | None = None) -> int:
     """Serve until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
     try:
-        asyncio.run(_serve(settings))
+        asyncio.run(_serve(settings, overrides or Overrides()))
     except EXPECTED as exc:
         print(f"orion cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
         return 1
     return 0
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: Settings, overrides: Overrides) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with open_service(settings, overrides=Overrides()) as service:
+    async with open_service(settings, overrides=overrides) as service:
         api = FastAPI(title="Orion", openapi_url=None)
         install_routes(api, service.web)
         async with serve_http(

@@ -272,6 +272,10 @@ class Workspace:
     def next_ts(self) -> str:
         """Seconds with six decimals, never twice. Source: docs.slack.dev, "Message server", `ts`, read 2026-11."""
         self._last_ts_us = max(self._last_ts_us + 1, int(self.now().timestamp() * 1_000_000))
+        return self.latest_ts()
+
+    def latest_ts(self) -> str:
+        """The newest ts given out: a listing made now holds everything up to it."""
         return f"{self._last_ts_us // 1_000_000}.{self._last_ts_us % 1_000_000:06d}"
 
 

@@ -240,7 +240,11 @@ def _messages(
         for channel_id, root in workspace.statuses
         if channel_id == channel.id and thread_ts in {None, root}
     ]
-    return {"messages": [lookalike.ui_message(message) for message in shown], "statuses": statuses}
+    return {
+        "messages": [lookalike.ui_message(message) for message in shown],
+        "statuses": statuses,
+        "as_of": workspace.latest_ts(),
+    }
 
 
 def _own(lookalike: SlackLookalike, channel_ref: str, ts: str, user: str) -> Message:

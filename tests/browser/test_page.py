@@ -154,7 +154,7 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
         )
         page.set_default_timeout(10_000)
         await page.goto(url)
-        await expect(page.get_by_role("heading", name="#general")).to_be_visible()
+        await expect(page.locator("body[data-live]")).to_be_attached()
         yield Scene(page, url, client, web, bot, lookalike)
         await page.close()
     assert problems == []

@@ -70,8 +70,10 @@ export function messageItem(message, state, { inThread }) {
 
 export function updateItem(item, message, state, { inThread }) {
   const now = key(message);
-  if (item.dataset.key === now) return false;
+  // A listing may arrive after a newer live update.
+  if (item.dataset.key === now || message.version < Number(item.dataset.version || 0)) return;
   item.dataset.key = now;
+  item.dataset.version = message.version;
   const content = item.querySelector(".message-body");
   const buttons = [...content.querySelectorAll("button")];
   const focused = buttons.indexOf(document.activeElement);
@@ -79,5 +81,4 @@ export function updateItem(item, message, state, { inThread }) {
   // Whoever stood on a button stands on its successor.
   if (focused >= 0) content.querySelectorAll("button")[focused]?.focus();
   if (!inThread) item.querySelector(".message-foot").replaceChildren(...[summary(message, state)].filter(Boolean));
-  return true;
 }

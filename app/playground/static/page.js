@@ -17,7 +17,17 @@ const isMine = (channel) => channel.members.includes(state.me);
 const direct = () => state.channels.find((channel) => channel.im_user === state.me);
 const nameOf = (channel) => (channel.im_user ? state.people.get(state.bot).name : `#${channel.name}`);
 
-const say = (text, threadTs) => post("/ui/messages", { channel: state.channel.id, user: state.me, text, thread_ts: threadTs });
+// One's own message is always brought into view; the bot answers it in a thread, which opens beside it.
+async function say(text, threadTs) {
+  const channel = state.channel;
+  const answer = await post("/ui/messages", { channel: channel.id, user: state.me, text, thread_ts: threadTs });
+  if (!answer || channel.id !== state.channel.id) return answer;
+  (threadTs ? side : main).toBottom();
+  const asksBot = channel.im_user || text.toLowerCase().includes(`@${state.people.get(state.bot).name.toLowerCase()}`);
+  if (!threadTs && asksBot && matchMedia("(min-width: 900px)").matches) openThread(answer.ts);
+  return answer;
+}
+
 const people = () => [...state.people.values()].filter((person) => person.id !== state.me).sort((a, b) => Number(b.is_bot) - Number(a.is_bot));
 const mainComposer = createComposer($("composer-main"), {
   label: () => (state.channel ? `Message ${nameOf(state.channel)}` : "Message"),
@@ -74,11 +84,11 @@ async function openChannel(id, { keepThread = false } = {}) {
 }
 
 async function loadMain({ fresh }) {
-  const channel = state.channel.id;
-  const answer = await get("/ui/messages", { channel, user: state.me });
-  if (channel !== state.channel.id) return;
+  const [channel, user] = [state.channel.id, state.me];
+  const answer = await get("/ui/messages", { channel, user });
+  if (channel !== state.channel.id || user !== state.me) return;
   for (const status of answer.statuses) keepStatus(status);
-  main.show(answer.messages, { fresh });
+  main.show(answer, { fresh });
   renderHint(answer.messages.length === 0);
 }
 
@@ -100,12 +110,12 @@ async function openThread(ts) {
 }
 
 async function loadThread({ fresh }) {
-  const thread = state.thread;
+  const [thread, user] = [state.thread, state.me];
   if (!thread) return;
-  const answer = await get("/ui/messages", { channel: state.channel.id, thread_ts: thread, user: state.me });
-  if (thread !== state.thread) return;
+  const answer = await get("/ui/messages", { channel: state.channel.id, thread_ts: thread, user });
+  if (thread !== state.thread || user !== state.me) return;
   for (const status of answer.statuses) keepStatus(status);
-  side.show(answer.messages, { fresh });
+  side.show(answer, { fresh });
   $("thread-note").textContent = nameOf(state.channel);
   renderSession();
 }
@@ -170,15 +180,7 @@ function onMessage(kind, message) {
     $("hint")?.remove();
   }
   if (state.thread && (message.thread_ts === state.thread || message.ts === state.thread)) side.upsert(message);
-  if (isNew && message.user === state.me) followOwn(message, isReply);
   if (isNew && message.user !== state.me) announce(`${state.people.get(message.user).name}: ${message.text.slice(0, 120)}`);
-}
-
-// One's own message is always brought into view; the bot answers it in a thread, which opens beside it.
-function followOwn(message, isReply) {
-  (isReply ? side : main).toBottom();
-  const asksBot = message.text.includes(`<@${state.bot}>`) || state.channel.im_user;
-  if (!isReply && asksBot && matchMedia("(min-width: 900px)").matches) openThread(message.ts);
 }
 
 function announce(text) {
@@ -199,6 +201,7 @@ async function loadState() {
 async function refresh() {
   await loadState();
   await Promise.all([loadMain({ fresh: false }), loadThread({ fresh: false })]);
+  document.body.dataset.live = "true";
 }
 
 async function become(user) {

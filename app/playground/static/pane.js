@@ -39,10 +39,11 @@ export function createPane(scroller, list, state, { inThread }) {
   }
 
   // Brings the list to exactly `messages`, reusing what stands already.
-  function show(messages, { fresh }) {
+  function show({ messages, as_of: asOf }, { fresh }) {
     const wanted = new Set(messages.map((message) => message.ts));
     if (fresh) list.replaceChildren();
-    for (const item of [...list.children]) if (!wanted.has(item.dataset.ts)) item.remove();
+    // What arrived live after the listing was made stays.
+    for (const item of [...list.children]) if (!wanted.has(item.dataset.ts) && !after(item.dataset.ts, asOf)) item.remove();
     for (const message of messages) upsert(message);
     if (fresh) toBottom();
   }

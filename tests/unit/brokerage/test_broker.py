@@ -1,0 +1,213 @@
+"""The broker over its real unix socket, in front of the offline model."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.brokerage.broker import MAX_REQUEST_BYTES, MessagesBroker, Upstream, create_broker_app
+from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
+from app.brokerage.usage import UsageReader
+from app.playground.model import ModelPace, create_model_app
+from app.runs.clock import SystemClock
+from app.runs.model import ModelCall, RunId
+from app.runs.ports import ModelGrant
+from app.web.hosting import serve
+
+KEY = b"k" * 32
+CANARY = "sk-ant-canary-0123456789abcdef"
+MODEL = "claude-sonnet-5-5"
+
+
+def grant(*, models: tuple[str, ...] = (MODEL,), minutes: float = 5) -> ModelGrant:
+    return ModelGrant(
+        run_id=RunId("run_1"),
+        models=models,
+        expires_at=datetime.now(UTC) + timedelta(minutes=minutes),
+    )
+
+
+@dataclass
+class World:
+    broker: MessagesBroker
+    inside: httpx.AsyncClient
+    """What an agent would use."""
+    model: httpx.AsyncClient
+    calls: list[ModelCall]
+
+    async def ask(
+        self, token: str, *, model: str = MODEL, text: str = "hello", **fields: Any
+    ) -> httpx.Response:  # noqa: ANN401 - JSON
+        body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+        headers = {"authorization": f"Bearer {token}", "anthropic-version": "2026-10-21"}
+        return await self.inside.post(
+            "/broker/anthropic/v1/messages", json=body | fields, headers=headers
+        )
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    socket_path = tmp_path / "broker.sock"
+    async with serve(create_model_app(pace=ModelPace(word_s=0))) as model_url:
+        async with (
+            httpx.AsyncClient(trust_env=False) as http,
+            httpx.AsyncClient(base_url=model_url, trust_env=False) as model,
+        ):
+            broker = MessagesBroker(
+                upstream=Upstream(base_url=model_url, key_headers={"x-api-key": CANARY}),
+                signing_key=KEY,
+                socket_path=socket_path,
+                http=http,
+                clock=SystemClock(),
+            )
+            async with serve(create_broker_app(broker), uds=socket_path):
+                transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
+                async with httpx.AsyncClient(
+                    transport=transport, base_url="http://broker"
+                ) as inside:
+                    yield World(broker=broker, inside=inside, model=model, calls=[])
+
+
+async def test_a_streamed_call_passes_with_the_key_added(world: World) -> None:
+    """The agent's token goes no further, the provider gets the key, the stream comes through, usage is counted."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        answer = await world.ask(token, stream=True)
+    assert answer.status_code == 200
+    assert "event: message_stop" in answer.text
+    seen = (await world.model.get("/requests")).json()[-1]["headers"]
+    assert seen["x-api-key"] == CANARY
+    assert token not in json.dumps(seen)
+    assert CANARY not in answer.text
+    call = world.calls[0]
+    assert (call.model, call.status, call.error) == (MODEL, 200, "")
+    assert call.usage.output_tokens > 0
+    assert call.started_at <= (call.first_token_at or call.started_at) <= call.ended_at
+
+
+async def test_a_plain_call_is_counted_too(world: World) -> None:
+    """Usage is read from an answer that is not streamed."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        answer = await world.ask(token)
+    assert answer.json()["usage"]["output_tokens"] == world.calls[0].usage.output_tokens > 0
+
+
+async def test_provider_errors_come_through_untouched(world: World) -> None:
+    """Status and error type are the provider's own, so every SDK reacts as it should."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        answer = await world.ask(token, text="!529")
+    assert answer.status_code == 529
+    assert answer.json()["error"]["type"] == "overloaded_error"
+    assert (world.calls[0].status, world.calls[0].error) == (529, "overloaded_error")
+
+
+@pytest.mark.parametrize(
+    ("model", "status"),
+    [(MODEL, 200), ("claude-opus-5-5", 403), ("", 403), ("claude-sonnet-5-5 ", 403)],
+)
+async def test_only_granted_models(world: World, model: str, status: int) -> None:
+    """A run may use its own models and no other."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        assert (await world.ask(token, model=model)).status_code == status
+
+
+async def test_tokens_end_with_the_run(world: World) -> None:
+    """Forged, altered, expired, foreign and finished tokens are refused, in the provider's own error shape."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        pass
+    foreign = create_token(b"x" * 32, grant())
+    expired = create_token(KEY, grant(minutes=-1))
+    with world.broker.open_grant(grant(), world.calls.append) as live:
+        for bad in (foreign, expired, live[:-4], "x", "sk-ant-orion-", CANARY):
+            answer = await world.ask(bad)
+            assert answer.status_code == 401
+            assert answer.json()["error"]["type"] == "authentication_error"
+    assert (await world.ask(token)).status_code == 401
+    assert world.calls == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"model": 5}', b"[" * 100_000, b"\xff"])
+async def test_malformed_bodies_are_refused(world: World, body: bytes) -> None:
+    """What is no JSON object with a model is a 400."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        answer = await world.inside.post(
+            "/broker/anthropic/v1/messages", content=body, headers={"x-api-key": token}
+        )
+    assert answer.status_code == 400
+
+
+async def test_huge_bodies_are_refused(world: World) -> None:
+    """More than the provider would take is cut off here."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        answer = await world.inside.post(
+            "/broker/anthropic/v1/messages",
+            content=b" " * (MAX_REQUEST_BYTES + 1),
+            headers={"x-api-key": token},
+        )
+    assert answer.status_code == 413
+
+
+async def test_other_paths_do_not_exist(world: World) -> None:
+    """The broker is no proxy: only the messages endpoint is served."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        for path in ("/", "/broker/anthropic/v1/files", "/v1/messages", "/requests"):
+            assert (await world.inside.post(path, headers={"x-api-key": token})).status_code == 404
+
+
+async def test_an_unreachable_provider_is_a_502(tmp_path: Path) -> None:
+    """Nobody listening upstream is an answer the SDK retries, and a call that the trace shows."""
+    calls: list[ModelCall] = []
+    socket_path = tmp_path / "broker.sock"
+    async with httpx.AsyncClient(trust_env=False) as http:
+        broker = MessagesBroker(
+            upstream=Upstream(base_url="http://127.0.0.1:9", key_headers={}),
+            signing_key=KEY,
+            socket_path=socket_path,
+            http=http,
+            clock=SystemClock(),
+        )
+        async with serve(create_broker_app(broker), uds=socket_path):
+            transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
+            async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
+                world = World(broker=broker, inside=inside, model=inside, calls=calls)
+                with broker.open_grant(grant(), calls.append) as token:
+                    assert (await world.ask(token)).status_code == 502
+    assert (calls[0].status, calls[0].error) == (502, "ConnectError")
+
+
+def test_tokens_carry_their_grant() -> None:
+    """What is signed is read back, to the second."""
+    given_ = grant(models=("a", "b"))
+    read = read_token(KEY, create_token(KEY, given_), now=datetime.now(UTC))
+    assert (read.run_id, read.models) == (given_.run_id, given_.models)
+
+
+@given(st.text(max_size=300))
+def test_no_text_is_a_token(text: str) -> None:
+    """Whatever is sent as a token, reading it gives a clear refusal, never another error."""
+    for candidate in (text, "sk-ant-orion-" + text):
+        with pytest.raises(InvalidTokenError):
+            read_token(KEY, candidate, now=datetime.now(UTC))
+
+
+def test_the_signing_key_is_made_once_and_closed(tmp_path: Path) -> None:
+    """A restart finds the same key, and nobody else may read it."""
+    path = tmp_path / "state" / "broker.key"
+    assert load_signing_key(path) == load_signing_key(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(path.read_bytes()) == 32
+
+
+@given(st.lists(st.binary(max_size=40), max_size=30), st.booleans())
+def test_usage_reading_survives_anything(chunks: list[bytes], is_stream: bool) -> None:  # noqa: FBT001 - a drawn value
+    """Bytes that are no Messages answer count nothing and raise nothing."""
+    reader = UsageReader(is_stream=is_stream)
+    for chunk in chunks:
+        reader.feed(chunk)
+    assert reader.finish().output_tokens == 0
