@@ -7,12 +7,12 @@ Run as `python -m tests.bench.bolt_server PORT SECRET TOKEN API_URL [--reply]`. 
 import argparse
 import asyncio
 
+import uvicorn
 from fastapi import FastAPI, Request, Response
 from slack_bolt.adapter.fastapi.async_handler import AsyncSlackRequestHandler
 from slack_bolt.async_app import AsyncApp, AsyncSay
 from slack_bolt.authorization import AuthorizeResult
 from slack_sdk.web.async_client import AsyncWebClient
-import uvicorn
 
 
 def create_bot(*, secret: str, token: str, api_url: str, replies: bool) -> AsyncApp:

@@ -8,6 +8,7 @@ from the intended time, so a server that stalls is charged for all that would ha
 
 import asyncio
 import json
+import math
 import random
 import sys
 import time
@@ -52,7 +53,7 @@ class LoadResult:
 def percentile(values: Sequence[float], share: float) -> float:
     """Nearest rank: the least value that `share` of all values do not exceed."""
     ordered = sorted(values)
-    return ordered[max(0, -(-int(len(ordered) * share * 1000) // 1000) - 1)]
+    return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
 def mention(url: str) -> bytes:

@@ -63,8 +63,11 @@ async def open_server(
     port: int,
     directory: Path,
     settings: Mapping[str, str] | None = None,
+    stop_timeout_s: float = STOP_TIMEOUT_S,
 ) -> AsyncIterator[Server]:
     """`python -m argv…`, which answers `/healthz` on `port`, while the block runs; what it writes goes to a log file.
+
+    At the end it is asked to stop, and killed after `stop_timeout_s`.
 
     Raises:
         BenchError: it did not come up; the message ends with the tail of its log.
@@ -86,7 +89,7 @@ async def open_server(
         await _wait_until_ready(f"{url}/healthz", process, log_path)
         yield Server(url=url, pid=process.pid)
     finally:
-        await _end(process)
+        await _end(process, timeout_s=stop_timeout_s)
 
 
 async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) -> bytes:
@@ -110,7 +113,7 @@ async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) 
     except TimeoutError as exc:
         raise BenchError(f"{argv[0]} took longer than {timeout_s:.0f} s") from exc
     finally:
-        await _end(process)
+        await _end(process, timeout_s=STOP_TIMEOUT_S)
     if process.returncode:
         raise BenchError(f"{argv[0]} ended with {process.returncode}")
     return stdout
@@ -128,13 +131,13 @@ async def _wait_until_ready(url: str, process: asyncio.subprocess.Process, log_p
     raise BenchError(f"{log_path.stem} did not come up; its log ends:\n{tail}")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end(process: asyncio.subprocess.Process, *, timeout_s: float) -> None:
     """Asked first, so that sandboxes go too; then killed."""
     if process.returncode is None:
         with suppress(ProcessLookupError):
             process.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(STOP_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
                 await process.wait()
     if process.returncode is None:
         process.kill()

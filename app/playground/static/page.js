@@ -208,6 +208,7 @@ async function become(user) {
   state.me = user;
   sessionStorage.setItem("orion-me", user);
   state.unread.clear();
+  announce("");
   renderSidebar();
   const stay = state.channel && isMine(state.channel) ? state.channel : state.channels.find(isMine);
   await openChannel(stay.id);

@@ -1,0 +1,161 @@
+"""How soon and how many events are acknowledged: Orion, which stores them first, against bare Bolt, which does not."""
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from statistics import median
+from typing import Literal
+
+from app.playground.slack_types import LookalikeConfig
+from tests.bench.load import LoadPlan, LoadResult
+from tests.bench.processes import BenchError, Server, free_port, open_server, run_to_end
+from tests.bench.scale import Bench
+from tests.bench.table import Row
+
+Kind = Literal["orion", "orion-held", "bolt"]
+"""`orion-held`: one place for runs and an agent that never answers, so events are stored and placed, but not run."""
+ENDING_S = 40.0
+"""For the load process beside its measured seconds."""
+
+CONFIG = LookalikeConfig()
+
+
+async def measure_acks(bench: Bench) -> Sequence[Row]:
+    """Acknowledgement latency in the open loop, and throughput in the closed one; medians over rounds."""
+    scale = bench.scale
+    opened: dict[Kind, list[LoadResult]] = {"orion": [], "orion-held": [], "bolt": []}
+    closed: dict[Kind, list[LoadResult]] = {"orion": [], "bolt": []}
+    async with _slack(bench) as slack:
+        for _ in range(scale.ack_rounds):
+            for kind, results in opened.items():
+                async with _server(bench, kind, slack) as server:
+                    results.append(await _load(bench, server, "open", scale.ack_seconds))
+        for _ in range(scale.saturation_rounds):
+            for kind, results in closed.items():
+                async with _server(bench, kind, slack) as server:
+                    results.append(await _load(bench, server, "closed", scale.saturation_seconds))
+    rate = f"{scale.ack_rate:.0f} events/s"
+    orion, held, bolt = opened["orion"], opened["orion-held"], opened["bolt"]
+    return (
+        _row(f"ack p50, {rate}, runs going (fake sandbox)", "p50_ms", orion, bolt),
+        _row(f"ack p95, {rate}, runs going (fake sandbox)", "p95_ms", orion, bolt),
+        _row(f"ack p99, {rate}, runs going (fake sandbox)", "p99_ms", orion, bolt, target=50),
+        _row(f"ack p50, {rate}, placed, not run", "p50_ms", held, bolt),
+        _row(f"ack p95, {rate}, placed, not run", "p95_ms", held, bolt),
+        _row(f"ack p99, {rate}, placed, not run", "p99_ms", held, bolt, target=50),
+        Row(
+            figure=f"acks per second, {scale.in_flight} in flight (fake sandbox)",
+            unit="/s",
+            orion=_middle(closed["orion"], "per_s"),
+            baseline=_middle(closed["bolt"], "per_s"),
+            sign=">=",
+            target=300,
+        ),
+        Row(
+            figure="events not acknowledged with 200",
+            unit="",
+            orion=sum(result.failed for result in (*orion, *held, *closed["orion"])),
+            baseline=sum(result.failed for result in (*bolt, *closed["bolt"])),
+            target=0,
+        ),
+    )
+
+
+def _row(
+    figure: str,
+    field: str,
+    orion: Sequence[LoadResult],
+    bolt: Sequence[LoadResult],
+    *,
+    target: float | None = None,
+) -> Row:
+    return Row(
+        figure=figure,
+        unit="ms",
+        orion=_middle(orion, field),
+        baseline=_middle(bolt, field),
+        target=target,
+    )
+
+
+def _middle(results: Sequence[LoadResult], field: str) -> float:
+    return float(median(getattr(result, field) for result in results))
+
+
+@asynccontextmanager
+async def _slack(bench: Bench) -> AsyncIterator[Server]:
+    port = free_port()
+    argv = ("tests.bench.slack_server", str(port), "instant")
+    async with open_server(argv, port=port, directory=bench.directory) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _server(bench: Bench, kind: Kind, slack: Server) -> AsyncIterator[Server]:
+    if kind == "bolt":
+        async with open_bolt(bench, api_url=f"{slack.url}/api/") as server:
+            yield server
+    else:
+        async with open_instant_orion(
+            bench, api_url=f"{slack.url}/api/", holds=kind == "orion-held"
+        ) as server:
+            yield server
+
+
+@asynccontextmanager
+async def open_bolt(
+    bench: Bench, *, api_url: str, port: int | None = None, replies: bool = False
+) -> AsyncIterator[Server]:
+    """The baseline's process."""
+    port = port or free_port()
+    argv = ["tests.bench.bolt_server", str(port), CONFIG.signing_secret, CONFIG.bot_token, api_url]
+    if replies:
+        argv.append("--reply")
+    async with open_server(argv, port=port, directory=bench.directory) as server:
+        yield server
+
+
+@asynccontextmanager
+async def open_instant_orion(
+    bench: Bench, *, api_url: str, port: int | None = None, holds: bool = False
+) -> AsyncIterator[Server]:
+    """`orion serve` on a fresh state directory, with the fake sandbox and the instant agent."""
+    port = port or free_port()
+    settings = {
+        "SLACK_BOT_TOKEN": CONFIG.bot_token,
+        "SLACK_SIGNING_SECRET": CONFIG.signing_secret,
+        "SLACK_API_URL": api_url,
+        "ANTHROPIC_API_KEY": "sk-ant-bench",
+        "ORION_STATE_DIR": str(bench.directory / f"state-{port}"),
+        "ORION_PORT": str(port),
+        "ORION_RUNS_PER_USER_HOUR": "1000000",
+        "ORION_QUEUE_LIMIT": "1000000",
+        "ORION_MAX_CONCURRENT_RUNS": "1" if holds else "32",
+    }
+    argv = ["tests.bench.orion_server", *(["--hold"] if holds else [])]
+    async with open_server(
+        argv, port=port, directory=bench.directory, settings=settings, stop_timeout_s=1
+    ) as server:
+        yield server
+
+
+async def _load(
+    bench: Bench, server: Server, mode: Literal["open", "closed"], seconds: float
+) -> LoadResult:
+    plan = LoadPlan(
+        url=f"{server.url}/slack/events",
+        mode=mode,
+        seconds=seconds,
+        rate=bench.scale.ack_rate,
+        in_flight=bench.scale.in_flight,
+    )
+    output = await run_to_end(
+        ("tests.bench.load", json.dumps(asdict(plan))),
+        directory=bench.directory,
+        timeout_s=seconds + ENDING_S,
+    )
+    try:
+        return LoadResult(**json.loads(output))
+    except (ValueError, TypeError) as exc:
+        raise BenchError(f"the load process printed {output[:200]!r}") from exc

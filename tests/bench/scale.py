@@ -1,0 +1,37 @@
+"""How long and how often things are measured: the whole bench within four minutes, the quick form within one."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    ack_rounds: int = 2
+    ack_seconds: float = 15.0
+    ack_rate: float = 50.0
+    saturation_rounds: int = 3
+    saturation_seconds: float = 4.0
+    in_flight: int = 32
+    placing_seconds: float = 20.0
+    placing_rate: float = 2.0
+    turn_pairs: int = 9
+
+
+FULL = Scale()
+QUICK = Scale(
+    ack_rounds=1,
+    ack_seconds=2.0,
+    saturation_rounds=1,
+    saturation_seconds=1.0,
+    placing_seconds=3.0,
+    turn_pairs=2,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What every part gets."""
+
+    directory: Path
+    """Of this run of the bench; gone after it."""
+    scale: Scale

@@ -1,0 +1,405 @@
+"""The whole service as a test meets it: a world served in the test's loop, and the real `orion serve` as a process beside it."""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from app.config import host_environment
+from app.playground.client import LookalikeClient, open_client
+from app.playground.lookalike import SlackLookalike
+from app.playground.model import ModelPace
+from app.playground.slack_types import TEAM_ID, JsonObject, LookalikeConfig
+from app.playground.world import create_world, orion_environment
+from app.runs.model import Run, RunId, run_id_for
+from app.store.sql import open_sqlite_store
+from app.web.hosting import serve
+
+REPOSITORY = Path(__file__).parents[2]
+SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
+READY_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 25.0
+CLI_TIMEOUT_S = 60.0
+RUN_TIMEOUT_S = 45.0
+POLL_S = 0.05
+AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Slack, model and Langfuse on one address, as people, saboteurs and operators reach them."""
+
+    url: str
+    config: LookalikeConfig
+    client: LookalikeClient
+    http: httpx.AsyncClient
+    lookalike: SlackLookalike
+
+    async def model_requests(self) -> list[JsonObject]:
+        """The last 100, oldest first, with their headers."""
+        found: list[JsonObject] = (await self.http.get("/model/requests")).json()
+        return found
+
+    async def traces(self) -> list[JsonObject]:
+        rows: list[JsonObject] = (await self.http.get("/traces/api")).json()["traces"]
+        return rows
+
+    async def trace(self, trace_id: str) -> JsonObject | None:
+        """Its observations nested, and its scores; None as long as nothing of it has arrived."""
+        answer = await self.http.get(f"/traces/api/{trace_id}")
+        tree: JsonObject | None = answer.json() if answer.is_success else None
+        return tree
+
+
+@asynccontextmanager
+async def open_world(
+    config: LookalikeConfig | None = None, *, pace: ModelPace = AT_ONCE
+) -> AsyncIterator[World]:
+    """A world; without a config one in which Slack limits no rates."""
+    config = config or LookalikeConfig(rate_limits="off")
+    app = create_world(config, pace=pace)
+    async with (
+        serve(app) as url,
+        open_client(url) as client,
+        httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http,
+    ):
+        yield World(
+            url=url, config=config, client=client, http=http, lookalike=app.state.lookalike
+        )
+
+
+class OrionProcess:
+    """`orion serve` on a state directory of its own; may be killed and started again on the same one."""
+
+    def __init__(self, *, state_dir: Path, settings: Mapping[str, str]) -> None:
+        self.state_dir = state_dir
+        self.log_path = state_dir.with_suffix(".log")
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        # A directory without a `.env`.
+        self._cwd = state_dir.parent
+        self.environment = scrubbed_environment() | {
+            "ORION_LOG_FORMAT": "json",
+            "ORION_RUNS_PER_USER_HOUR": "100000",
+            **settings,
+            "ORION_STATE_DIR": str(state_dir),
+            "ORION_HOST": "127.0.0.1",
+            "ORION_PORT": str(self.port),
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._living.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._living.returncode
+
+    @property
+    def log(self) -> str:
+        """Of all starts so far."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def log_lines(self, event: str) -> list[JsonObject]:
+        """The log's lines of that event."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    async def start(self) -> None:
+        """Returns when it answers over HTTP.
+
+        Raises:
+            AssertionError: it ended, or does not answer in time; with its log.
+        """
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "app.cli", "serve"),
+                env=self.environment,
+                cwd=self._cwd,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READY_TIMEOUT_S):
+                    while self.exit_code is None:
+                        with suppress(httpx.HTTPError):
+                            if (await http.get(f"{self.url}/healthz")).is_success:
+                                return
+                        await asyncio.sleep(POLL_S)
+        raise AssertionError(f"orion serve is not ready (exit code {self.exit_code}):\n{self.log}")
+
+    async def kill9(self) -> None:
+        """The process alone, as the kernel's out-of-memory killer would: its children must end by themselves."""
+        self._living.kill()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await self._living.wait()
+
+    async def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        if self.exit_code is None:
+            self._living.terminate()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            return await self._living.wait()
+
+    async def reap(self) -> None:
+        """Nothing of its process group is left when this returns."""
+        if self._process is None:
+            return
+        try:
+            await self.terminate()
+        except TimeoutError:
+            await self.kill9()
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def run(self, run_id: RunId) -> Run | None:
+        """The run's record."""
+        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+            return await store.get(run_id)
+
+    async def unfinished(self) -> Sequence[Run]:
+        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+            return await store.unfinished()
+
+    def sandbox_directories(self) -> list[str]:
+        return [path.name for path in (self.state_dir / "sandboxes").iterdir()]
+
+    def sandbox_processes(self) -> list[str]:
+        """Living processes that see a directory of this state directory's sandboxes as theirs."""
+        needle = f"{self.state_dir.name}/sandboxes/".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    if needle in (entry / "mountinfo").read_bytes():
+                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                        found.append(f"{entry.name}: {command}")
+        return found
+
+    @property
+    def _living(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "not started"
+        return self._process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A world and the Orion in it."""
+
+    world: World
+    orion: OrionProcess
+
+    @property
+    def client(self) -> LookalikeClient:
+        return self.world.client
+
+    def channel_id(self, channel: str) -> str:
+        return self.world.lookalike.workspace.channel(channel).id
+
+    def run_id(self, ts: str, *, channel: str = "general") -> RunId:
+        return run_id_for(team=TEAM_ID, channel=self.channel_id(channel), message_ts=ts)
+
+    async def record(self, ts: str, *, channel: str = "general") -> Run:
+        """The record of the run that this message began."""
+        run = await self.orion.run(self.run_id(ts, channel=channel))
+        assert run is not None, f"no run for message {ts}"
+        return run
+
+    async def bot_messages(
+        self, ts: str, *, channel: str = "general", thread_ts: str | None = None
+    ) -> list[JsonObject]:
+        """Orion's messages for the question `ts`, in its thread, oldest first; ephemeral ones included."""
+        replies = await self.client.replies(thread_ts or ts, channel=channel)
+        run_id = self.run_id(ts, channel=channel)
+        return [reply for reply in replies if reply["is_bot"] and run_of(reply) == run_id]
+
+    async def thinking(
+        self,
+        ts: str,
+        *,
+        channel: str = "general",
+        thread_ts: str | None = None,
+        timeout_s: float = 10.0,
+    ) -> JsonObject:
+        """The run's message, whatever it shows by now."""
+        run_id = self.run_id(ts, channel=channel)
+        return await self.client.wait_for_reply(
+            thread_ts or ts,
+            lambda reply: run_of(reply) == run_id,
+            channel=channel,
+            timeout_s=timeout_s,
+        )
+
+    async def placed_after_s(self, message: JsonObject, ts: str) -> float:
+        """Seconds between a person's message and Orion's, by the look-alike's clock."""
+        del self
+        return float(message["ts"]) - float(ts)
+
+    async def answer(
+        self,
+        ts: str,
+        *,
+        channel: str = "general",
+        thread_ts: str | None = None,
+        timeout_s: float = RUN_TIMEOUT_S,
+    ) -> JsonObject:
+        """The run's message once it is final, and its record is too."""
+        run_id = self.run_id(ts, channel=channel)
+        message = await self.client.wait_for_reply(
+            thread_ts or ts,
+            lambda reply: run_of(reply) == run_id and not has_stop_button(reply),
+            channel=channel,
+            timeout_s=timeout_s,
+        )
+        await self.ended(ts, channel=channel)
+        return message
+
+    async def ended(
+        self, ts: str, *, channel: str = "general", timeout_s: float = RUN_TIMEOUT_S
+    ) -> Run:
+        """The run's record once it is final, whether or not Slack was told."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                run = await self.orion.run(self.run_id(ts, channel=channel))
+                if run is not None and run.state.is_final:
+                    return run
+                await asyncio.sleep(POLL_S)
+
+    async def ask(self, text: str, **place: Any) -> str:  # noqa: ANN401 - of `say`
+        """What the answer says to a person's message."""
+        ts = await self.client.say(text, **place)
+        at = {name: place[name] for name in ("channel", "thread_ts") if name in place}
+        return text_of(await self.answer(ts, **at))
+
+    async def cli(self, *arguments: str, **settings: str) -> tuple[int, str]:
+        """Run `orion …` beside the service; exit code and everything it printed."""
+        return await run_cli(*arguments, environment=self.orion.environment | settings)
+
+
+@asynccontextmanager
+async def open_orion(
+    world: World, state_dir: Path, prepared: Path, **settings: str
+) -> AsyncIterator[Stage]:
+    """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
+    put_environments(prepared, state_dir)
+    orion = OrionProcess(
+        state_dir=state_dir, settings={**orion_environment(world.url, world.config), **settings}
+    )
+    world.lookalike.events_url = f"{orion.url}/slack/events"
+    try:
+        await orion.start()
+        yield Stage(world=world, orion=orion)
+    finally:
+        await orion.reap()
+        left = orion.sandbox_processes()
+        shutil.rmtree(state_dir / "environments", ignore_errors=True)
+    assert left == []
+    assert orion.sandbox_directories() == []
+    assert "Traceback" not in orion.log, orion.log
+
+
+def new_state_dir(parent: Path) -> Path:
+    """A path that no other process on this machine has in its mounts."""
+    return parent / f"state-{secrets.token_hex(4)}"
+
+
+async def run_cli(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run `orion …` to its end; exit code and everything it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", *arguments),
+        env=environment,
+        cwd="/",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(CLI_TIMEOUT_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, output.decode()
+
+
+def put_environments(prepared: Path, state_dir: Path) -> None:
+    """Hard links to the prepared environments: they are never written to. Copies on another file system."""
+    state_dir.mkdir(mode=0o700, exist_ok=True)
+    for name in ("environments", "snapshots", "names"):
+        target = state_dir / name
+        try:
+            shutil.copytree(prepared / name, target, copy_function=os.link, symlinks=True)
+        except (shutil.Error, OSError):
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(prepared / name, target, symlinks=True)
+
+
+def scrubbed_environment() -> dict[str, str]:
+    """The host's environment without anything that configures Orion, and with this checkout's code."""
+    kept = {
+        name: value
+        for name, value in host_environment().items()
+        if not name.startswith(SCRUBBED)
+    }
+    return kept | {"PYTHONPATH": str(REPOSITORY)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def run_of(message: Mapping[str, Any]) -> str | None:
+    """The run that a message was posted for, by its metadata."""
+    metadata = message.get("metadata") or {}
+    run_id: str | None = metadata.get("event_payload", {}).get("run_id")
+    return run_id
+
+
+def part_of(message: Mapping[str, Any]) -> int | None:
+    metadata = message.get("metadata") or {}
+    part: int | None = metadata.get("event_payload", {}).get("part")
+    return part
+
+
+def has_stop_button(message: Mapping[str, Any]) -> bool:
+    return any(block["type"] == "actions" for block in message.get("blocks", ()))
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Everything a person can read in it: its blocks, or its text when it has none."""
+    blocks: Sequence[Mapping[str, Any]] = message.get("blocks") or ()
+    return "\n".join(_block_text(block) for block in blocks) or str(message["text"])
+
+
+def blocks_of_type(message: Mapping[str, Any], kind: str) -> list[Mapping[str, Any]]:
+    return [block for block in message.get("blocks", ()) if block["type"] == kind]
+
+
+def _block_text(block: Mapping[str, Any]) -> str:
+    match block["type"]:
+        case "markdown":
+            return str(block["text"])
+        case "section":
+            return str(block["text"]["text"])
+        case "context":
+            return " ".join(str(element["text"]) for element in block["elements"])
+        case _:
+            return ""
