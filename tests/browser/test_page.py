@@ -344,6 +344,7 @@ async def test_private_messages_follow_the_person(scene: Scene) -> None:
     await scene.page.get_by_label("You are").select_option(label="Sam Colleague")
     await expect(scene.page.get_by_text("everyone sees this")).to_be_visible()
     await expect(scene.page.get_by_text("for your eyes")).to_have_count(0)
+    assert await scene.page.locator("#channels li").count() == 3
     await scene.send("it is Sam")
     await expect(scene.page.locator("#messages .author").last).to_have_text("Sam")
 

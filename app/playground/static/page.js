@@ -79,6 +79,7 @@ async function openChannel(id, { keepThread = false } = {}) {
   document.title = `${nameOf(state.channel)} - Orion playground`;
   mainComposer.relabel();
   renderSidebar();
+  main.clear();
   await loadMain({ fresh: true });
   mainComposer.focus();
 }
@@ -105,6 +106,7 @@ async function openThread(ts) {
   state.thread = ts;
   $("thread").hidden = false;
   document.body.classList.add("thread-open");
+  side.clear();
   await loadThread({ fresh: true });
   threadComposer.focus();
 }

@@ -41,14 +41,13 @@ export function createPane(scroller, list, state, { inThread }) {
   // Brings the list to exactly `messages`, reusing what stands already.
   function show({ messages, as_of: asOf }, { fresh }) {
     const wanted = new Set(messages.map((message) => message.ts));
-    if (fresh) list.replaceChildren();
     // What arrived live after the listing was made stays.
     for (const item of [...list.children]) if (!wanted.has(item.dataset.ts) && !after(item.dataset.ts, asOf)) item.remove();
     for (const message of messages) upsert(message);
     if (fresh) toBottom();
   }
 
-  return { upsert, show, toBottom };
+  return { upsert, show, toBottom, clear: () => list.replaceChildren() };
 }
 
 // ts are "seconds.micros", compared as text of equal length.

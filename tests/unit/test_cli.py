@@ -1,0 +1,100 @@
+"""The command line as a process."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def orion(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "app.cli", *args],
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path.cwd()), "HOME": str(cwd)} | env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
+    """`orion --help` names the commands and loads neither the engine nor Slack nor FastAPI."""
+    shown = orion("--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    for command in ("serve", "playground", "verify", "doctor", "manifest", "runs"):
+        assert command in shown.stdout
+    code = "import sys, app.cli; print([m for m in ('dbos', 'slack_bolt', 'fastapi', 'sqlalchemy', 'langfuse') if m in sys.modules])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert loaded.stdout.strip() == "[]"
+
+
+def test_bad_settings_are_a_usage_error(tmp_path: Path) -> None:
+    """All bad settings are named in one go, without a traceback, with exit code 2."""
+    shown = orion("serve", cwd=tmp_path, ORION_PORT="x", ORION_SANDBOX="mars")
+    assert shown.returncode == 2
+    assert "ORION_PORT" in shown.stderr
+    assert "ORION_SANDBOX" in shown.stderr
+    assert "Traceback" not in shown.stderr
+    missing = orion("serve", cwd=tmp_path)
+    assert missing.returncode == 2
+    assert "SLACK_BOT_TOKEN" in missing.stderr
+    assert "ANTHROPIC_API_KEY" in missing.stderr
+
+
+def test_runs_of_an_empty_state(tmp_path: Path) -> None:
+    """Listing nothing is fine; showing or stopping what is not there is a clear failure."""
+    state = str(tmp_path / "state")
+    assert (
+        json.loads(orion("runs", "list", "--json", cwd=tmp_path, ORION_STATE_DIR=state).stdout)
+        == []
+    )
+    for command in ("show", "stop"):
+        shown = orion("runs", command, "run_x", cwd=tmp_path, ORION_STATE_DIR=state)
+        assert shown.returncode == 1
+        assert "run_x" in shown.stderr
+        assert "Traceback" not in shown.stderr
+
+
+@pytest.mark.parametrize("args", [[], ["--public-url", "https://orion.example"]])
+def test_manifest_is_json(args: list[str], tmp_path: Path) -> None:
+    """The manifest is for a socket, or for HTTP when there is an address."""
+    made = json.loads(orion("manifest", *args, cwd=tmp_path).stdout)
+    assert made["settings"]["socket_mode_enabled"] is (not args)
+    url = made["settings"]["event_subscriptions"].get("request_url")
+    assert url == (f"{args[1]}/slack/events" if args else None)
+
+
+def test_a_busy_state_directory_is_named(tmp_path: Path) -> None:
+    """A second owner of a state directory is refused with the first one's pid."""
+    code = (
+        "import sys, time, pathlib\nfrom app.dispatch.lock import own_state_directory\n"
+        "with own_state_directory(pathlib.Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(30)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        second = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        holder.kill()
+    assert f"pid {holder.pid}" in second.stderr
+    time.sleep(0.1)
+    third = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    with third:
+        assert third.stdout is not None
+        assert third.stdout.readline() == "held\n"
+        third.kill()
