@@ -24,10 +24,16 @@ from app.playground.slack_types import COLLEAGUE, GENERAL, YOU, LookalikeConfig
 pytestmark = pytest.mark.browser
 
 CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_ARGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+CHROMIUM_ARGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 HOSTILE = """<script>window.pwned = 1</script>
 <img src=x onerror="window.pwned = 2"> <svg onload="window.pwned = 3">

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -12,11 +12,11 @@ from typing import get_args
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunState
+from app.runs.clock import SystemClock
+from app.runs.model import Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
 from app.runs.ports import Done
 from app.runs.reconciler import Reconciler
-from app.runs.clock import SystemClock
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
 from tests.building import T0, make_request
@@ -33,17 +33,20 @@ async def core_of(tmp_path: Path, policy: RunPolicy = POLICY) -> AsyncIterator[C
         yield core
 
 
+Plan = Sequence[Mapping[str, object]]
+
+
 def request_of(
-    plan: list[dict[str, object]], *, ts: str = "1795302364.000100", thread_ts: str | None = None
-):  # type: ignore[no-untyped-def] # noqa: ANN201 - RunRequest, spelt once in building
+    plan: Plan, *, ts: str = "1795302364.000100", thread_ts: str | None = None
+) -> RunRequest:
     request = make_request(ts=ts, thread_ts=thread_ts, text=json.dumps(plan))
     return request.model_copy(update={"received_at": SystemClock().now()})
 
 
-async def ended(core: Core, run_id: str) -> Run:
+async def ended(core: Core, run_id: RunId) -> Run:
     async with asyncio.timeout(25):
         while True:
-            run = await core.store.get(run_id)  # type: ignore[arg-type] - a RunId at run time
+            run = await core.store.get(run_id)
             if run is not None and run.state.is_final:
                 return run
             await asyncio.sleep(0.01)
@@ -83,7 +86,7 @@ async def test_any_sandbox_call_may_fail(
     operation: Operation,
     nth: int,
     is_retryable: bool,
-    tmp_path: Path,  # noqa: FBT001 - a parameter of the test
+    tmp_path: Path,
 ) -> None:
     """The n-th call of any operation fails: the run still ends once, with an answer or a code, and leaves no sandbox."""
     async with core_of(tmp_path) as core:
@@ -124,7 +127,7 @@ async def test_creation_is_retried_only_when_that_may_help(tmp_path: Path) -> No
     ],
 )
 async def test_agent_failures_keep_the_partial_answer(
-    plan: list[dict[str, object]], code: ErrorCode, tmp_path: Path
+    plan: Plan, code: ErrorCode, tmp_path: Path
 ) -> None:
     """However the agent fails, its code is recorded and what it had written is kept."""
     async with core_of(tmp_path, replace(POLICY, idle_timeout_s=1)) as core:
@@ -139,7 +142,7 @@ async def test_agent_failures_keep_the_partial_answer(
 async def test_the_deadline_ends_a_run(tmp_path: Path) -> None:
     """An agent that goes on for ever is ended at the deadline, counted from the start."""
     async with core_of(tmp_path, replace(POLICY, run_timeout_s=2)) as core:
-        request = request_of([{"text": "x"}, *({"sleep": 0.2} for _ in range(100))])
+        request = request_of([{"text": "x"}, *[{"sleep": 0.2}] * 100])
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
         assert run.error_code is ErrorCode.SANDBOX_TIMEOUT
