@@ -1,7 +1,6 @@
 """Every test starts from a scrubbed environment and runs on asyncio."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,9 +22,8 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the developer's own credentials or settings."""
     for name in list(os.environ):
         if name.startswith(_SCRUBBED_PREFIXES):
             monkeypatch.delenv(name)
-    yield

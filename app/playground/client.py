@@ -162,6 +162,19 @@ class LookalikeClient:
             return _answer(await self._http.post(path, json=body))
 
 
+async def until(check: Callable[[], bool], *, timeout_s: float = 10.0) -> None:
+    """Returns once `check` holds.
+
+    Raises:
+        TimeoutError: it did not within `timeout_s`.
+    """
+    async with asyncio.timeout(timeout_s):
+        while True:
+            if check():
+                return
+            await asyncio.sleep(POLL_S)
+
+
 def _answer(response: httpx.Response) -> JsonObject:
     if response.is_error:
         raise LookalikeError(response.text)

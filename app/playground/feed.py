@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 from app.playground.slack_types import JsonObject
 
@@ -26,7 +26,7 @@ class Feed:
             else:
                 queue.put_nowait(item)
 
-    async def stream(self) -> AsyncIterator[str]:
+    async def stream(self) -> AsyncGenerator[str, None]:
         """Server-sent events. Source: HTML Living Standard, "Server-sent events"."""
         queue: asyncio.Queue[JsonObject] = asyncio.Queue(maxsize=QUEUE_MAX)
         self._queues.add(queue)

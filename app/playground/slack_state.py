@@ -4,19 +4,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
+from app.playground.residents import channels_at_start, people_at_start
 from app.playground.slack_text import as_sent, rich_text
 from app.playground.slack_types import (
     APP_ID,
     BOT_ID,
     BOT_USER_ID,
-    COLLEAGUE,
-    EXTERNAL,
-    EXTERNAL_TEAM_ID,
-    GENERAL,
-    PARTNERS,
-    RANDOM,
     TEAM_ID,
-    YOU,
     Change,
     Channel,
     Clock,
@@ -30,8 +24,8 @@ from app.playground.slack_types import (
 class Workspace:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
-        self.people = {person.id: person for person in _people()}
-        self.channels = {channel.id: channel for channel in _channels()}
+        self.people = {person.id: person for person in people_at_start()}
+        self.channels = {channel.id: channel for channel in channels_at_start()}
         self.messages: dict[str, dict[str, Message]] = {channel: {} for channel in self.channels}
         self.statuses: dict[tuple[str, str], JsonObject] = {}
         """(channel, thread_ts) -> {"status": text, "until": epoch seconds, "session": processing|active|...}."""
@@ -277,32 +271,3 @@ class Workspace:
     def latest_ts(self) -> str:
         """The newest ts given out: a listing made now holds everything up to it."""
         return f"{self._last_ts_us // 1_000_000}.{self._last_ts_us % 1_000_000:06d}"
-
-
-def _people() -> list[Person]:
-    return [
-        Person(id=YOU, name="You", real_name="You"),
-        Person(id=COLLEAGUE, name="Sam", real_name="Sam Colleague"),
-        Person(id=EXTERNAL, name="Robin", real_name="Robin of Acme", team_id=EXTERNAL_TEAM_ID),
-        Person(id=BOT_USER_ID, name="Orion", real_name="Orion", is_bot=True),
-    ]
-
-
-def _channels() -> list[Channel]:
-    own = {YOU, COLLEAGUE, BOT_USER_ID}
-    rooms = [
-        Channel(id=GENERAL, name="general", members=set(own)),
-        Channel(id=RANDOM, name="random", members=set(own)),
-        Channel(id=PARTNERS, name="partners", members=own | {EXTERNAL}, is_ext_shared=True),
-    ]
-    direct = [
-        Channel(
-            id=f"D0{user[2:]}",
-            name=f"dm-{user[2:].lower()}",
-            members={user, BOT_USER_ID},
-            im_user=user,
-            is_ext_shared=user == EXTERNAL,
-        )
-        for user in (YOU, COLLEAGUE, EXTERNAL)
-    ]
-    return [*rooms, *direct]

@@ -211,6 +211,8 @@ class Delivery:
     part_ts: tuple[str, ...] = ()
     failure: str = ""
     """Empty when sent; else Slack's error word, such as `token_revoked`."""
+    may_pass: bool = False
+    """The failure is of the moment (an outage): telling again later may work."""
 
     @property
     def text(self) -> str:

@@ -187,13 +187,16 @@ class LiveReply(Protocol):
 
 
 class ReplySink(Protocol):
-    """Tells the thread. Every write is retried where safe and bounded to 60 s; Slack's refusals become OrionError-free results."""
+    """Tells the thread. Every write is retried where safe and bounded to 60 s; a refusal of Slack's is a result, not an error."""
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
         """Post the thinking message (or the "queued behind …" one) in the thread; returns its ts.
 
         `maybe_posted`: an earlier attempt may have got through, so look for it first. None when Slack refuses for good
         (archived, token revoked): the reason is logged and `finish` will report it.
+
+        Raises:
+            ConnectionError: Slack cannot be reached now; it may have got through.
         """
         ...
 

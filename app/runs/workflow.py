@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from weakref import WeakValueDictionary
 
@@ -18,6 +18,7 @@ from app.runs.model import Run, RunId, RunRequest, RunResult, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
 from app.runs.ports import (
     Advance,
+    AgainIn,
     Clock,
     Dispatcher,
     Done,
@@ -32,6 +33,10 @@ from app.runs.stops import RunStoppedError, StopRequest, StopSignals
 
 REFRESH_INTERVAL_S = 2.0
 """How often the elapsed time is offered to the sink, which decides what is sent."""
+
+SLACK_RETRY_S = 10.0
+DELIVERY_PATIENCE = timedelta(minutes=15)
+"""An outage of Slack may outlast a run by this much without losing its answer."""
 
 _log = get_logger(__name__)
 
@@ -82,7 +87,8 @@ class RunService:
             if run.state.is_final or (is_new and await self._refuse(run)):
                 return
             await self._dispatcher.schedule(run)
-            await self._ensure_placed(run, maybe_posted=not is_new)
+            with suppress(ConnectionError):  # `advance` tries again
+                await self._ensure_placed(run, maybe_posted=not is_new)
 
     async def _refuse(self, run: Run) -> bool:
         since = self._clock.now() - timedelta(hours=1)
@@ -135,32 +141,37 @@ class RunService:
             return Done()
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
-                await self._deliver(run, _recorded_result(run), resumed=True)
-                return Done()
-            run = await self._ensure_placed(run, maybe_posted=True)
+                return await self._deliver(run, _recorded_result(run), resumed=True)
+            try:
+                run = await self._ensure_placed(run, maybe_posted=True)
+            except ConnectionError:
+                if not self._has_waited_too_long(run):
+                    return AgainIn(seconds=SLACK_RETRY_S)
             if run.state.is_final:
                 return Done()
             result = self._result_without_running(run)
             if result is not None:
-                await self._finish(run, result)
-            else:
-                await self._run(run)
-            return Done()
+                return await self._finish(run, result)
+            return await self._run(run)
+
+    def _has_waited_too_long(self, run: Run) -> bool:
+        waited_s = (self._clock.now() - run.created_at).total_seconds()
+        return run.attempt == 0 and waited_s > self._policy.queue_timeout_s
 
     def _result_without_running(self, run: Run) -> RunResult | None:
         """How the run ends if it must not start any more."""
         if run.reply_ts is None:
+            # Nobody would see the answer.
             return _failure(ErrorCode.INTERNAL)
         if run.stop_requested_by is not None:
             return RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
         if run.attempt >= MAX_ATTEMPTS:
             return _failure(ErrorCode.INTERRUPTED)
-        waited_s = (self._clock.now() - run.created_at).total_seconds()
-        if run.attempt == 0 and waited_s > self._policy.queue_timeout_s:
+        if self._has_waited_too_long(run):
             return _failure(ErrorCode.QUEUE_FULL)
         return None
 
-    async def _run(self, run: Run) -> None:
+    async def _run(self, run: Run) -> Advance:
         now = self._clock.now()
         agent, model, provider = self._runner.identity
         is_resumed = run.attempt > 0
@@ -194,7 +205,7 @@ class RunService:
                 )
                 async with _refreshing(attempt, self._clock):
                     result = await self._attempt(attempt, stop)
-            await self._finish(run, result, trace=trace, attempt=attempt)
+            return await self._finish(run, result, trace=trace, attempt=attempt)
 
     async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
         """The attempt's result: whatever goes wrong is part of it."""
@@ -247,12 +258,14 @@ class RunService:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def end(self, run: Run, code: ErrorCode) -> None:
-        """End a run that nothing else will end (the reconciler's call)."""
+        """End a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round."""
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
-            run = await self._ensure_placed(run, maybe_posted=True)
             if run.outcome is not None:
                 await self._deliver(run, _recorded_result(run), resumed=True)
-            elif not run.state.is_final:
+                return
+            with suppress(ConnectionError):
+                run = await self._ensure_placed(run, maybe_posted=True)
+            if not run.state.is_final:
                 await self._finish(run, _failure(code))
 
     async def _finish(
@@ -262,7 +275,7 @@ class RunService:
         *,
         trace: RunTrace | None = None,
         attempt: Attempt | None = None,
-    ) -> None:
+    ) -> Advance:
         """Record the outcome, then tell the thread: a crash in between repeats only the telling."""
         run = await self._store.update(
             run.id,
@@ -275,25 +288,23 @@ class RunService:
             run = await self._store.update(
                 run.id, usage=attempt.usage, sandbox_id=attempt.sandbox_id
             )
-        if trace is None:
-            with self._tracer.trace(run) as own_trace:
-                self._trace_waiting(run, own_trace)
-                await self._deliver(run, result, resumed=False, trace=own_trace)
-        else:
-            await self._deliver(run, result, resumed=False, trace=trace)
+        return await self._deliver(run, result, resumed=False, trace=trace)
 
     async def _deliver(
         self, run: Run, result: RunResult, *, resumed: bool, trace: RunTrace | None = None
-    ) -> None:
+    ) -> Advance:
         if trace is None:
             with self._tracer.trace(run) as own_trace:
-                await self._deliver(run, result, resumed=resumed, trace=own_trace)
-            return
+                if not resumed:
+                    self._trace_waiting(run, own_trace)
+                return await self._deliver(run, result, resumed=resumed, trace=own_trace)
         with trace.step("slack-update") as step:
             delivery = await self._replies.finish(run, result, resumed=resumed)
             if delivery.failure:
                 step.fail("delivery_failed", delivery.failure)
             step.set(parts=1 + len(delivery.part_ts))
+        if delivery.may_pass and self._clock.now() - run.created_at < self._delivery_window():
+            return AgainIn(seconds=SLACK_RETRY_S)
         run = await self._store.update(
             run.id,
             state=result.outcome,
@@ -306,6 +317,12 @@ class RunService:
         if threshold_s and result.duration_s > threshold_s and not delivery.failure:
             await self._replies.announce(run, result)
         _log_end(run, result)
+        return Done()
+
+    def _delivery_window(self) -> timedelta:
+        """How long after its acceptance a run may still be told; then the record says that it was not."""
+        longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
+        return timedelta(seconds=longest_s) + DELIVERY_PATIENCE
 
 
 @asynccontextmanager

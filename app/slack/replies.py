@@ -61,9 +61,12 @@ class SlackReplies:
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 ts = await self._place(run, part, maybe_posted=maybe_posted)
-        except (SlackFault, TimeoutError) as exc:
+        except SlackRefusal as exc:
             self._failed(run, "place", exc)
             return None
+        except (SlackFault, TimeoutError) as exc:
+            self._failed(run, "place", exc)
+            raise ConnectionError("slack cannot be reached") from exc
         self._status.processing(run.thread)
         return ts
 
@@ -89,16 +92,19 @@ class SlackReplies:
         known = dict(enumerate(run.part_ts, start=1))
         if run.reply_ts:
             known[0] = run.reply_ts
-        failure = ""
+        failure, may_pass = "", False
         try:
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._finish(run, result, known, resumed=resumed)
         except (SlackFault, TimeoutError) as exc:
             self._failed(run, "finish", exc)
             failure = exc.word if isinstance(exc, SlackFault) else "timeout"
+            may_pass = not isinstance(exc, SlackRefusal)
         self._status.active(run.thread)
         return Delivery(
-            part_ts=tuple(known[number] for number in sorted(known) if number > 0), failure=failure
+            part_ts=tuple(known[number] for number in sorted(known) if number > 0),
+            failure=failure,
+            may_pass=may_pass,
         )
 
     async def announce(self, run: Run, result: RunResult) -> None:

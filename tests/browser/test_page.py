@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -12,10 +11,10 @@ from typing import Any
 
 import pytest
 from fastapi import BackgroundTasks, FastAPI, Request
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, Locator, Page, async_playwright, expect
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.client import LookalikeClient, open_client
+from app.playground.client import LookalikeClient, open_client, until
 from app.playground.hosting import serve
 from app.playground.lookalike import SlackLookalike
 from app.playground.slack_app import create_slack_app
@@ -119,7 +118,7 @@ class Scene:
     lookalike: SlackLookalike
 
     @property
-    def thread(self) -> Any:
+    def thread(self) -> Locator:
         return self.page.locator("#thread")
 
     async def send(self, text: str) -> None:
@@ -233,9 +232,7 @@ async def test_the_native_stop_shows_while_processing(scene: Scene) -> None:
     await scene.send("@Orion wait")
     stop = scene.thread.locator("#session").get_by_role("button", name="Stop")
     await stop.click()
-    async with asyncio.timeout(5):
-        while scene.bot.events[-1]["type"] != "agent_session_stopped":
-            await asyncio.sleep(0.02)
+    await until(lambda: scene.bot.events[-1]["type"] == "agent_session_stopped")
     thread_ts = scene.bot.events[-1]["thread_ts"]
     await scene.web.agents_sessions_setStatus(
         channel_id=GENERAL, thread_ts=thread_ts, status="active"
@@ -245,7 +242,7 @@ async def test_the_native_stop_shows_while_processing(scene: Scene) -> None:
 
 async def test_hostile_text_stays_text(scene: Scene) -> None:
     """Markup, handlers and script addresses in any kind of text run nothing and become no element."""
-    blocks = [
+    blocks: list[dict[str, Any]] = [
         {"type": "markdown", "text": HOSTILE},
         {
             "type": "section",
@@ -316,9 +313,7 @@ async def test_the_composer_completes_and_breaks_lines(scene: Scene) -> None:
     await box.press_sequentially("two")
     await box.press("Enter")
     await expect(box).to_have_value("")
-    async with asyncio.timeout(5):
-        while not scene.bot.events:
-            await asyncio.sleep(0.02)
+    await until(lambda: len(scene.bot.events) > 0)
     assert scene.bot.events[0]["text"] == "<@U0ORION> one\ntwo"
 
 

@@ -14,20 +14,13 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 PLACED_WITHIN_S = 1.0
 
 
-async def test_a_mention_is_answered_in_its_thread(
-    shared: Stage, record_property: Callable[[str, object], None]
-) -> None:
-    """A thinking message stands within a second, and that very message becomes the one answer."""
+async def test_a_mention_is_answered_in_its_thread(shared: Stage) -> None:
+    """A thinking message stands in the thread first, and that very message becomes the one answer."""
     ts = await shared.client.say("@Orion good morning, number 4711")
     answer = await shared.answer(ts)
-    placed_s = float(answer["ts"]) - float(ts)
-    record_property("mention to thinking message [s]", round(placed_s, 3))
-    assert placed_s < PLACED_WITHIN_S
     versions = await shared.client.versions(answer)
     assert "Thinking" in versions[0]["text"]
     assert has_stop_button(versions[0])
-    took = datetime.fromisoformat(versions[-1]["at"]).timestamp() - float(ts)
-    record_property("mention to answer [s]", round(took, 3))
     replies = await shared.client.replies(ts)
     assert [reply["ts"] for reply in replies] == [answer["ts"]]
     assert answer["thread_ts"] == ts
@@ -37,6 +30,23 @@ async def test_a_mention_is_answered_in_its_thread(
     record = await shared.record(ts)
     assert (record.state, record.delivery, record.attempt) == ("succeeded", "sent", 1)
     assert record.usage.model_calls == 1
+
+
+async def test_the_thinking_message_stands_within_a_second(
+    shared: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    """Once the service is warm, by the look-alike's clock, three times of three."""
+    await shared.ask("@Orion warm up")
+    placed, answered = [], []
+    for number in range(3):
+        ts = await shared.client.say(f"@Orion question {number}")
+        answer = await shared.answer(ts)
+        placed.append(round(float(answer["ts"]) - float(ts), 3))
+        last = (await shared.client.versions(answer))[-1]["at"]
+        answered.append(round(datetime.fromisoformat(last).timestamp() - float(ts), 3))
+    record_property("mention to thinking message [s]", placed)
+    record_property("mention to answer [s]", answered)
+    assert max(placed) < PLACED_WITHIN_S
 
 
 async def test_one_message_is_one_run_however_often_it_is_delivered(shared: Stage) -> None:

@@ -116,13 +116,19 @@ class JournalReplies:
     waiting: list[QueuePosition] = field(default_factory=list)
     shown: list[Progress] = field(default_factory=list)
     finished: list[tuple[str, RunResult]] = field(default_factory=list)
+    resumed: list[bool] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     refused: list[ErrorCode] = field(default_factory=list)
     refuses_to_place: bool = False
     delivery_failure: str = ""
+    outages: int = 0
+    """So many further calls of `place` and `finish` do not reach Slack."""
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
         del maybe_posted
+        if self.outages > 0:
+            self.outages -= 1
+            raise ConnectionError("slack cannot be reached")
         if self.refuses_to_place:
             return None
         self.placed.append(run.id)
@@ -138,7 +144,10 @@ class JournalReplies:
         self.shown.append(progress)
 
     async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
-        del resumed
+        if self.outages > 0:
+            self.outages -= 1
+            return Delivery(failure="timeout", may_pass=True)
+        self.resumed.append(resumed)
         self.finished.append((run.id, result))
         return Delivery(failure=self.delivery_failure)
 

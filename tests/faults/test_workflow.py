@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from app.errors import ErrorCode
+from app.runs import workflow
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
@@ -54,7 +55,7 @@ async def ended(core: Core, run_id: RunId) -> Run:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the journal is plain data
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -218,6 +219,24 @@ async def test_slack_refusing_for_good_ends_the_run(tmp_path: Path) -> None:
         run = await ended(core, request.run_id)
         assert run.delivery == "failed(is_archived)"
         assert core.provider.created == 0
+
+
+async def test_an_outage_of_slack_delays_but_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While Slack cannot be reached nothing runs unseen, and a finished answer is told again until it stands."""
+    monkeypatch.setattr(workflow, "SLACK_RETRY_S", 0.1)
+    async with core_of(tmp_path) as core:
+        core.replies.outages = 3
+        request = request_of([{"sleep": 0.5}, {"final": "the answer"}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.placed))
+        assert core.provider.created <= 1
+        core.replies.outages = 2
+        run = await ended(core, request.run_id)
+        assert (run.state, run.answer, run.delivery) == (RunState.SUCCEEDED, "the answer", "sent")
+        assert run.attempt == 1
+        assert core.replies.resumed == [True]
 
 
 async def test_secrets_are_masked_before_they_are_stored_or_shown(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class World:
 
     async def ask(
         self, token: str, *, model: str = MODEL, text: str = "hello", **fields: Any
-    ) -> httpx.Response:  # noqa: ANN401 - JSON
+    ) -> httpx.Response:
         body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
         headers = {"authorization": f"Bearer {token}", "anthropic-version": "2026-10-21"}
         return await self.inside.post(
@@ -205,7 +205,7 @@ def test_the_signing_key_is_made_once_and_closed(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.booleans())
-def test_usage_reading_survives_anything(chunks: list[bytes], is_stream: bool) -> None:  # noqa: FBT001 - a drawn value
+def test_usage_reading_survives_anything(chunks: list[bytes], is_stream: bool) -> None:
     """Bytes that are no Messages answer count nothing and raise nothing."""
     reader = UsageReader(is_stream=is_stream)
     for chunk in chunks:

@@ -13,13 +13,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.client import LookalikeClient, open_client
+from app.playground.client import LookalikeClient, open_client, until
 from app.playground.hosting import serve
 from app.playground.lookalike import SlackLookalike
 from app.playground.slack_app import create_slack_app
 from app.playground.slack_types import LookalikeConfig
-
-WAIT_S = 10.0
 
 
 @dataclass
@@ -46,9 +44,7 @@ class Receiver:
         return [_parsed(headers, body) for headers, body in self.requests]
 
     async def wait(self, count: int) -> list[dict[str, Any]]:
-        async with asyncio.timeout(WAIT_S):
-            while len(self.requests) < count:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.requests) >= count)
         return self.payloads()
 
 

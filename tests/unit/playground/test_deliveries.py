@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import pytest
 from fastapi import Response
@@ -58,7 +58,7 @@ async def test_deliveries_are_signed_as_slack_signs(playground: Playground) -> N
     [("message_first", ["message", "app_mention"]), ("mention_first", ["app_mention", "message"])],
 )
 async def test_a_mention_is_delivered_twice(
-    start: StartPlayground, order: Any, types: list[str]
+    start: StartPlayground, order: Literal["message_first", "mention_first"], types: list[str]
 ) -> None:
     """One mention makes a message and an app_mention event with the same ts and different event ids."""
     playground = await start(replace(QUICK, twin_order=order, twin_gap_s=0.2))

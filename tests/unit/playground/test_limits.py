@@ -14,7 +14,7 @@ def _plain(length: int) -> Block:
     return {"type": "plain_text", "text": "x" * length}
 
 
-def _button(**changes: Any) -> Block:
+def _button(**changes: str | Block) -> Block:
     return {"type": "button", "text": _plain(4), "action_id": "a", "value": "v"} | changes
 
 
@@ -77,8 +77,7 @@ def _is_too_long(blocks: list[Block]) -> bool:
     try:
         limits.check_blocks(blocks)
     except SlackError as refused:
-        assert refused.error == "msg_blocks_too_long"
-        return True
+        return refused.error == "msg_blocks_too_long"
     return False
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground
 
 
-async def _next(lines: Any) -> dict[str, Any]:
+async def _next(lines: AsyncIterator[str]) -> dict[str, Any]:
     async with asyncio.timeout(10):
         async for line in lines:
             if line.startswith("data: "):

@@ -12,14 +12,16 @@ import httpx
 from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
 from slack_bolt.async_app import AsyncAck, AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
-from websockets.asyncio.client import connect
+from websockets.asyncio.client import ClientConnection, connect
 
+from app.playground.client import until
 from app.playground.slack_types import GENERAL, LookalikeConfig
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground, StartPlayground
 
 WAIT_S = 10.0
+DEFAULTS = LookalikeConfig()
 
 
 class Heard:
@@ -28,16 +30,14 @@ class Heard:
         self.actions: list[dict[str, Any]] = []
 
     async def wait(self, events: int = 0, actions: int = 0) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while len(self.events) < events or len(self.actions) < actions:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(self.events) >= events and len(self.actions) >= actions)
 
 
 @asynccontextmanager
 async def _bolt(playground: Playground) -> AsyncIterator[Heard]:
     heard = Heard()
-    web = AsyncWebClient(token="xoxb-playground-bot", base_url=f"{playground.url}/api/")
-    app = AsyncApp(client=web, signing_secret="unused", process_before_response=True)
+    web = AsyncWebClient(token=DEFAULTS.bot_token, base_url=f"{playground.url}/api/")
+    app = AsyncApp(client=web, signing_secret=DEFAULTS.signing_secret, process_before_response=True)
 
     async def on_event(event: dict[str, Any]) -> None:
         heard.events.append(event)
@@ -49,15 +49,13 @@ async def _bolt(playground: Playground) -> AsyncIterator[Heard]:
     app.event("message")(on_event)
     app.event("app_mention")(on_event)
     app.action("go")(on_action)
-    handler = AsyncSocketModeHandler(app, "xapp-playground-app", ping_interval=0.2)
-    await handler.connect_async()
+    handler = AsyncSocketModeHandler(app, DEFAULTS.app_token, ping_interval=0.2)
+    await handler.connect_async()  # type: ignore[no-untyped-call]  # slack_bolt does not annotate it
     try:
-        async with asyncio.timeout(WAIT_S):
-            while playground.lookalike.sockets.count == 0:
-                await asyncio.sleep(0.01)
+        await until(lambda: playground.lookalike.sockets.count > 0)
         yield heard
     finally:
-        await handler.close_async()
+        await handler.close_async()  # type: ignore[no-untyped-call]  # slack_bolt does not annotate it
 
 
 async def test_bolt_receives_events_and_actions_over_its_socket(playground: Playground) -> None:
@@ -81,9 +79,7 @@ async def test_bolt_reconnects_when_told(playground: Playground) -> None:
     """After a refresh the handler opens a new socket and goes on hearing events."""
     async with _bolt(playground) as heard:
         assert await playground.client.disconnect_sockets("refresh_requested") == 1
-        async with asyncio.timeout(WAIT_S):
-            while playground.lookalike.sockets.count == 0:
-                await asyncio.sleep(0.01)
+        await until(lambda: playground.lookalike.sockets.count > 0)
         await playground.client.say("after")
         await heard.wait(events=1)
     assert heard.events[0]["text"] == "after"
@@ -135,11 +131,11 @@ async def test_only_an_app_token_opens_a_socket(playground: Playground) -> None:
 
 
 async def _socket_url(playground: Playground) -> str:
-    opened = await playground.web.apps_connections_open(app_token="xapp-playground-app")
+    opened = await playground.web.apps_connections_open(app_token=DEFAULTS.app_token)
     return str(opened["url"])
 
 
-async def _frame(socket: Any) -> dict[str, Any]:
+async def _frame(socket: ClientConnection) -> dict[str, Any]:
     async with asyncio.timeout(WAIT_S):
         frame: dict[str, Any] = json.loads(await socket.recv())
     return frame

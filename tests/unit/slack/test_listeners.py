@@ -271,7 +271,7 @@ def test_malformed_signatures_are_refused(headers: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("age_s", "is_fresh"), [(0, True), (299, True), (-299, True), (301, False), (-301, False)]
 )
-def test_old_and_future_requests_are_refused(age_s: int, is_fresh: bool) -> None:  # noqa: FBT001 - a parameter
+def test_old_and_future_requests_are_refused(age_s: int, is_fresh: bool) -> None:
     """Five minutes either way, as Slack says."""
     now = 1_800_000_000.0
     body = json.dumps(mention()).encode()

@@ -191,7 +191,7 @@ def test_escaped_text_comes_back(text: str) -> None:
 def test_people_of_other_companies_are_marked(
     envelope_fields: dict[str, Any],
     event: dict[str, Any],
-    is_external: bool,  # noqa: FBT001 - a parameter of the test
+    is_external: bool,
 ) -> None:
     """In a shared channel, an author of another or of an unknown workspace is external."""
     request = from_event(

@@ -1,0 +1,85 @@
+"""Who must wait is told so at once, and gets an answer in turn."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from app.playground.slack_types import YOU
+from app.runs.model import RunState
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import Stage, World, text_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+
+PLACED_WITHIN_S = 1.0
+MANY = 33
+
+
+async def test_waiting_is_shown_at_once_and_order_is_kept(
+    world: World, start_orion: OpenOrion, record_property: Callable[[str, object], None]
+) -> None:
+    """A second message in a busy thread, and a thread beyond the limit of the process, are told within a second."""
+    async with start_orion(world, ORION_MAX_CONCURRENT_RUNS="3") as stage:
+        busy = [await stage.client.say(f"@Orion !slow 8 {number}") for number in range(3)]
+        for ts in busy:
+            await _until_running(stage, ts)
+        second = await stage.client.say("@Orion second", thread_ts=busy[0])
+        third = await stage.client.say("@Orion third", thread_ts=busy[0])
+        fourth = await stage.client.say("@Orion fourth thread")
+        shown = {
+            second: await stage.thinking(second, thread_ts=busy[0]),
+            third: await stage.thinking(third, thread_ts=busy[0]),
+            fourth: await stage.thinking(fourth),
+        }
+        placed = [round(float(message["ts"]) - float(ts), 3) for ts, message in shown.items()]
+        record_property("busy: message to thinking message [s]", placed)
+        first_words = [
+            (await stage.client.versions(message))[0]["text"] for message in shown.values()
+        ]
+        assert first_words == [
+            "Queued behind 1 earlier message in this thread",
+            "Queued behind 2 earlier messages in this thread",
+            "All 3 places are busy; you are number 3",
+        ]
+        assert max(placed) < PLACED_WITHIN_S
+        await stage.answer(fourth)
+        answer = await stage.answer(third, thread_ts=busy[0])
+        assert "Before that you wrote: “second”" in text_of(answer)
+        records = [await stage.record(ts) for ts in (busy[0], second, third)]
+        assert all(record.state is RunState.SUCCEEDED for record in records)
+        for before, after in zip(records, records[1:], strict=False):
+            assert before.ended_at is not None
+            assert after.started_at is not None
+            assert before.ended_at <= after.started_at
+        assert len(await stage.client.replies(busy[0])) == 5
+
+
+async def test_thirty_three_threads_at_once(
+    world: World, start_orion: OpenOrion, record_property: Callable[[str, object], None]
+) -> None:
+    """With default limits all of them see a thinking message, the last one that it waits, and all are answered once."""
+    async with start_orion(world) as stage:
+        await stage.ask("@Orion warm up")
+        asked = [await stage.client.say(f"question {number}", channel=YOU) for number in range(MANY)]
+        answers = {ts: await stage.answer(ts, channel=YOU, timeout_s=150) for ts in asked}
+        placed = sorted(float(answer["ts"]) - float(ts) for ts, answer in answers.items())
+        record_property(
+            f"{MANY} at once: message to thinking message, median and worst [s]",
+            (round(placed[MANY // 2], 3), round(placed[-1], 3)),
+        )
+        for number, (ts, answer) in enumerate(answers.items()):
+            assert f"question {number}”" in text_of(answer)
+            assert len(await stage.client.replies(ts, channel=YOU)) == 1
+        records = [await stage.record(ts, channel=YOU) for ts in asked]
+        slowest = max((r.ended_at - r.created_at).total_seconds() for r in records if r.ended_at)
+        record_property(f"{MANY} at once: worst message to answer [s]", round(slowest, 1))
+
+
+async def _until_running(stage: Stage, ts: str) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            run = await stage.orion.run(stage.run_id(ts))
+            if run is not None and run.state is RunState.RUNNING:
+                return
+            await asyncio.sleep(0.05)
