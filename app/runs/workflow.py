@@ -12,6 +12,7 @@ from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.ending import SLACK_RETRY_S, Ending, failure, recorded_result, trace_waiting
 from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
 from app.runs.model import Run, RunId, RunRequest, RunResult, RunState
@@ -24,7 +25,6 @@ from app.runs.ports import (
     Done,
     ReplySink,
     RunStore,
-    RunTrace,
     ThreadReader,
     Tracer,
 )
@@ -33,10 +33,6 @@ from app.runs.stops import RunStoppedError, StopRequest, StopSignals
 
 REFRESH_INTERVAL_S = 2.0
 """How often the elapsed time is offered to the sink, which decides what is sent."""
-
-SLACK_RETRY_S = 10.0
-DELIVERY_PATIENCE = timedelta(minutes=15)
-"""An outage of Slack may outlast a run by this much without losing its answer."""
 
 _log = get_logger(__name__)
 
@@ -68,6 +64,9 @@ class RunService:
         self._policy = policy
         self._clock = clock
         self._mask = mask
+        self._ending = Ending(
+            store=store, replies=replies, tracer=tracer, policy=policy, clock=clock
+        )
         self._locks: WeakValueDictionary[RunId, asyncio.Lock] = WeakValueDictionary()
 
     # -- place ---------------------------------------------------------------------------------------------------------
@@ -141,7 +140,7 @@ class RunService:
             return Done()
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
-                return await self._deliver(run, _recorded_result(run), resumed=True)
+                return await self._ending.deliver(run, recorded_result(run), resumed=True)
             try:
                 run = await self._ensure_placed(run, maybe_posted=True)
             except ConnectionError:
@@ -151,7 +150,7 @@ class RunService:
                 return Done()
             result = self._result_without_running(run)
             if result is not None:
-                return await self._finish(run, result)
+                return await self._ending.finish(run, result)
             return await self._run(run)
 
     def _has_waited_too_long(self, run: Run) -> bool:
@@ -162,13 +161,13 @@ class RunService:
         """How the run ends if it must not start any more."""
         if run.reply_ts is None:
             # Nobody would see the answer.
-            return _failure(ErrorCode.INTERNAL)
+            return failure(ErrorCode.INTERNAL)
         if run.stop_requested_by is not None:
             return RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
         if run.attempt >= MAX_ATTEMPTS:
-            return _failure(ErrorCode.INTERRUPTED)
+            return failure(ErrorCode.INTERRUPTED)
         if self._has_waited_too_long(run):
-            return _failure(ErrorCode.QUEUE_FULL)
+            return failure(ErrorCode.QUEUE_FULL)
         return None
 
     async def _run(self, run: Run) -> Advance:
@@ -187,7 +186,7 @@ class RunService:
         )
         _log.info("run.resumed" if is_resumed else "run.started", attempt=run.attempt)
         with self._tracer.trace(run) as trace, self._signals.watch(run.id) as stop:
-            self._trace_waiting(run, trace)
+            trace_waiting(run, trace, now=self._clock.now())
             # A stop recorded between the read above and the watch would else be seen by the poll only.
             for user in (await self._store.stop_requested([run.id])).values():
                 stop.set(user)
@@ -205,7 +204,7 @@ class RunService:
                 )
                 async with _refreshing(attempt, self._clock):
                     result = await self._attempt(attempt, stop)
-            return await self._finish(run, result, trace=trace, attempt=attempt)
+            return await self._ending.finish(run, result, trace=trace, attempt=attempt)
 
     async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
         """The attempt's result: whatever goes wrong is part of it."""
@@ -246,83 +245,18 @@ class RunService:
             request, records=await self._store.of_thread(run.thread), thread=thread
         )
 
-    def _trace_waiting(self, run: Run, trace: RunTrace) -> None:
-        if run.attempt > 1:
-            return
-        if run.placed_at is not None:
-            trace.past_step("place-message", started_at=run.created_at, ended_at=run.placed_at)
-        trace.past_step(
-            "queue-wait", started_at=run.created_at, ended_at=run.started_at or self._clock.now()
-        )
-
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def end(self, run: Run, code: ErrorCode) -> None:
         """End a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round."""
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
-                await self._deliver(run, _recorded_result(run), resumed=True)
+                await self._ending.deliver(run, recorded_result(run), resumed=True)
                 return
             with suppress(ConnectionError):
                 run = await self._ensure_placed(run, maybe_posted=True)
             if not run.state.is_final:
-                await self._finish(run, _failure(code))
-
-    async def _finish(
-        self,
-        run: Run,
-        result: RunResult,
-        *,
-        trace: RunTrace | None = None,
-        attempt: Attempt | None = None,
-    ) -> Advance:
-        """Record the outcome, then tell the thread: a crash in between repeats only the telling."""
-        run = await self._store.update(
-            run.id,
-            state=RunState.ANSWERING,
-            outcome=result.outcome,
-            answer=result.answer,
-            error_code=result.error_code,
-        )
-        if attempt is not None:
-            run = await self._store.update(
-                run.id, usage=attempt.usage, sandbox_id=attempt.sandbox_id
-            )
-        return await self._deliver(run, result, resumed=False, trace=trace)
-
-    async def _deliver(
-        self, run: Run, result: RunResult, *, resumed: bool, trace: RunTrace | None = None
-    ) -> Advance:
-        if trace is None:
-            with self._tracer.trace(run) as own_trace:
-                if not resumed:
-                    self._trace_waiting(run, own_trace)
-                return await self._deliver(run, result, resumed=resumed, trace=own_trace)
-        with trace.step("slack-update") as step:
-            delivery = await self._replies.finish(run, result, resumed=resumed)
-            if delivery.failure:
-                step.fail("delivery_failed", delivery.failure)
-            step.set(parts=1 + len(delivery.part_ts))
-        if delivery.may_pass and self._clock.now() - run.created_at < self._delivery_window():
-            return AgainIn(seconds=SLACK_RETRY_S)
-        run = await self._store.update(
-            run.id,
-            state=result.outcome,
-            delivery=delivery.text,
-            part_ts=delivery.part_ts,
-            ended_at=self._clock.now(),
-        )
-        trace.finish(result, usage=run.usage, delivery=delivery.text)
-        threshold_s = self._policy.announce_after_s
-        if threshold_s and result.duration_s > threshold_s and not delivery.failure:
-            await self._replies.announce(run, result)
-        _log_end(run, result)
-        return Done()
-
-    def _delivery_window(self) -> timedelta:
-        """How long after its acceptance a run may still be told; then the record says that it was not."""
-        longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
-        return timedelta(seconds=longest_s) + DELIVERY_PATIENCE
+                await self._ending.finish(run, failure(code))
 
 
 @asynccontextmanager
@@ -338,31 +272,3 @@ async def _refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
         ticking = group.create_task(refresh())
         yield
         ticking.cancel()
-
-
-def _failure(code: ErrorCode) -> RunResult:
-    return RunResult(outcome=RunState.FAILED, error_code=code)
-
-
-def _recorded_result(run: Run) -> RunResult:
-    end = run.ended_at or run.started_at or run.created_at
-    return RunResult(
-        outcome=run.outcome or RunState.FAILED,
-        answer=run.answer,
-        error_code=run.error_code,
-        stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
-        duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
-    )
-
-
-def _log_end(run: Run, result: RunResult) -> None:
-    events = {RunState.SUCCEEDED: "run.finished", RunState.STOPPED: "run.stopped"}
-    log = _log.warning if result.outcome is RunState.FAILED else _log.info
-    log(
-        events.get(result.outcome, "run.failed"),
-        code=result.error_code or "",
-        duration_s=round(result.duration_s, 3),
-        attempt=run.attempt,
-        delivery=run.delivery,
-        trace_id=run.trace_id,
-    )

@@ -102,5 +102,3 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         for name, value in report.user_properties:
             terminalreporter.write_line(f"{name}: {value}")
-
-

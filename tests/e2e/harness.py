@@ -74,9 +74,7 @@ async def open_world(
         open_client(url) as client,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http,
     ):
-        yield World(
-            url=url, config=config, client=client, http=http, lookalike=app.state.lookalike
-        )
+        yield World(url=url, config=config, client=client, http=http, lookalike=app.state.lookalike)
 
 
 class OrionProcess:
@@ -280,7 +278,7 @@ class Stage:
                     return run
                 await asyncio.sleep(POLL_S)
 
-    async def ask(self, text: str, **place: Any) -> str:  # noqa: ANN401 - of `say`
+    async def ask(self, text: str, **place: Any) -> str:
         """What the answer says to a person's message."""
         ts = await self.client.say(text, **place)
         at = {name: place[name] for name in ("channel", "thread_ts") if name in place}
@@ -353,9 +351,7 @@ def put_environments(prepared: Path, state_dir: Path) -> None:
 def scrubbed_environment() -> dict[str, str]:
     """The host's environment without anything that configures Orion, and with this checkout's code."""
     kept = {
-        name: value
-        for name, value in host_environment().items()
-        if not name.startswith(SCRUBBED)
+        name: value for name, value in host_environment().items() if not name.startswith(SCRUBBED)
     }
     return kept | {"PYTHONPATH": str(REPOSITORY)}
 

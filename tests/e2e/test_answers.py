@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import datetime
+from itertools import pairwise
 
 import pytest
 
@@ -60,7 +61,9 @@ async def test_one_message_is_one_run_however_often_it_is_delivered(shared: Stag
             await shared.client.redeliver(entry["event_id"], with_header=with_header)
     async with asyncio.timeout(10):
         while True:
-            again = [entry for entry in await shared.client.deliveries() if entry["message_ts"] == ts]
+            again = [
+                entry for entry in await shared.client.deliveries() if entry["message_ts"] == ts
+            ]
             if len(again) == 6:
                 break
             await asyncio.sleep(0.05)
@@ -151,7 +154,7 @@ async def test_each_update_says_something_new(shared: Stage) -> None:
     assert all(f"step-{number}" in text_of(answer) for number in range(3))
     versions = (await shared.client.versions(answer))[:-1]
     facts = [_without_elapsed_time(text_of(version)) for version in versions]
-    assert all(before != after for before, after in zip(facts, facts[1:], strict=False)), facts
+    assert all(before != after for before, after in pairwise(facts)), facts
     for number in range(3):
         assert any(f"echo step-{number}" in fact for fact in facts), facts
 

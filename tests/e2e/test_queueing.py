@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -48,7 +49,7 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         assert "Before that you wrote: “second”" in text_of(answer)
         records = [await stage.record(ts) for ts in (busy[0], second, third)]
         assert all(record.state is RunState.SUCCEEDED for record in records)
-        for before, after in zip(records, records[1:], strict=False):
+        for before, after in pairwise(records):
             assert before.ended_at is not None
             assert after.started_at is not None
             assert before.ended_at <= after.started_at
@@ -61,7 +62,9 @@ async def test_thirty_three_threads_at_once(
     """With default limits all of them see a thinking message, the last one that it waits, and all are answered once."""
     async with start_orion(world) as stage:
         await stage.ask("@Orion warm up")
-        asked = [await stage.client.say(f"question {number}", channel=YOU) for number in range(MANY)]
+        asked = [
+            await stage.client.say(f"question {number}", channel=YOU) for number in range(MANY)
+        ]
         answers = {ts: await stage.answer(ts, channel=YOU, timeout_s=150) for ts in asked}
         placed = sorted(float(answer["ts"]) - float(ts) for ts, answer in answers.items())
         record_property(

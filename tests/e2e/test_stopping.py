@@ -82,9 +82,7 @@ async def test_stop_takes_a_waiting_question_out_of_its_queue(shared: Stage) -> 
     assert (await shared.record(ts)).state == "succeeded"
 
 
-async def _stop(
-    stage: Stage, message: JsonObject, stop: Stop
-) -> float:
+async def _stop(stage: Stage, message: JsonObject, stop: Stop) -> float:
     """Seconds until no process of a sandbox is left."""
     started = time.monotonic()
     await stop(stage, message)

@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 
 from app.errors import ErrorCode
-from app.runs import workflow
+from app.runs import ending, workflow
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
@@ -226,6 +226,7 @@ async def test_an_outage_of_slack_delays_but_loses_nothing(
 ) -> None:
     """While Slack cannot be reached nothing runs unseen, and a finished answer is told again until it stands."""
     monkeypatch.setattr(workflow, "SLACK_RETRY_S", 0.1)
+    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
     async with core_of(tmp_path) as core:
         core.replies.outages = 3
         request = request_of([{"sleep": 0.5}, {"final": "the answer"}])

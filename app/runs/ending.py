@@ -1,0 +1,131 @@
+"""How a run ends: the outcome is recorded first, then the thread is told, then the record is closed."""
+
+from datetime import datetime, timedelta
+
+from app.errors import ErrorCode
+from app.log import get_logger
+from app.runs.attempt import Attempt
+from app.runs.model import Run, RunResult, RunState
+from app.runs.policy import MAX_ATTEMPTS, RunPolicy
+from app.runs.ports import Advance, AgainIn, Clock, Done, ReplySink, RunStore, RunTrace, Tracer
+
+SLACK_RETRY_S = 10.0
+DELIVERY_PATIENCE = timedelta(minutes=15)
+"""An outage of Slack may outlast a run by this much without losing its answer."""
+
+_log = get_logger(__name__)
+
+
+class Ending:
+    """Ends runs; a crash at any line repeats only the telling."""
+
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        replies: ReplySink,
+        tracer: Tracer,
+        policy: RunPolicy,
+        clock: Clock,
+    ) -> None:
+        self._store = store
+        self._replies = replies
+        self._tracer = tracer
+        self._policy = policy
+        self._clock = clock
+
+    async def finish(
+        self,
+        run: Run,
+        result: RunResult,
+        *,
+        trace: RunTrace | None = None,
+        attempt: Attempt | None = None,
+    ) -> Advance:
+        """Record the outcome and tell the thread; `trace` is the running attempt's, if there was one."""
+        run = await self._store.update(
+            run.id,
+            state=RunState.ANSWERING,
+            outcome=result.outcome,
+            answer=result.answer,
+            error_code=result.error_code,
+        )
+        if attempt is not None:
+            run = await self._store.update(
+                run.id, usage=attempt.usage, sandbox_id=attempt.sandbox_id
+            )
+        return await self.deliver(run, result, resumed=False, trace=trace)
+
+    async def deliver(
+        self, run: Run, result: RunResult, *, resumed: bool, trace: RunTrace | None = None
+    ) -> Advance:
+        """Tell the thread a recorded outcome; `resumed` when an earlier process may have begun to."""
+        if trace is None:
+            with self._tracer.trace(run) as own_trace:
+                if not resumed:
+                    trace_waiting(run, own_trace, now=self._clock.now())
+                return await self.deliver(run, result, resumed=resumed, trace=own_trace)
+        with trace.step("slack-update") as step:
+            delivery = await self._replies.finish(run, result, resumed=resumed)
+            if delivery.failure:
+                step.fail("delivery_failed", delivery.failure)
+            step.set(parts=1 + len(delivery.part_ts))
+        if delivery.may_pass and self._clock.now() - run.created_at < self._delivery_window():
+            return AgainIn(seconds=SLACK_RETRY_S)
+        run = await self._store.update(
+            run.id,
+            state=result.outcome,
+            delivery=delivery.text,
+            part_ts=delivery.part_ts,
+            ended_at=self._clock.now(),
+        )
+        trace.finish(result, usage=run.usage, delivery=delivery.text)
+        threshold_s = self._policy.announce_after_s
+        if threshold_s and result.duration_s > threshold_s and not delivery.failure:
+            await self._replies.announce(run, result)
+        _log_end(run, result)
+        return Done()
+
+    def _delivery_window(self) -> timedelta:
+        """How long after its acceptance a run may still be told; then the record says that it was not."""
+        longest_s = self._policy.queue_timeout_s + MAX_ATTEMPTS * self._policy.run_timeout_s
+        return timedelta(seconds=longest_s) + DELIVERY_PATIENCE
+
+
+def trace_waiting(run: Run, trace: RunTrace, *, now: datetime) -> None:
+    """What came before the first attempt, as steps that are over."""
+    if run.attempt > 1:
+        return
+    if run.placed_at is not None:
+        trace.past_step("place-message", started_at=run.created_at, ended_at=run.placed_at)
+    trace.past_step("queue-wait", started_at=run.created_at, ended_at=run.started_at or now)
+
+
+def failure(code: ErrorCode) -> RunResult:
+    """The result of a run that failed without an agent's word."""
+    return RunResult(outcome=RunState.FAILED, error_code=code)
+
+
+def recorded_result(run: Run) -> RunResult:
+    """The result as its record has it."""
+    end = run.ended_at or run.started_at or run.created_at
+    return RunResult(
+        outcome=run.outcome or RunState.FAILED,
+        answer=run.answer,
+        error_code=run.error_code,
+        stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
+        duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
+    )
+
+
+def _log_end(run: Run, result: RunResult) -> None:
+    events = {RunState.SUCCEEDED: "run.finished", RunState.STOPPED: "run.stopped"}
+    log = _log.warning if result.outcome is RunState.FAILED else _log.info
+    log(
+        events.get(result.outcome, "run.failed"),
+        code=result.error_code or "",
+        duration_s=round(result.duration_s, 3),
+        attempt=run.attempt,
+        delivery=run.delivery,
+        trace_id=run.trace_id,
+    )

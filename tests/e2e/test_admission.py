@@ -1,0 +1,57 @@
+"""Who may not ask is told so alone; nobody else sees anything, and no sandbox is made."""
+
+import pytest
+
+from app.playground.slack_types import COLLEAGUE, EXTERNAL, YOU, JsonObject
+from app.runs.model import RunState
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import Stage, World
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
+
+
+async def test_lists_outsiders_and_the_hourly_limit(world: World, start_orion: OpenOrion) -> None:
+    """Each refusal is an ephemeral message to the asker that names the reason."""
+    async with start_orion(
+        world,
+        ORION_ALLOWED_USERS=f"{YOU},{EXTERNAL}",
+        ORION_ALLOWED_CHANNELS="C0GENERAL, C0PARTNERS",
+        ORION_RUNS_PER_USER_HOUR="2",
+    ) as stage:
+        await _assert_refused(stage, "not switched on in this channel", channel="random")
+        await _assert_refused(stage, "not on the list", user=COLLEAGUE)
+        await _assert_refused(stage, "other organisations", user=EXTERNAL, channel="partners")
+        await _assert_refused(stage, "other organisations", user=EXTERNAL, channel=EXTERNAL)
+        for number in range(2):
+            assert f"allowed {number}" in await stage.ask(f"@Orion allowed {number}")
+        await _assert_refused(stage, "used your 2 runs")
+        assert len(stage.orion.log_lines("sandbox.created")) == 2
+
+
+async def test_a_person_who_may_not_ask_may_not_stop(world: World, start_orion: OpenOrion) -> None:
+    """The word, the button and Slack's Stop of somebody off the list change nothing."""
+    async with start_orion(world, ORION_ALLOWED_USERS=YOU) as stage:
+        ts = await stage.client.say("@Orion !slow 4")
+        message = await stage.thinking(ts)
+        await stage.client.say("stop", thread_ts=ts, user=COLLEAGUE)
+        await stage.client.press(message, "orion_stop", user=COLLEAGUE)
+        await stage.client.stop(ts, user=COLLEAGUE)
+        await stage.answer(ts)
+        assert (await stage.record(ts)).state is RunState.SUCCEEDED
+
+
+async def _assert_refused(
+    stage: Stage, reason: str, *, user: str = YOU, channel: str = "general"
+) -> None:
+    ts = await stage.client.say("@Orion may I?", user=user, channel=channel)
+    record = await stage.ended(ts, channel=channel)
+    assert record.state is RunState.FAILED
+    found: list[JsonObject] = []
+    for message in await stage.client.messages(channel=channel):
+        if message["is_bot"] and message["ts"] > ts:
+            found.append(message)
+    assert [message["ephemeral_to"] for message in found] == [user], found
+    assert reason in found[0]["text"]
+    assert await stage.client.replies(ts, channel=channel) == []
+    assert record.sandbox_id is None
+    assert record.attempt == 0

@@ -1,0 +1,109 @@
+"""A sick Slack: what can still be told is told once; what cannot is recorded, and nothing tries for ever."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from app.runs.model import RunState
+from tests.e2e.harness import Stage, text_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
+
+SLOW_WORDS = "offline model and I write"
+QUIET_S = 6.0
+
+
+@pytest.fixture
+async def stage(shared: Stage) -> AsyncIterator[Stage]:
+    """The shared Orion, with a Slack that is well again afterwards."""
+    yield shared
+    await shared.client.switches(outage=False, token_revoked=False, clear_faults=True)
+    await shared.client.channel("random", archived=False)
+
+
+async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
+    """429 on posting and on updating: the thread still ends in one message, the answer."""
+    await stage.client.faults("chat.postMessage", status=429, retry_after=1, times=2)
+    await stage.client.faults("chat.update", status=429, retry_after=1, times=3)
+    ts = await stage.client.say("@Orion patience")
+    answer = await stage.answer(ts)
+    assert "patience" in text_of(answer)
+    assert len(await stage.client.replies(ts)) == 1
+
+
+async def test_server_errors_are_tried_again(stage: Stage) -> None:
+    """500 on posting and on updating."""
+    await stage.client.faults("chat.postMessage", status=500, times=2)
+    await stage.client.faults("chat.update", status=500, times=2)
+    ts = await stage.client.say("@Orion again")
+    assert "again" in text_of(await stage.answer(ts))
+    assert len(await stage.client.replies(ts)) == 1
+
+
+async def test_a_post_whose_answer_was_lost_is_not_posted_again(stage: Stage) -> None:
+    """The connection is cut after Slack took the message: it is found by its metadata instead."""
+    await stage.client.faults("chat.postMessage", drop_after_accept=True)
+    before = len(await stage.client.calls("chat.postMessage"))
+    ts = await stage.client.say("@Orion cut off")
+    assert "cut off" in text_of(await stage.answer(ts))
+    assert len(await stage.client.replies(ts)) == 1
+    assert len(await stage.client.calls("chat.postMessage")) == before + 1
+
+
+async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
+    """The connection is cut before Slack took the message."""
+    await stage.client.faults("chat.postMessage", drop_before_accept=True)
+    ts = await stage.client.say("@Orion lost on the way")
+    assert "lost on the way" in text_of(await stage.answer(ts))
+    assert len(await stage.client.replies(ts)) == 1
+
+
+async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
+    """Five seconds without Slack, in which the run ends: the answer arrives afterwards."""
+    ts = await stage.client.say("@Orion !slow 2")
+    await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
+    await stage.client.switches(outage=True)
+    await asyncio.sleep(5)
+    assert not (await stage.record(ts)).state.is_final
+    await stage.client.switches(outage=False)
+    assert "to press Stop" in text_of(await stage.answer(ts))
+    assert (await stage.record(ts)).delivery == "sent"
+
+
+async def test_a_revoked_token_ends_the_run_without_an_answer(stage: Stage) -> None:
+    """The run ends, its record says why nobody was told, and nothing retries for ever."""
+    ts = await stage.client.say("@Orion !slow 4")
+    await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
+    await stage.client.switches(token_revoked=True)
+    record = await stage.ended(ts)
+    assert record.state is RunState.SUCCEEDED
+    assert record.delivery.startswith("failed(")
+    assert record.delivery in {"failed(token_revoked)", "failed(invalid_auth)"}
+    await _assert_quiet(stage)
+
+
+async def test_an_archived_channel_ends_the_run_without_an_answer(stage: Stage) -> None:
+    """As above; and a question that was waiting there ends too."""
+    ts = await stage.client.say("@Orion !slow 5", channel="random")
+    await stage.client.wait_for_reply(
+        ts, lambda reply: SLOW_WORDS in text_of(reply), channel="random"
+    )
+    second = await stage.client.say("@Orion next", channel="random", thread_ts=ts)
+    await stage.thinking(second, channel="random", thread_ts=ts)
+    await stage.client.channel("random", archived=True)
+    for asked in (ts, second):
+        record = await stage.ended(asked, channel="random")
+        assert record.delivery == "failed(is_archived)"
+    await _assert_quiet(stage)
+
+
+async def _assert_quiet(stage: Stage) -> None:
+    """No more calls about messages; the status call and the health check are not ours to count."""
+
+    async def calls() -> int:
+        return len([call for call in await stage.client.calls() if "chat." in call["method"]])
+
+    before = await calls()
+    await asyncio.sleep(QUIET_S)
+    assert await calls() == before
