@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.playground import api_chat, api_conversations, api_files, api_sessions
 from app.playground.faults import Fault, Faults
-from app.playground.hosting import ABORT_EXTENSION
+from app.web.hosting import ABORT_EXTENSION
 from app.playground.rates import RateLimiter
 from app.playground.slack_call import Args, Call
 from app.playground.slack_state import Workspace
@@ -168,7 +168,7 @@ def cut(request: Request) -> Response:
     abort: Callable[[], None] | None = request.scope.get("extensions", {}).get(ABORT_EXTENSION)
     if abort is None:
         raise RuntimeError(
-            "this server cannot cut connections: serve the app with app.playground.hosting"
+            "this server cannot cut connections: serve the app with app.web.hosting"
         )
     abort()
     return Response(status_code=204)  # nobody is there to read it

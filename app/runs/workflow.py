@@ -97,7 +97,7 @@ class RunService:
             runs_last_hour=await self._store.count_since(
                 team=run.request.team, user=run.request.user, since=since
             ),
-            unfinished=len(await self._store.unfinished()),
+            unfinished=await self._store.count_unfinished(),
         )
         if refusal is None:
             return False

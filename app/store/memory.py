@@ -45,6 +45,9 @@ class MemoryRunStore:
             key=lambda run: run.created_at,
         )
 
+    async def count_unfinished(self) -> int:
+        return len(await self.unfinished())
+
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         runs = (run for run in self._runs.values() if run.thread == thread)
         return sorted(runs, key=lambda run: run.request.message_ts)

@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -26,7 +26,7 @@ from app.runs.model import (
     Usage,
 )
 from app.runs.ports import RunChanges
-from app.store.queries import REFUSAL_CODES, position_among
+from app.store.queries import REFUSAL_CODES, STARTED_STATES, WAITING_STATES, position_of
 
 T = TypeVar("T")
 
@@ -86,7 +86,8 @@ _runs = sa.Table(
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
     sa.Index("ix_orion_runs_state", "state"),
 )
-_UNFINISHED = _runs.c.state.not_in([state.value for state in FINAL_STATES])
+_UNFINISHED = _runs.c.state.in_([state.value for state in RunState if state not in FINAL_STATES])
+"""Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
 
 
 def sqlite_connect(path: Path, *, busy_timeout_s: float = CALL_TIMEOUT_S / 2) -> sqlite3.Connection:
@@ -180,13 +181,31 @@ class SqlRunStore:
     async def unfinished(self) -> Sequence[Run]:
         return await self._select(sa.select(_runs).where(_UNFINISHED).order_by(_runs.c.created_at))
 
+    async def count_unfinished(self) -> int:
+        query = sa.select(sa.func.count()).select_from(_runs).where(_UNFINISHED)
+        return await self._call(lambda connection: int(connection.execute(query).scalar_one()))
+
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         return await self._select(
             sa.select(_runs).where(_runs.c.thread_key == thread.key).order_by(_runs.c.message_ts)
         )
 
     async def position(self, run: Run, *, capacity: int) -> QueuePosition:
-        return position_among(run, await self.unfinished(), capacity=capacity)
+        # Counted by the database: under load, reading all waiting runs for each new one took half of the process's time.
+        in_thread = (_runs.c.thread_key == run.thread.key) & (
+            _runs.c.message_ts < run.request.message_ts
+        )
+        elsewhere = _in(STARTED_STATES) | (
+            _in(WAITING_STATES) & (_runs.c.created_at < run.created_at)
+        )
+        query = sa.select(
+            sa.func.count().filter(in_thread).label("in_thread"),
+            sa.func.count().filter(elsewhere).label("elsewhere"),
+        ).where(_UNFINISHED, _runs.c.id != run.id)
+        row = await self._call(lambda connection: connection.execute(query).one())
+        return position_of(
+            ahead_in_thread=row.in_thread, ahead_elsewhere=row.elsewhere, capacity=capacity
+        )
 
     async def count_since(self, *, team: str, user: str, since: datetime) -> int:
         query = (
@@ -229,6 +248,10 @@ class SqlRunStore:
 
         async with asyncio.timeout(CALL_TIMEOUT_S):
             return await asyncio.get_running_loop().run_in_executor(self._executor, in_transaction)
+
+
+def _in(states: Collection[RunState]) -> sa.ColumnElement[bool]:
+    return _runs.c.state.in_([state.value for state in states])
 
 
 def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 
-from app.playground.hosting import serve
+from app.web.hosting import serve
 
 
 def _app(events: list[str]) -> FastAPI:

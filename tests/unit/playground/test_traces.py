@@ -15,7 +15,7 @@ from langfuse import Langfuse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 import app.playground.traces as traces_module
-from app.playground.hosting import serve
+from app.web.hosting import serve
 from app.playground.trace_store import TraceStore
 from app.playground.traces import create_trace_app, create_trace_router
 

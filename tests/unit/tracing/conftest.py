@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.playground.hosting import serve
+from app.web.hosting import serve
 from app.playground.trace_store import TraceStore
 from app.playground.traces import create_trace_app
 from app.redaction import Masker

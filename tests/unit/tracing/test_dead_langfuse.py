@@ -14,7 +14,7 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import override
 
 from app.log import _ExportFailures
-from app.playground.hosting import serve
+from app.web.hosting import serve
 from app.playground.traces import create_trace_app
 from app.redaction import Masker
 from app.runs.model import Run, RunResult, RunState, Usage
