@@ -16,11 +16,22 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36
 """Source: Linux, include/uapi/linux/prctl.h."""
 _POLL_S = 0.02
+_NICENESS = 15
+"""A thirtieth of the share of a busy processor that others have."""
 
 
 def become_subreaper() -> None:
     """Make orphaned descendants children of this process, so that none leaves its tree by a double fork."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def give_way(session: int) -> None:
+    """Lower the priority of a session that was just started, so that busy agents do not silence the service.
+
+    `nice` alone does nothing between sessions where the kernel groups processes by session. Source: sched(7), autogroup.
+    """
+    with contextlib.suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
 def descendants(root: int) -> set[int]:

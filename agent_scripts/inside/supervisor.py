@@ -167,6 +167,7 @@ class Supervision:
             self._recorder.write("exit", code=code, reason="exited", survivors=0)
             return False
         self._pid = process.pid
+        process_tree.give_way(process.pid)
         process.returncode = (
             0  # `_reap` is the only one that waits; Popen must not warn or wait at the end
         )

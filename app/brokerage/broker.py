@@ -10,6 +10,9 @@ from pathlib import Path
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
+from typing_extensions import override
 
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.brokerage.usage import UsageReader
@@ -21,6 +24,8 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
+CLIENT_GONE = 499
+"""Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 FORWARDED_REQUEST_HEADERS = ("content-type", "accept", "anthropic-version", "anthropic-beta")
 FORWARDED_RESPONSE_PREFIXES = (
     "content-type",
@@ -99,7 +104,10 @@ class MessagesBroker:
             return self._refuse(401, "authentication_error", str(exc))
         if grant.run_id not in self._listeners:
             return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
-        body = await _read_body(request)
+        try:
+            body = await _read_body(request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
         if body is None:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
             return self._refuse(413, "request_too_large", message, run_id=grant.run_id)
@@ -152,7 +160,7 @@ class MessagesBroker:
             for name, value in answer.headers.items()
             if name.lower().startswith(FORWARDED_RESPONSE_PREFIXES)
         }
-        return StreamingResponse(
+        return _PassedThrough(
             self._pass_through(run_id, answer, call), status_code=answer.status_code, headers=passed
         )
 
@@ -167,9 +175,8 @@ class MessagesBroker:
                     call.first_token_at = self._clock.now()
                 yield chunk
         except httpx.HTTPError as exc:
-            # The status line is sent, so the agent must see a cut stream, as it would without us.
             error = type(exc).__name__
-            raise
+            raise _StreamCutError from exc
         finally:
             await answer.aclose()
             self._report(run_id, call, error=error)
@@ -196,6 +203,22 @@ class MessagesBroker:
         return JSONResponse(
             {"type": "error", "error": {"type": kind, "message": message}}, status_code=status
         )
+
+
+class _StreamCutError(Exception):
+    """The model's answer broke off after its status line had been passed on."""
+
+
+class _PassedThrough(StreamingResponse):
+    """Breaks off where the model's answer did: the agent must see a cut stream, as it would without us."""
+
+    @override
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except _StreamCutError:
+            # Uvicorn closes the connection of a response without an end, and says so in one line.
+            _log.warning("broker.stream_cut", path=scope["path"])
 
 
 def create_broker_app(broker: MessagesBroker) -> FastAPI:

@@ -1,12 +1,10 @@
-"""Dispatches durably with DBOS; the only module that imports it.
+"""Dispatches durably with DBOS, which nothing outside this room imports.
 
 Shallow use on purpose: two workflows without recorded steps, all state in the run record, so that a workflow may simply be
 run again after a crash. DBOS gives the durable enqueue, deduplication by workflow id, order per thread, and recovery at start.
 """
 
 import asyncio
-import json
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,9 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from dbos import DBOS, DBOSConfig, EnqueueOptions, Serializer
-from typing_extensions import override
+from dbos import DBOS, DBOSConfig, EnqueueOptions
 
+from app.dispatch.acceptance import (
+    PLACE_QUEUE,
+    PLACE_WORKFLOW,
+    SUBMIT_TIMEOUT_S,
+    Acceptor,
+    JsonSerializer,
+    WalConnection,
+)
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -27,14 +32,13 @@ Its default, a hash of the workflows' source, would strand them at every edit.
 """
 EXECUTOR_ID = "orion"
 """Constant: on SQLite one process owns the database, and at start it recovers what its predecessor left."""
-PLACE_QUEUE, RUN_QUEUE = "orion-place", "orion-run"
-PLACE_CONCURRENCY = 64
+RUN_QUEUE = "orion-run"
+PLACE_CONCURRENCY = 16
+"""More would only queue for the one connection (64 doubled the wait of an acknowledgement, measured)."""
 POLL_INTERVAL_S = 0.1
 """DBOS polls its queues; 0.1 s costs 5 % of a core when idle and starts a run after 81 ms median (measured)."""
-SUBMIT_TIMEOUT_S = 2.0
-"""DBOS waits for a lost database without limit, but Slack's acknowledgement is due after 3 s."""
 MAX_RECOVERIES = 3
-EXECUTOR_THREADS = 32
+EXECUTOR_THREADS = 16
 CLEANUP_TIMEOUT_S = 20.0
 """For the cancelled runs to destroy their sandboxes."""
 LOST_WINDOW = timedelta(days=2)
@@ -46,7 +50,7 @@ _handlers: RunHandlers | None = None
 _executing: set[asyncio.Task[Any]] = set()
 
 
-@DBOS.workflow(name="orion.place", max_recovery_attempts=MAX_RECOVERIES)
+@DBOS.workflow(name=PLACE_WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
 async def _place(request: dict[str, Any]) -> None:
     with _tracked():
         await _service().place(RunRequest.model_validate(request))
@@ -77,50 +81,13 @@ def _service() -> RunHandlers:
     return _handlers
 
 
-class JsonSerializer(Serializer):
-    """Instead of pickle, with which whoever can write the database could run code.
-
-    Errors become text: an error that cannot be encoded would fail its workflow a second time.
-    """
-
-    @override
-    def serialize(self, data: Any) -> str:
-        return json.dumps(data, default=_encode)
-
-    @override
-    def deserialize(self, serialized_data: str) -> Any:
-        data = json.loads(serialized_data)
-        if isinstance(data, dict) and set(data) == {"__error__"}:
-            return RuntimeError(data["__error__"])
-        return data
-
-    @override
-    def name(self) -> str:
-        return "orion_json"
-
-
-def _encode(value: object) -> object:
-    if isinstance(value, BaseException):
-        return {"__error__": f"{type(value).__name__}: {value}"}
-    raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-class _WalConnection(sqlite3.Connection):
-    """SQLite's default journal is two to three times slower; full sync keeps what was acknowledged through a power loss."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
-        super().__init__(*args, **kwargs)
-        self.execute("PRAGMA journal_mode=WAL")
-        self.execute("PRAGMA synchronous=FULL")
-
-
 class DurableDispatcher:
     """DBOS on a SQLite file. One per process; the caller holds the state directory's lock before `start`."""
 
     def __init__(self, path: Path, *, capacity: int) -> None:
         self._path = path
         self._capacity = capacity
-        self._is_started = False
+        self._acceptor: Acceptor | None = None
 
     async def start(self, handlers: RunHandlers) -> None:
         global _handlers  # noqa: PLW0603 - see its docstring
@@ -134,14 +101,14 @@ class DurableDispatcher:
             "serializer": JsonSerializer(),
             # More connections would only fight for SQLite's one write lock, asleep in its busy handler.
             "sys_db_pool_size": 1,
-            "db_engine_kwargs": {"connect_args": {"factory": _WalConnection}},
+            "db_engine_kwargs": {"connect_args": {"factory": WalConnection}},
             "max_executor_threads": EXECUTOR_THREADS,
             "log_level": "WARNING",
             "enable_otlp": False,
         }
         DBOS(config=config)
         DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
-        self._is_started = True
+        self._acceptor = Acceptor(self._path)
         await DBOS.register_queue_async(
             PLACE_QUEUE, worker_concurrency=PLACE_CONCURRENCY, polling_interval_sec=POLL_INTERVAL_S
         )
@@ -155,8 +122,9 @@ class DurableDispatcher:
 
     async def stop(self, *, grace_s: float) -> None:
         global _handlers  # noqa: PLW0603 - see its docstring
-        if self._is_started:
-            self._is_started = False
+        if self._acceptor is not None:
+            acceptor, self._acceptor = self._acceptor, None
+            await acceptor.close()
             # In a thread: it blocks until the workflows, which run on this loop, have ended or are cancelled.
             await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=int(grace_s))
             for task in list(_executing):
@@ -166,17 +134,11 @@ class DurableDispatcher:
             _handlers = None
 
     async def submit(self, request: RunRequest) -> None:
-        options = EnqueueOptions(
-            workflow_name="orion.place",
-            queue_name=PLACE_QUEUE,
-            workflow_id=request.run_id,
-            priority=request.order,
-        )
+        if self._acceptor is None:
+            raise OSError(f"run {request.run_id} could not be stored: the engine is stopped")
         try:
             async with asyncio.timeout(SUBMIT_TIMEOUT_S):
-                await DBOS.enqueue_workflow_with_options_async(
-                    options, request.model_dump(mode="json")
-                )
+                await self._acceptor.store(request)
         except sa.exc.SQLAlchemyError as exc:
             raise OSError(
                 f"run {request.run_id} could not be stored: {type(exc).__name__}"
@@ -190,7 +152,7 @@ class DurableDispatcher:
             # Without a partition key DBOS accepts the row and never runs it.
             queue_partition_key=run.thread.key,
             # Order within the thread: SQLite's created_at has a resolution of one second only.
-            priority=run.request.order,
+            priority=run.request.order_in_thread,
         )
         await DBOS.enqueue_workflow_with_options_async(options, run.id)
 
@@ -212,7 +174,10 @@ class DurableDispatcher:
     async def lost_placements(self) -> Sequence[RunRequest]:
         since = datetime.now(UTC) - LOST_WINDOW
         rows = await DBOS.list_workflows_async(
-            name="orion.place", status=list(FAILED), start_time=since.isoformat(), load_output=False
+            name=PLACE_WORKFLOW,
+            status=list(FAILED),
+            start_time=since.isoformat(),
+            load_output=False,
         )
         return [RunRequest.model_validate(row.input["args"][0]) for row in rows if row.input]
 

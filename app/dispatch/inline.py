@@ -68,7 +68,9 @@ class InlineDispatcher:
     def _start_waiting(self) -> None:
         if self._handlers is None:
             return
-        for run in sorted(self._waiting, key=lambda run: run.request.order):
+        for run in sorted(
+            self._waiting, key=lambda run: (run.request.order, run.request.order_in_thread)
+        ):
             if self._running >= self._capacity:
                 return
             if run.thread.key not in self._busy_threads:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fastapi import APIRouter, FastAPI
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.log import get_logger
@@ -81,12 +81,15 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
 
 async def _events(request: Request, handle: SlackHandler) -> Response:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            return JSONResponse(
-                {"error": f"body: larger than {MAX_BODY_BYTES} bytes"}, status_code=413
-            )
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                return JSONResponse(
+                    {"error": f"body: larger than {MAX_BODY_BYTES} bytes"}, status_code=413
+                )
+    except ClientDisconnect:
+        return JSONResponse({"error": "body: cut off"}, status_code=400)
     answer = await handle(dict(request.headers), bytes(body))
     return Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
 

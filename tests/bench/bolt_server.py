@@ -65,9 +65,7 @@ def main() -> None:
     async def healthz() -> str:
         return "ok"
 
-    asyncio.run(
-        uvicorn.Server(uvicorn.Config(api, port=given.port, log_level="warning")).serve()
-    )
+    asyncio.run(uvicorn.Server(uvicorn.Config(api, port=given.port, log_level="warning")).serve())
 
 
 if __name__ == "__main__":

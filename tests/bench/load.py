@@ -92,13 +92,7 @@ class Connections:
 
     async def post(self, request: bytes) -> bool:
         """Whether the answer was a 200."""
-        while self._idle:
-            reader, writer = self._idle.pop()
-            if not reader.at_eof() and not writer.is_closing():
-                break
-            writer.close()
-        else:
-            reader, writer = await asyncio.open_connection(self._host, self._port)
+        reader, writer = await self._take()
         writer.write(request)
         head = await reader.readuntil(b"\r\n\r\n")
         lines = head.lower().split(b"\r\n")
@@ -106,6 +100,14 @@ class Connections:
         await reader.readexactly(sizes[0])
         self._idle.append((reader, writer))
         return lines[0].split()[1] == b"200"
+
+    async def _take(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof() and not writer.is_closing():
+                return reader, writer
+            writer.close()
+        return await asyncio.open_connection(self._host, self._port)
 
     def close(self) -> None:
         for _, writer in self._idle:

@@ -127,8 +127,11 @@ async def _wait_until_ready(url: str, process: asyncio.subprocess.Process, log_p
                     if (await http.get(url)).is_success:
                         return
                 await asyncio.sleep(0.05)
-    tail = log_path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
-    raise BenchError(f"{log_path.stem} did not come up; its log ends:\n{tail}")
+    raise BenchError(f"{log_path.stem} did not come up; its log ends:\n{_tail(log_path)}")
+
+
+def _tail(path: Path) -> str:
+    return path.read_bytes()[-LOG_TAIL_BYTES:].decode("utf-8", "replace")
 
 
 async def _end(process: asyncio.subprocess.Process, *, timeout_s: float) -> None:

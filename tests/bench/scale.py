@@ -9,12 +9,12 @@ class Scale:
     ack_rounds: int = 2
     ack_seconds: float = 15.0
     ack_rate: float = 50.0
-    saturation_rounds: int = 3
+    saturation_rounds: int = 2
     saturation_seconds: float = 4.0
     in_flight: int = 32
     placing_seconds: float = 20.0
     placing_rate: float = 2.0
-    turn_pairs: int = 9
+    turn_pairs: int = 7
 
 
 FULL = Scale()

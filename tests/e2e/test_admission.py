@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.playground.slack_types import COLLEAGUE, EXTERNAL, YOU, JsonObject
+from app.playground.slack_types import COLLEAGUE, EXTERNAL, YOU
 from app.runs.model import RunState
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World
@@ -46,10 +46,8 @@ async def _assert_refused(
     ts = await stage.client.say("@Orion may I?", user=user, channel=channel)
     record = await stage.ended(ts, channel=channel)
     assert record.state is RunState.FAILED
-    found: list[JsonObject] = []
-    for message in await stage.client.messages(channel=channel):
-        if message["is_bot"] and message["ts"] > ts:
-            found.append(message)
+    shown = await stage.client.messages(channel=channel)
+    found = [message for message in shown if message["is_bot"] and message["ts"] > ts]
     assert [message["ephemeral_to"] for message in found] == [user], found
     assert reason in found[0]["text"]
     assert await stage.client.replies(ts, channel=channel) == []

@@ -3,13 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
 
 from app.playground.slack_types import LookalikeConfig
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import Stage, open_world, text_of
+from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
 
 pytestmark = [
     pytest.mark.e2e,
@@ -63,7 +62,7 @@ async def test_kill_9_at_any_moment_of_a_short_run(
     """From the moment of acceptance to the moment of the answer, the thread ends in one message with the answer."""
     async with open_world(QUICK_RETRIES) as world, start_orion(world) as stage:
         took = []
-        for delay_s in (0.0, 0.03, 0.1, 0.3, 1.0, 2.0):
+        for delay_s in (0.03, 0.3, 1.0, 2.0):
             ts = await stage.client.say(f"@Orion killed after {delay_s} s")
             await asyncio.sleep(delay_s)
             await stage.orion.kill9()
@@ -73,7 +72,7 @@ async def test_kill_9_at_any_moment_of_a_short_run(
             took.append(round(time.monotonic() - started, 1))
             assert f"killed after {delay_s} s" in text_of(answer)
             await _assert_one_message_each(stage, [ts], replies=1)
-        record_property("restart to answer, killed at six moments [s]", took)
+        record_property("restart to answer, killed at four moments [s]", took)
 
 
 async def test_kill_9_right_after_the_acknowledgement(start_orion: OpenOrion) -> None:
@@ -99,7 +98,7 @@ async def test_sigterm_lets_short_runs_end_and_hands_long_ones_over(
     """It exits 0 within 20 s; what was going is answered by it or by the next process, once."""
     async with open_world(QUICK_RETRIES) as world, start_orion(world) as stage:
         short = await stage.client.say("@Orion !slow 3")
-        long = await stage.client.say("@Orion !slow 13")
+        long = await stage.client.say("@Orion !slow 60")
         for ts in (short, long):
             await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
         started = time.monotonic()
@@ -111,13 +110,18 @@ async def test_sigterm_lets_short_runs_end_and_hands_long_ones_over(
         assert (ended.state, ended.attempt) == ("succeeded", 1)
         assert stage.orion.sandbox_processes() == []
         assert stage.orion.sandbox_directories() == []
+        left_at = await stage.thinking(long)
         await stage.orion.start()
-        await stage.answer(long, timeout_s=ENDED_WITHIN_S)
-        resumed = await stage.record(long)
-        assert (resumed.state, resumed.attempt) == ("succeeded", 2)
-        assert resumed.ended_at is not None
-        assert resumed.ended_at - resumed.created_at < timedelta(seconds=60)
-        await _assert_one_message_each(stage, [short, long], replies=1)
+        resumed = await stage.client.wait_for_reply(
+            long, lambda reply: reply["version"] > left_at["version"] + 1
+        )
+        assert has_stop_button(resumed)
+        await stage.client.say("stop", thread_ts=long)
+        await stage.answer(long)
+        record = await stage.record(long)
+        assert (record.state, record.attempt) == ("stopped", 2)
+        await _assert_one_message_each(stage, [short], replies=1)
+        assert len([r for r in await stage.client.replies(long) if r["is_bot"]]) == 1
 
 
 async def _until_no_sandbox_process(stage: Stage) -> None:

@@ -35,25 +35,19 @@ async def test_each_failure_of_the_model_has_its_own_words(shared: Stage) -> Non
         await _assert_failed(shared, ts, SHOWN[word])
 
 
-async def test_a_model_that_falls_silent_is_given_up(world: World, start_orion: OpenOrion) -> None:
-    """No line of the agent for the idle time: AGENT_IDLE; what was written before stays."""
-    async with start_orion(world, ORION_IDLE_TIMEOUT_S="4") as stage:
-        ts = await stage.client.say("@Orion !stall")
-        await stage.answer(ts)
-        await _assert_failed(stage, ts, ErrorCode.AGENT_IDLE)
-
-
-async def test_a_run_ends_at_its_deadline(world: World, start_orion: OpenOrion) -> None:
-    """Whatever the agent does, and with what it has written so far."""
-    async with start_orion(world, ORION_RUN_TIMEOUT_S="7") as stage:
-        ts = await stage.client.say("@Orion !slow 30")
-        answer = await stage.answer(ts)
-        assert "offline model and I write" in text_of(answer)
-        await _assert_failed(stage, ts, ErrorCode.SANDBOX_TIMEOUT)
-        record = await stage.record(ts)
+async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: OpenOrion) -> None:
+    """No line of the agent for the idle time, or whatever it does at the deadline; what was written stays."""
+    async with start_orion(world, ORION_IDLE_TIMEOUT_S="4", ORION_RUN_TIMEOUT_S="9") as stage:
+        silent = await stage.client.say("@Orion !stall")
+        slow = await stage.client.say("@Orion !slow 30")
+        await stage.answer(silent)
+        await _assert_failed(stage, silent, ErrorCode.AGENT_IDLE)
+        assert "offline model" in text_of(await stage.answer(slow))
+        await _assert_failed(stage, slow, ErrorCode.SANDBOX_TIMEOUT)
+        record = await stage.record(slow)
         assert record.ended_at is not None
         assert record.started_at is not None
-        assert (record.ended_at - record.started_at).total_seconds() < 7 + 3
+        assert (record.ended_at - record.started_at).total_seconds() < 9 + 3
 
 
 async def test_an_unknown_model_is_named_as_the_cause(world: World, start_orion: OpenOrion) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from app.playground.slack_types import YOU
 from app.runs.model import RunState
+from app.slack.payloads import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
 PLACED_WITHIN_S = 1.0
 MANY = 33
+MANY_PLACED_WITHIN_S = 10.0
 
 
 async def test_waiting_is_shown_at_once_and_order_is_kept(
@@ -59,24 +61,24 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
 async def test_thirty_three_threads_at_once(
     world: World, start_orion: OpenOrion, record_property: Callable[[str, object], None]
 ) -> None:
-    """With default limits all of them see a thinking message, the last one that it waits, and all are answered once."""
+    """With default limits all of them see a thinking message, the last one that it waits, and all end, once."""
     async with start_orion(world) as stage:
         await stage.ask("@Orion warm up")
         asked = [
-            await stage.client.say(f"question {number}", channel=YOU) for number in range(MANY)
+            await stage.client.say(f"!slow 30 {number}", channel=YOU) for number in range(MANY)
         ]
-        answers = {ts: await stage.answer(ts, channel=YOU, timeout_s=150) for ts in asked}
-        placed = sorted(float(answer["ts"]) - float(ts) for ts, answer in answers.items())
+        messages = {ts: await stage.thinking(ts, channel=YOU) for ts in asked}
+        placed = sorted(float(message["ts"]) - float(ts) for ts, message in messages.items())
         record_property(
             f"{MANY} at once: message to thinking message, median and worst [s]",
             (round(placed[MANY // 2], 3), round(placed[-1], 3)),
         )
-        for number, (ts, answer) in enumerate(answers.items()):
-            assert f"question {number}”" in text_of(answer)
+        assert placed[-1] < MANY_PLACED_WITHIN_S
+        for message in messages.values():
+            await stage.client.press(message, STOP_ACTION)
+        for ts in asked:
+            await stage.answer(ts, channel=YOU)
             assert len(await stage.client.replies(ts, channel=YOU)) == 1
-        records = [await stage.record(ts, channel=YOU) for ts in asked]
-        slowest = max((r.ended_at - r.created_at).total_seconds() for r in records if r.ended_at)
-        record_property(f"{MANY} at once: worst message to answer [s]", round(slowest, 1))
 
 
 async def _until_running(stage: Stage, ts: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from sandbox_runtime.providers.local.host import HostView, ca_env, python_prefixes, search_path
-from sandbox_runtime.providers.local.limits import limit_arguments
+from sandbox_runtime.providers.local.limits import limit_arguments, yielding
 from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
@@ -126,12 +126,12 @@ class BubblewrapIsolation(Isolation):
             ]
             if place.host_uid is None:
                 inner = block([*self._mounts(place), *namespaces])
-                return [bwrap, "--args", inner, *command]
+                return yielding([bwrap, "--args", inner, *command])
             uid = str(place.host_uid)
             outer = block([*_OUTER, *self._mounts(place), "--json-status-fd", str(status())])
             inner = block(["--bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *namespaces])
             become = [self.tools.setpriv, "--reuid", uid, "--regid", uid, "--clear-groups"]
-            return [bwrap, "--args", outer, *become, bwrap, "--args", inner, *command]
+            return yielding([bwrap, "--args", outer, *become, bwrap, "--args", inner, *command])
 
         return HostCommand(
             argv=argv,

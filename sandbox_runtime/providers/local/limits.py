@@ -1,4 +1,8 @@
-"""Resource limits as arguments of prlimit (util-linux)."""
+"""Resource limits as arguments of prlimit (util-linux), and the priority of sandboxes, by nice (coreutils)."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from sandbox_runtime.types import SandboxLimits
 
@@ -17,3 +21,21 @@ def limit_arguments(prlimit: str, limits: SandboxLimits, *, count_processes: boo
     if count_processes:
         bounds["nproc"] = limits.max_processes
     return [prlimit, *(f"--{name}={bound}:{bound}" for name, bound in bounds.items()), "--"]
+
+
+NICENESS = 15
+"""A thirtieth of the service's share of a busy processor: 32 agents starting at once must not silence the service."""
+
+
+def yielding(argv: Sequence[str]) -> list[str]:
+    """The command, giving way to the service and to everything else of the machine."""
+    return ["nice", "-n", str(NICENESS), *argv]
+
+
+def give_way(session: int) -> None:
+    """The same for a session that was just started, where the kernel groups processes by session.
+
+    There `nice` counts within a session only. Source: sched(7), autogroup.
+    """
+    with suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(NICENESS), encoding="ascii")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from sandbox_runtime.providers.local.host import HostView, ca_env, search_path
-from sandbox_runtime.providers.local.limits import limit_arguments
+from sandbox_runtime.providers.local.limits import limit_arguments, yielding
 from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
@@ -61,7 +61,7 @@ class PlainIsolation(Isolation):
         mark = f"{MARK_NAME}={secrets.token_hex(16)}"
         limits = limit_arguments(self.prlimit, place.limits, count_processes=False)
         # The whole tree dies with its exec; this covers the command itself when the service is killed.
-        argv = [self.setpriv, "--pdeathsig", "KILL", *limits, *request.command()]
+        argv = yielding([self.setpriv, "--pdeathsig", "KILL", *limits, *request.command()])
         name, _, value = mark.partition("=")
         return HostCommand(
             argv=lambda _memory, _status: argv,

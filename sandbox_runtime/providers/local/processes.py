@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process
+from sandbox_runtime.providers.local.limits import give_way
 from sandbox_runtime.providers.local.tree import NamespaceInit, kill_marked
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream
 
@@ -99,6 +100,8 @@ def start_process(command: HostCommand, *, stdin: bytes, merge_output: bool) -> 
             pass_fds=inherited,
             start_new_session=True,
         )
+        if command.namespaces or command.mark:
+            give_way(child.pid)
     except BaseException:
         for fd in ours:
             os.close(fd)

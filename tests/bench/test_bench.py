@@ -1,0 +1,37 @@
+"""The bench runs to its end; what it measures is not judged here."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.bench.processes import ROOT
+from tests.bench.table import HEADINGS
+
+pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.bubblewrap]
+
+FIGURES = (
+    *("ack p50", "ack p95", "ack p99", "acks per second", "events not acknowledged"),
+    *("thinking message after, p50", "thinking message after, p95"),
+    *("mention to answer", "of which Orion's own"),
+    *("idle memory after runs, with Langfuse", "idle memory after a run, without Langfuse"),
+)
+
+
+@pytest.mark.timeout(240)
+def test_the_quick_bench_fills_its_table() -> None:
+    """Every figure is measured in the short form, each as a number."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", "--quick"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=220,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert all(heading in done.stdout for heading in HEADINGS)
+    lines = done.stdout.splitlines()
+    for figure in FIGURES:
+        row = next((line for line in lines if line.startswith(figure)), "")
+        assert any(character.isdigit() for character in row[60:]), f"{figure}: {row!r}"

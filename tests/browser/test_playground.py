@@ -1,0 +1,200 @@
+"""A person in a browser at the real playground: real Orion, sandbox, script and broker; only the model is offline."""
+
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.async_api import Locator, Page, async_playwright, expect
+
+from app.config import host_environment
+from tests.bench.processes import child_environment
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.agents,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(240),
+]
+
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_ARGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+READY_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 40.0
+FIRST_ANSWER_MS = 180_000
+"""The first run waits for its environment, which installs packages."""
+ANSWER_MS = 60_000
+SCREENSHOTS = host_environment().get("ORION_SCREENSHOTS")
+
+
+@pytest.fixture(scope="module")
+def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an `orion playground` of its own, shared by this file."""
+    directory = tmp_path_factory.mktemp("playground")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    argv = ["playground", "--port", str(port), "--state-dir", str(directory / "state")]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "app.cli", *argv],
+            env=child_environment({}, directory=directory),
+            cwd=directory,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_open(url, process, directory / "log")
+        yield url
+    finally:
+        process.terminate()
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _wait_until_open(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    """Until the page answers and Orion behind it has said so."""
+    until = time.monotonic() + READY_TIMEOUT_S
+    while time.monotonic() < until and process.poll() is None:
+        if b"The playground is open" in log.read_bytes():
+            httpx.get(url, trust_env=False).raise_for_status()
+            return
+        time.sleep(0.1)
+    pytest.fail(f"the playground did not open: {log.read_text()[-2000:]}")
+
+
+@pytest.fixture
+async def page(playground: str) -> AsyncIterator[Page]:
+    """The playground's page, open on #general; ends with the demand that the browser had nothing to complain of."""
+    problems: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=30_000
+        )
+        page = await browser.new_page(viewport={"width": 1280, "height": 800})
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on(
+            "console", lambda line: problems.append(line.text) if line.type == "error" else None
+        )
+        page.set_default_timeout(ANSWER_MS)
+        await page.goto(playground)
+        await expect(page.get_by_role("heading", name="#general")).to_be_visible()
+        yield page
+        await browser.close()
+    assert problems == []
+
+
+async def _send(page: Page, text: str) -> Locator:
+    """Write into the open channel; the thread that opens beside it."""
+    box = page.locator("#composer-main").get_by_role("combobox")
+    await box.fill(text)
+    await box.press("Enter")
+    thread = page.locator("#thread")
+    await expect(thread.locator("#replies .message").first).to_contain_text(
+        text.removeprefix("@Orion ")
+    )
+    return thread
+
+
+def _reply(thread: Locator) -> Locator:
+    return thread.locator("#replies .message").nth(1)
+
+
+async def _shot(page: Page, name: str) -> None:
+    if SCREENSHOTS:
+        await page.screenshot(path=Path(SCREENSHOTS, f"{name}.png"))
+
+
+async def test_a_mention_is_answered_live_and_traced(page: Page) -> None:
+    """The thinking message turns into the answer without a reload, and the run's trace opens with its steps."""
+    await page.evaluate("window.stayed = true")
+    thread = await _send(page, "@Orion hello")
+    reply = _reply(thread)
+    await expect(reply.get_by_role("button", name="Stop")).to_be_visible()
+    ts = await reply.get_attribute("data-ts")
+    await _shot(page, "1-thinking")
+    await expect(reply).to_contain_text("You wrote: “hello”", timeout=FIRST_ANSWER_MS)
+    await expect(reply.get_by_role("button", name="Stop")).to_have_count(0)
+    assert await reply.get_attribute("data-ts") == ts
+    assert await page.evaluate("window.stayed") is True
+    await _shot(page, "2-answer")
+
+    await page.get_by_role("link", name="Traces").click()
+    await page.locator("#list .entry", has_text="hello").last.click()
+    steps = page.get_by_role("tree", name="Steps of the run")
+    for name in ("place-message", "sandbox-create", "execute-agent", "slack-update"):
+        await expect(steps.get_by_role("treeitem").filter(has_text=name).first).to_be_visible()
+    await expect(steps.get_by_role("img", name="generation").first).to_be_visible()
+    await expect(page.locator("#trace .chips")).to_contain_text("OK")
+    await _shot(page, "3-trace")
+
+
+async def test_a_direct_message_is_answered(page: Page) -> None:
+    """In a direct message no mention is needed, and the answer comes in its thread."""
+    await page.locator("#directs").get_by_role("button", name="Orion").click()
+    await expect(page.get_by_role("heading", name="Orion", exact=True)).to_be_visible()
+    thread = await _send(page, "what can you do?")
+    await expect(_reply(thread)).to_contain_text(
+        "You wrote: “what can you do?”", timeout=FIRST_ANSWER_MS
+    )
+    await _shot(page, "4-direct-message")
+
+
+async def test_a_tool_call_is_shown(page: Page) -> None:
+    """While a command runs the message names it, and the answer shows what it gave back."""
+    thread = await _send(page, "@Orion run: ls -la / && sleep 4")
+    reply = _reply(thread)
+    await expect(reply.locator(".context")).to_contain_text(
+        "shell ls -la / && sleep 4", timeout=FIRST_ANSWER_MS
+    )
+    await _shot(page, "5-tool-in-progress")
+    await expect(reply).to_contain_text("This is what came back")
+    await expect(reply.locator("pre")).to_contain_text("drwx")
+    await expect(reply).to_contain_text("1 step")
+    await _shot(page, "6-tool-answer")
+
+
+async def test_stop_stops(page: Page) -> None:
+    """Pressing Stop on a slow answer ends it, says by whom, and keeps what was written."""
+    thread = await _send(page, "@Orion !slow 60")
+    reply = _reply(thread)
+    await expect(reply).to_contain_text("offline model", timeout=FIRST_ANSWER_MS)
+    await _shot(page, "7-slow-answer")
+    await reply.get_by_role("button", name="Stop").click()
+    await expect(reply).to_contain_text("Stopped by")
+    await expect(reply).to_contain_text("@You")
+    await expect(reply).to_contain_text("offline model")
+    await expect(reply.get_by_role("button", name="Stop")).to_have_count(0)
+    await _shot(page, "8-stopped")
+
+
+async def test_feedback_becomes_a_score(page: Page) -> None:
+    """A thumb on an answer stands as a score on the trace of its run."""
+    thread = await _send(page, "@Orion is this useful?")
+    good = _reply(thread).get_by_role("button", name="Good answer")
+    await good.click(timeout=FIRST_ANSWER_MS)
+    await expect(good).to_have_attribute("aria-pressed", "true")
+    await _shot(page, "9-feedback")
+    await page.get_by_role("link", name="Traces").click()
+    await page.locator("#list .entry", has_text="is this useful?").click()
+    await expect(page.locator("#trace .badge", has_text=re.compile("👍"))).to_be_visible()
+    await _shot(page, "10-score")

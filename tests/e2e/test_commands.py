@@ -1,0 +1,90 @@
+"""The command line beside a running service, and starts that must not succeed."""
+
+import json
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.harness import Stage, run_cli, text_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
+
+FAILED, USAGE = 1, 2
+
+
+async def test_runs_are_listed_shown_and_stopped(
+    shared: Stage, record_property: Callable[[str, object], None]
+) -> None:
+    """`orion runs` reads the running service's records, and a stop reaches it within two seconds."""
+    ts = await shared.client.say("@Orion !slow 40")
+    message = await shared.client.wait_for_reply(ts, lambda r: "model and I write" in text_of(r))
+    run_id = shared.run_id(ts)
+    code, listed = await shared.cli("runs", "list", "--json")
+    assert code == 0
+    assert json.loads(listed)[0] | {"id": run_id, "state": "running"} == json.loads(listed)[0]
+    code, shown = await shared.cli("runs", "show", run_id[:12])
+    assert code == 0
+    assert "claude-sonnet-5-5" in shown
+    code, said = await shared.cli("runs", "stop", run_id)
+    asked = time.time()
+    assert (code, said) == (0, "asked to stop\n")
+    record = await shared.ended(ts, timeout_s=5)
+    assert record.ended_at is not None
+    took_s = record.ended_at.timestamp() - asked
+    record_property("orion runs stop to ended run [s]", round(took_s, 2))
+    assert took_s < 2
+    assert "Stopped by operator" in text_of((await shared.bot_messages(ts))[0])
+    assert message["ts"] == (await shared.bot_messages(ts))[0]["ts"]
+    code, said = await shared.cli("runs", "stop", run_id)
+    assert code == FAILED
+    assert "over" in said
+    assert (await shared.cli("runs", "show", "run_nosuch"))[0] == FAILED
+
+
+async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
+    """`orion verify` makes one real run; `orion doctor` has a good word for every part, and a fix for a bad one."""
+    code, said = await shared.cli("verify")
+    assert code == 0, said
+    for step in ("restore-environment", "sandbox-create", "write-script", "execute-agent"):
+        assert f"ok   {step}" in said
+    code, said = await shared.cli("doctor", "--json")
+    findings = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    assert code == 0, said
+    parts = ["settings", "python", "database", "engine", "sandbox", "slack", "model", "langfuse"]
+    assert [finding["part"] for finding in findings] == parts
+    code, said = await shared.cli("doctor", SLACK_BOT_TOKEN="xoxb-wrong")
+    assert code == FAILED
+    assert "FAIL slack      auth.test: invalid_auth  ->  check the token" in said
+
+
+async def test_a_second_service_on_the_same_state_is_refused(shared: Stage) -> None:
+    """One clear line that names the owner, exit code 1; the first goes on."""
+    code, said = await shared.cli("serve", ORION_PORT="0")
+    assert code == FAILED
+    assert said.count("\n") == 1, said
+    assert f"in use by another Orion process (pid {shared.orion.pid})" in said
+    assert "still here" in await shared.ask("@Orion still here")
+
+
+async def test_bad_settings_are_named_all_together(shared: Stage) -> None:
+    """Exit code 2, a line for each, and no secret's value."""
+    bad = {
+        "ORION_PORT": "many",
+        "ORION_MAX_CONCURRENT_RUNS": "0",
+        "ORION_AGENT": "hal9000",
+        "SLACK_API_URL": "ftp://example.com",
+    }
+    code, said = await shared.cli("serve", **bad)
+    assert code == USAGE
+    for name in bad:
+        assert f"{name}: " in said
+    wanted = ("SLACK_BOT_TOKEN", "SLACK_SIGNING_SECRET", "ANTHROPIC_API_KEY")
+    bare = {k: v for k, v in shared.orion.environment.items() if k not in wanted}
+    code, said = await run_cli("serve", environment=bare)
+    assert code == USAGE
+    assert all(name in said for name in wanted)
+    code, said = await shared.cli("serve", SLACK_APP_TOKEN="not-an-app-token-3141")
+    assert code == USAGE
+    assert "SLACK_APP_TOKEN" in said
+    assert "3141" not in said

@@ -1,0 +1,118 @@
+"""Operators see every step of a run in Langfuse; a Langfuse that is down costs nobody anything."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app.playground.slack_types import TEAM_ID, YOU, JsonObject
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import Stage, World, free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
+
+EXPORTED_WITHIN_S = 15.0
+STOPPED_WITHIN_S = 20.0
+STEPS = {
+    *("queue-wait", "place-message", "restore-environment", "sandbox-create", "write-script"),
+    *("execute-agent", "slack-update", "sandbox-stop"),
+}
+
+
+async def test_a_run_is_one_trace_with_all_its_steps(shared: Stage) -> None:
+    """Root `run` of type agent without a parent; below it the steps by name; generations and tools below the agent."""
+    ts = await shared.client.say("@Orion run: echo traced")
+    await shared.answer(ts)
+    record = await shared.record(ts)
+    tree = await _whole_trace(shared, record.trace_id)
+    (root,) = tree["observations"]
+    assert (root["name"], root["type"], root["parent_id"]) == ("run", "agent", "")
+    assert {child["name"] for child in root["children"]} == STEPS
+    assert root["user"] == YOU
+    assert root["session"] == f"{TEAM_ID}-C0GENERAL-{ts}"
+    assert set(root["tags"]) == {"anthropic", "local", "channel"}
+    assert root["metadata"]["run_id"] == record.id
+    assert root["metadata"]["message_ts"] == ts
+    assert root["metadata"]["sandbox_id"] == record.sandbox_id
+    agent = next(child for child in root["children"] if child["name"] == "execute-agent")
+    kinds = sorted(child["type"] for child in agent["children"])
+    assert kinds == ["generation", "generation", "tool"]
+    generation = next(child for child in agent["children"] if child["type"] == "generation")
+    assert generation["model"] == "claude-sonnet-5-5"
+    assert generation["usage"]["output"] > 0
+    created = next(child for child in root["children"] if child["name"] == "sandbox-create")
+    assert len(created["children"]) == 1
+    assert '"success":true' in root["output"]
+    assert "echo traced" in root["input"]
+
+
+async def test_a_failed_run_is_red_and_names_its_code(shared: Stage) -> None:
+    """Level and status carry the code; a person's thumb becomes a score, the last one counts."""
+    ts = await shared.client.say("@Orion !refuse")
+    await shared.answer(ts)
+    record = await shared.record(ts)
+    (root,) = (await _whole_trace(shared, record.trace_id))["observations"]
+    assert root["level"] == "ERROR"
+    assert root["status"].startswith("MODEL_REFUSED")
+    asked = await shared.client.say("@Orion rate me")
+    answer = await shared.answer(asked)
+    run_id = shared.run_id(asked)
+    for verdict in ("up", "down"):
+        await shared.client.press(answer, "orion_feedback", value=f"{verdict}:{run_id}")
+        await asyncio.sleep(0.1)
+    trace_id = (await shared.record(asked)).trace_id
+    async with asyncio.timeout(EXPORTED_WITHIN_S):
+        while True:
+            tree = await shared.world.trace(trace_id)
+            if tree and [score["value"] for score in tree["scores"]] == [0.0]:
+                break
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("kind", ["refused", "black_hole"])
+async def test_a_dead_langfuse_slows_nothing(
+    world: World,
+    start_orion: OpenOrion,
+    kind: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Runs end as ever, and the service still ends within 20 s."""
+    async with _dead_server(kind) as url, start_orion(world, LANGFUSE_BASE_URL=url) as stage:
+        await stage.ask("@Orion warm up")
+        ts = await stage.client.say("@Orion hello")
+        await stage.answer(ts)
+        record = await stage.record(ts)
+        assert record.ended_at is not None
+        took_s = (record.ended_at - record.created_at).total_seconds()
+        record_property(f"langfuse {kind}: run [s]", round(took_s, 2))
+        assert took_s < 10
+        started = time.monotonic()
+        assert await stage.orion.terminate() == 0
+        ended_s = time.monotonic() - started
+        record_property(f"langfuse {kind}: SIGTERM to exit [s]", round(ended_s, 2))
+        assert ended_s < STOPPED_WITHIN_S
+
+
+async def _whole_trace(stage: Stage, trace_id: str) -> JsonObject:
+    """Once its root, which is exported last, has arrived."""
+    async with asyncio.timeout(EXPORTED_WITHIN_S):
+        while True:
+            tree = await stage.world.trace(trace_id)
+            if tree is not None and tree["trace"]["is_complete"]:
+                return tree
+            await asyncio.sleep(0.1)
+
+
+@asynccontextmanager
+async def _dead_server(kind: str) -> AsyncIterator[str]:
+    if kind == "refused":
+        yield f"http://127.0.0.1:{free_port()}"
+        return
+    # The kernel accepts, and nobody ever reads.
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
