@@ -3,8 +3,10 @@
 Works over any sandbox that has `sh` and the coreutils, whatever its provider.
 """
 
+import json
+import os
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -43,6 +45,22 @@ t=$(mktemp -- "$d/.tmp.XXXXXXXX" 2>/dev/null) || exit {_FORBIDDEN}
 cat > "$t" && chmod -- "$2" "$t" && mv -fT -- "$t" "$1" || {{ code=$?; rm -f -- "$t"; exit "$code"; }}
 """
 
+# One process for all files: a start of an agent writes eight, and an exec is a dozen processes.
+_WRITE_ALL = """
+import json, os, sys
+source = sys.stdin.buffer
+for path, size in json.loads(source.readline()):
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        temporary = f"{path}.tmp.{os.getpid()}"
+        with open(temporary, "wb") as file:
+            file.write(source.read(size))
+        os.replace(temporary, path)
+    except OSError as exc:
+        print(json.dumps([exc.errno, path]))
+        sys.exit(1)
+"""
+
 
 class Exec(Protocol):
     """The part of `Sandbox.exec` that is needed here."""
@@ -60,6 +78,21 @@ async def write_file(run: Exec, path: str, data: bytes, *, work: str, executable
     argv = ["/bin/sh", "-c", _WRITE, "write", target, "755" if executable else "644"]
     result = await run(argv, timeout_s=FILE_TIMEOUT_S, stdin=data, max_output_bytes=4096)
     _check(result, path)
+
+
+async def write_files(run: Exec, files: Mapping[str, bytes], *, work: str) -> None:
+    """`Sandbox.write_files` over `run`."""
+    header = json.dumps([[_absolute(path, work), len(data)] for path, data in files.items()])
+    result = await run(
+        ["python3", "-I", "-S", "-c", _WRITE_ALL],
+        timeout_s=FILE_TIMEOUT_S,
+        stdin=b"".join([header.encode(), b"\n", *files.values()]),
+        max_output_bytes=4096,
+    )
+    if result.exit_code != 0 and result.stdout:
+        number, path = json.loads(result.stdout)
+        raise OSError(number, os.strerror(number), path)
+    _check(result, next(iter(files), ""))
 
 
 async def read_file(run: Exec, path: str, *, work: str, max_bytes: int) -> bytes:

@@ -91,6 +91,17 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Write several files, in order, in one go: path to content; same rules as `write_file`, none executable.
+
+        The first that cannot be written ends it; those before it stand.
+
+        Raises:
+            OSError: its subclass says why, `filename` which one.
+            SandboxError: UNAVAILABLE.
+        """
+        ...
+
     async def read_file(self, path: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
         """Read a file inside; same path rules as `write_file`.
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _PR_SET_CHILD_SUBREAPER = 36
 """Source: Linux, include/uapi/linux/prctl.h."""
 _POLL_S = 0.02
-_NICENESS = 15
-"""A thirtieth of the share of a busy processor that others have."""
+_NICENESS = 10
+"""About a tenth of the share of a busy processor that others have."""
 
 
 def become_subreaper() -> None:

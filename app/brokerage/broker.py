@@ -99,15 +99,18 @@ class MessagesBroker:
 
     async def _messages(self, request: Request) -> Response:
         try:
+            return await self._answer(request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
+
+    async def _answer(self, request: Request) -> Response:
+        try:
             grant = read_token(self._key, _bearer(request), now=self._clock.now())
         except InvalidTokenError as exc:
             return self._refuse(401, "authentication_error", str(exc))
         if grant.run_id not in self._listeners:
             return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
-        try:
-            body = await _read_body(request)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
+        body = await _read_body(request)
         if body is None:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
             return self._refuse(413, "request_too_large", message, run_id=grant.run_id)

@@ -11,11 +11,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.playground import api_chat, api_conversations, api_files, api_sessions
 from app.playground.faults import Fault, Faults
-from app.web.hosting import ABORT_EXTENSION
 from app.playground.rates import RateLimiter
 from app.playground.slack_call import Args, Call
 from app.playground.slack_state import Workspace
 from app.playground.slack_types import Clock, JsonObject, LookalikeConfig, SlackError, new_id
+from app.web.hosting import ABORT_EXTENSION
 
 Handler = Callable[[Call], JsonObject]
 
@@ -167,8 +167,6 @@ def cut(request: Request) -> Response:
     """End the connection without an answer."""
     abort: Callable[[], None] | None = request.scope.get("extensions", {}).get(ABORT_EXTENSION)
     if abort is None:
-        raise RuntimeError(
-            "this server cannot cut connections: serve the app with app.web.hosting"
-        )
+        raise RuntimeError("this server cannot cut connections: serve the app with app.web.hosting")
     abort()
     return Response(status_code=204)  # nobody is there to read it

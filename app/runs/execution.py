@@ -208,9 +208,8 @@ class AgentRunner:
             ),
         )
         with attempt.trace.step("write-script") as step:
-            async with asyncio.timeout(FILE_TIMEOUT_S), asyncio.TaskGroup() as group:
-                for file in command.files:
-                    group.create_task(sandbox.write_file(file.path, file.data))
+            async with asyncio.timeout(FILE_TIMEOUT_S):
+                await sandbox.write_files({file.path: file.data for file in command.files})
             step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
         return command.argv
 

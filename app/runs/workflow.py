@@ -124,10 +124,13 @@ class RunService:
             reply_ts = await self._replies.place(run, position=position, maybe_posted=maybe_posted)
             if reply_ts is None:
                 return run
-            run = await self._store.update(run.id, reply_ts=reply_ts, placed_at=self._clock.now())
-            if run.state is RunState.ACCEPTED:
-                state = RunState.QUEUED if position.is_waiting else RunState.PLACED
-                run = await self._store.update(run.id, state=state)
+            placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
+            run = await self._store.update(
+                run.id,
+                reply_ts=reply_ts,
+                placed_at=self._clock.now(),
+                state=placed if run.state is RunState.ACCEPTED else run.state,
+            )
             _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
             return run
 

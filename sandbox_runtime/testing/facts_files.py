@@ -44,6 +44,25 @@ async def check_odd_file_names(sandbox: Sandbox) -> None:
         expect_equal(await sandbox.read_file(name), name.encode())
 
 
+async def check_several_files_at_once(sandbox: Sandbox) -> None:
+    """Any number of files, with parents, odd names and all bytes; the one that cannot be written is named."""
+    files = {
+        "one": bytes(range(256)),
+        "deep/er/two": b"",
+        f"{sandbox.paths.home}/three": b"\n\n",
+        "ü \n'": b"4" * _MIB,
+    }
+    await sandbox.write_files(files)
+    for path, data in files.items():
+        expect_equal(await sandbox.read_file(path), data)
+    await sandbox.write_files({})
+    with expect_raises(IsADirectoryError):
+        await sandbox.write_files({"before": b"1", "deep": b"2", "after": b"3"})
+    expect_equal(await sandbox.read_file("before"), b"1")
+    with expect_raises(FileNotFoundError):
+        await sandbox.read_file("after")
+
+
 async def check_zero_length_file(sandbox: Sandbox) -> None:
     """An empty file is written and read as such."""
     await sandbox.write_file("empty", b"")
@@ -154,6 +173,7 @@ FILE_FACTS = tuple(
             check_relative_files_are_in_work,
             check_run_directory_is_writable,
             check_odd_file_names,
+            check_several_files_at_once,
             check_zero_length_file,
             check_large_file,
             check_parents_are_made,

@@ -233,6 +233,11 @@ class FakeSandbox(Sandbox):
         await self._inner.write_file(path, data, executable=executable)
 
     @override
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        self._provider.enter("write_files")
+        await self._inner.write_files(files)
+
+    @override
     async def read_file(self, path: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
         self._provider.enter("read_file")
         return await self._inner.read_file(path, max_bytes=max_bytes)

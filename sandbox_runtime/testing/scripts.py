@@ -19,6 +19,7 @@ Operation = Literal[
     "exec",
     "spawn",
     "write_file",
+    "write_files",
     "read_file",
     "snapshot",
     "destroy",

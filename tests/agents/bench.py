@@ -78,7 +78,7 @@ async def serve(app: ASGIApp, path: Path) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(server.serve(sockets=[listener]))
             async with asyncio.timeout(10):
-                while not server.started:  # noqa: ASYNC110 - uvicorn has only this flag
+                while not server.started:
                     await asyncio.sleep(0.01)
             try:
                 yield
@@ -114,7 +114,7 @@ class Bench:
         *texts: str,
         limits: SupervisionLimits = LIMITS,
         request: dict[str, Any] | None = None,
-        **turn: Any,  # noqa: ANN401 - fields of AgentTurn
+        **turn: Any,
     ) -> AgentCommand:
         """The supervised command of one turn; `request` changes fields of the script's request file."""
         self.number += 1
@@ -184,7 +184,7 @@ class Bench:
         )
         return turn
 
-    async def ask(self, *texts: str, **options: Any) -> Turn:  # noqa: ANN401 - options of `command`
+    async def ask(self, *texts: str, **options: Any) -> Turn:
         return await self.run(self.command(*texts, **options))
 
     def stop(self) -> None:

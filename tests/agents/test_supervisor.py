@@ -145,7 +145,7 @@ async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
     reader, writer = os.pipe()
     with subprocess.Popen(wrapped.argv, stdout=writer) as process:  # noqa: ASYNC220 - nothing else runs
         async with asyncio.timeout(8):
-            while not has_ended(paths):  # noqa: ASYNC110 - a file of another process
+            while not has_ended(paths):
                 await asyncio.sleep(0.05)
         process.kill()
     os.close(reader)

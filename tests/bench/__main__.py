@@ -19,8 +19,8 @@ TIMEOUT_S = 300.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
-Fake sandbox: the agent answers at once in a provider for tests; what is left is Orion's own work on the real HTTP
-route, Bolt, DBOS on SQLite and Slack calls. Memory: resident set, pages shared with other processes included."""
+Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
+Bolt, DBOS on SQLite and Slack calls. Acks go with a Slack that says yes to all, the rest with the look-alike. Memory: resident set, pages shared with other processes included."""
 
 
 async def measure(bench: Bench) -> list[Row]:

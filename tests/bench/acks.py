@@ -8,7 +8,7 @@ from statistics import median
 from typing import Literal
 
 from app.playground.slack_types import LookalikeConfig
-from tests.bench.load import LoadPlan, LoadResult
+from tests.bench.load import WARM_UP_EVENTS, LoadPlan, LoadResult
 from tests.bench.processes import BenchError, Server, free_port, open_server, run_to_end
 from tests.bench.scale import Bench
 from tests.bench.table import Row
@@ -26,13 +26,17 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
     scale = bench.scale
     opened: dict[Kind, list[LoadResult]] = {"orion-held": [], "orion": [], "bolt": []}
     closed: dict[Kind, list[LoadResult]] = {"orion": [], "bolt": []}
+    cpu_ms: dict[Kind, list[float]] = {kind: [] for kind in opened}
     async with _slack(bench) as slack:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
                 if kind == "orion-held" and round_number > 0:
                     continue  # explains the figure with runs; once is enough
                 async with _server(bench, kind, slack) as server:
+                    before_s = server.cpu_s
                     results.append(await _load(bench, server, "open", scale.ack_seconds))
+                    events = results[-1].answered + results[-1].failed + WARM_UP_EVENTS
+                    cpu_ms[kind].append(1000 * (server.cpu_s - before_s) / events)
         for _ in range(scale.saturation_rounds):
             for kind, results in closed.items():
                 async with _server(bench, kind, slack) as server:
@@ -46,6 +50,12 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
         _row(f"ack p50, {rate}, placed, not run", "p50_ms", held, bolt),
         _row(f"ack p95, {rate}, placed, not run", "p95_ms", held, bolt),
         _row(f"ack p99, {rate}, placed, not run", "p99_ms", held, bolt, target=50),
+        Row(
+            figure="processor time per event, placed, not run",
+            unit="ms",
+            orion=median(cpu_ms["orion-held"]),
+            baseline=median(cpu_ms["bolt"]),
+        ),
         Row(
             figure=f"acks per second, {scale.in_flight} in flight (fake sandbox)",
             unit="/s",

@@ -1,6 +1,7 @@
 """The servers under measurement: processes of their own, started, awaited, weighed and ended by pid."""
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -38,6 +39,12 @@ class Server:
         status = Path(f"/proc/{self.pid}/status").read_text()
         line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
         return int(line.split()[1]) / 1024
+
+    @property
+    def cpu_s(self) -> float:
+        """Processor time so far, of all threads. Source: Linux, proc_pid_stat(5), utime and stime in clock ticks."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:

@@ -15,10 +15,10 @@ from playwright.async_api import Browser, Locator, Page, async_playwright, expec
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.playground.client import LookalikeClient, open_client, until
-from app.web.hosting import serve
 from app.playground.lookalike import SlackLookalike
 from app.playground.slack_app import create_slack_app
 from app.playground.slack_types import COLLEAGUE, GENERAL, YOU, LookalikeConfig
+from app.web.hosting import serve
 
 pytestmark = pytest.mark.browser
 

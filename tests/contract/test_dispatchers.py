@@ -76,7 +76,7 @@ async def handlers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - the journal is plain data
+        while not condition():
             await asyncio.sleep(0.01)
 
 
@@ -140,7 +140,7 @@ async def test_placing_does_not_wait_for_running(handlers: Handlers) -> None:
         make_request(ts="1795302390.000100", thread_ts=root.message_ts)
     )
     async with asyncio.timeout(2.0):
-        while len(handlers.placed) < CAPACITY + 2:  # noqa: ASYNC110 - the journal is plain data
+        while len(handlers.placed) < CAPACITY + 2:
             await asyncio.sleep(0.01)
     assert len(handlers.ended) == 0
 
@@ -210,7 +210,7 @@ async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> 
         request = make_request()
         await dispatcher.submit(request)
         async with asyncio.timeout(WAIT_S):
-            while not (lost := await dispatcher.lost_placements()):  # noqa: ASYNC110 - asks the database
+            while not (lost := await dispatcher.lost_placements()):
                 await asyncio.sleep(0.05)
         assert list(lost) == [request]
         assert (await dispatcher.engine_states([request.run_id]))[

@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
 PLACED_WITHIN_S = 1.0
 MANY = 33
-MANY_PLACED_WITHIN_S = 10.0
+MANY_PLACED_WITHIN_S = 20.0
+"""On two cores, which the agents that start at the same time need too; the figure is what counts."""
 
 
 async def test_waiting_is_shown_at_once_and_order_is_kept(

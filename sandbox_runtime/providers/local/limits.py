@@ -23,8 +23,8 @@ def limit_arguments(prlimit: str, limits: SandboxLimits, *, count_processes: boo
     return [prlimit, *(f"--{name}={bound}:{bound}" for name, bound in bounds.items()), "--"]
 
 
-NICENESS = 15
-"""A thirtieth of the service's share of a busy processor: 32 agents starting at once must not silence the service."""
+NICENESS = 10
+"""About a tenth of the service's share of a busy processor: 32 agents starting at once must not silence the service."""
 
 
 def yielding(argv: Sequence[str]) -> list[str]:

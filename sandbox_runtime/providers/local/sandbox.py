@@ -106,6 +106,10 @@ class LocalSandbox(Sandbox):
         )
 
     @override
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        await exec_files.write_files(self.exec, files, work=self._paths.work)
+
+    @override
     async def read_file(
         self, path: str, *, max_bytes: int = exec_files.DEFAULT_MAX_FILE_BYTES
     ) -> bytes:

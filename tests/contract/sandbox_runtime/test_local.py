@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC110, ASYNC240, PTH208, S607  # short looks at the host, in tests
+# ruff: noqa: ASYNC240, PTH208, S607  # short looks at the host, in tests
 """What only the local provider promises: nothing outlives a crash, little is copied, the host's settings pass as agreed."""
 
 import asyncio

@@ -8,7 +8,7 @@ from agent_scripts.inside.agent_tools import Output, ToolLimits, cut_middle, run
 
 
 def _edit(tmp_path: Path, **arguments: object) -> tuple[str, bool]:
-    limits = ToolLimits(work=str(tmp_path), timeout_s=5, output_bytes=1000, secret="made-up")  # noqa: S106
+    limits = ToolLimits(work=str(tmp_path), timeout_s=5, output_bytes=1000, secret="made-up")
     return run_tool("edit_file", {"path": "a.txt", **arguments}, limits)
 
 

@@ -28,7 +28,7 @@ def _turn(text: str = "hello") -> AgentTurn:
         model="claude-x",
         max_output_tokens=100,
         max_turns=5,
-        run_token="the-token",  # noqa: S106 - made up
+        run_token="the-token",
         paths=_PATHS,
     )
 

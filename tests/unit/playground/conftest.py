@@ -14,10 +14,10 @@ from fastapi import FastAPI, Request, Response
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.playground.client import LookalikeClient, open_client, until
-from app.web.hosting import serve
 from app.playground.lookalike import SlackLookalike
 from app.playground.slack_app import create_slack_app
 from app.playground.slack_types import LookalikeConfig
+from app.web.hosting import serve
 
 
 @dataclass

@@ -27,7 +27,7 @@ async def _error(call: Awaitable[object]) -> str:
     return str(caught.value.response["error"])
 
 
-async def _post(playground: Playground, **fields: Any) -> str:  # noqa: ANN401 - the fields of chat.postMessage
+async def _post(playground: Playground, **fields: Any) -> str:
     answer = await playground.web.chat_postMessage(channel=GENERAL, **fields)
     return str(answer["ts"])
 

@@ -273,7 +273,7 @@ FIELDS = st.sampled_from(
 
 
 @given(st.dictionaries(FIELDS, JSON), JSON, JSON)
-def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:  # noqa: ANN401 - junk
+def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:
     """Whatever is in the fields, the parser answers."""
     body = {**envelope(**event), "authorizations": authorizations}
     kinds = (RunRequest, StopThread, StopRun, Feedback, Ignored)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.web.hosting import serve
 from app.playground.trace_store import TraceStore
 from app.playground.traces import create_trace_app
 from app.redaction import Masker
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.tracing.langfuse import LangfuseTracer, open_langfuse_tracer
+from app.web.hosting import serve
 
 PUBLIC_KEY = "pk-lf-test"
 SECRET_KEY = "sk-lf-test"  # noqa: S105 - of the receiver below

@@ -14,11 +14,11 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import override
 
 from app.log import _ExportFailures
-from app.web.hosting import serve
 from app.playground.traces import create_trace_app
 from app.redaction import Masker
 from app.runs.model import Run, RunResult, RunState, Usage
 from app.tracing.langfuse import SHUTDOWN_TIMEOUT_S, LangfuseTracer
+from app.web.hosting import serve
 
 if TYPE_CHECKING:
     from tests.unit.tracing.conftest import Wire
@@ -62,7 +62,7 @@ async def sick_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
         with socket.create_server(("127.0.0.1", 0), backlog=128) as deaf:
             yield f"http://127.0.0.1:{deaf.getsockname()[1]}"
     elif request.param == "401":
-        async with serve(create_trace_app(public_key="pk-lf-test", secret_key="another")) as url:  # noqa: S106
+        async with serve(create_trace_app(public_key="pk-lf-test", secret_key="another")) as url:
             yield url
     else:
         async with serve(PlainTextResponse("busy", 503)) as url:

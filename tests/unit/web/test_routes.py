@@ -155,7 +155,7 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
         assert 'orion_slack_ack_seconds_count{status="200"} 1.0' in text
     async with client_of(replace(parts, is_loopback=False)) as client:
         assert (await client.get("/metrics")).status_code == 401
-    async with client_of(replace(parts, is_loopback=False, ops_token="t0k")) as client:  # noqa: S106 - a test's
+    async with client_of(replace(parts, is_loopback=False, ops_token="t0k")) as client:
         assert (await client.get("/metrics")).status_code == 401
         headers = {"authorization": "Bearer t0k"}
         assert (await client.get("/metrics", headers=headers)).status_code == 200

@@ -1,0 +1,193 @@
+"""An agent and a sandbox that cost nothing, so that what is measured is Orion: no process, no file, an answer at once."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Self
+from uuid import uuid4
+
+from typing_extensions import override
+
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
+from agent_scripts.adapters.anthropic_sdk import AnthropicParser
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.testing.scripts import ScriptedProcess
+from sandbox_runtime.types import (
+    DEFAULT_MAX_OUTPUT_BYTES,
+    Capability,
+    ExecEvent,
+    ExecExited,
+    ExecOutput,
+    ExecResult,
+    OutputStream,
+    SandboxId,
+    SandboxInfo,
+    SandboxPaths,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
+
+ANSWER = "An answer of the instant agent."
+PATHS = SandboxPaths(
+    work="/work", home="/home", run="/run", environment="/env", broker_socket="/broker.sock"
+)
+SNAPSHOT = SnapshotRef(
+    id=SnapshotId("instant"), provider="instant", name="instant-1", created_at=datetime.now(UTC)
+)
+
+
+class InstantAdapter:
+    """An agent whose one file is its turn."""
+
+    name = "instant"
+    default_model = "claude-instant"
+    helper_models: Sequence[str] = ()
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        del paths
+        return EnvironmentRecipe(name="instant-1", files=(), commands=())
+
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        texts = json.dumps([message.text for message in turn.messages])
+        request = AgentFile(path=f"{turn.paths.run}/request.json", data=texts.encode())
+        return AgentCommand(argv=("instant",), env={}, files=(request,))
+
+    def parser(self) -> AnthropicParser:
+        return AnthropicParser()
+
+
+class InstantSandbox(Sandbox):
+    """Every command is the agent's; it says one sentence, or with `holds` nothing, for ever."""
+
+    def __init__(self, *, holds: bool) -> None:
+        self._id = SandboxId(uuid4().hex)
+        self._holds = holds
+        self._files: dict[str, bytes] = {}
+
+    @property
+    @override
+    def id(self) -> SandboxId:
+        return self._id
+
+    @property
+    @override
+    def paths(self) -> SandboxPaths:
+        return PATHS
+
+    @override
+    async def exec(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        merge_output: bool = False,
+        max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
+    ) -> ExecResult:
+        return ExecResult(exit_code=0, stdout=b"", stderr=b"")
+
+    @override
+    async def spawn(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+    ) -> Process:
+        return ScriptedProcess(_supervised_answer(holds=self._holds))
+
+    @override
+    async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
+        self._files[path] = data
+
+    @override
+    async def read_file(self, path: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
+        return self._files[path]
+
+    @override
+    async def snapshot(self, *, name: str | None = None) -> SnapshotRef:
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, "instant sandboxes keep nothing")
+
+    @override
+    async def destroy(self) -> None:
+        self._files.clear()
+
+
+class InstantProvider(SandboxProvider):
+    """Its one environment is there already."""
+
+    def __init__(self, *, holds: bool) -> None:
+        self._holds = holds
+
+    @property
+    @override
+    def name(self) -> str:
+        return "instant"
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset()
+
+    @override
+    async def __aenter__(self) -> Self:
+        return self
+
+    @override
+    async def __aexit__(self, *exc_info: object) -> None:
+        pass
+
+    @override
+    async def probe(self) -> str:
+        return "instant: no sandbox at all, for the bench"
+
+    @override
+    async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
+        return SNAPSHOT
+
+    @override
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        return InstantSandbox(holds=self._holds)
+
+    @override
+    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, "instant sandboxes are gone at once")
+
+    @override
+    async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
+        return ()
+
+    @override
+    async def find_snapshot(self, name: str) -> SnapshotRef | None:
+        return SNAPSHOT
+
+    @override
+    async def list_snapshots(self) -> Sequence[SnapshotRef]:
+        return (SNAPSHOT,)
+
+    @override
+    async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
+        pass
+
+
+async def _supervised_answer(*, holds: bool) -> AsyncIterator[ExecEvent]:
+    """The records a supervisor writes about an agent that says one sentence."""
+    if holds:
+        await asyncio.Event().wait()
+    yield _record("line", text=json.dumps({"type": "text", "text": ANSWER}))
+    yield _record("line", text=json.dumps({"type": "final", "text": ANSWER}))
+    yield _record("exit", code=0, reason="exited", survivors=0)
+    yield ExecExited(exit_code=0)
+
+
+def _record(kind: str, **fields: object) -> ExecOutput:
+    line = {"stream": "stdout", "truncated": False} if kind == "line" else {}
+    record = {"kind": kind, "seq": 1, "t": time.time(), **line, **fields}
+    return ExecOutput(stream=OutputStream.STDOUT, data=json.dumps(record).encode() + b"\n")
