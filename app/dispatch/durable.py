@@ -34,7 +34,7 @@ EXECUTOR_ID = "orion"
 """Constant: on SQLite one process owns the database, and at start it recovers what its predecessor left."""
 RUN_QUEUE = "orion-run"
 PLACE_CONCURRENCY = 16
-"""More would only queue for the one connection (64 doubled the wait of an acknowledgement, measured)."""
+"""More would only queue for the one connection, and for the interpreter's lock, which acknowledgements need as well."""
 POLL_INTERVAL_S = 0.1
 """DBOS polls its queues; 0.1 s costs 5 % of a core when idle and starts a run after 81 ms median (measured)."""
 MAX_RECOVERIES = 3

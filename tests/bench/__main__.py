@@ -20,7 +20,8 @@ NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
-Bolt, DBOS on SQLite and Slack calls. Acks go with a Slack that says yes to all, the rest with the look-alike. Memory: resident set, pages shared with other processes included."""
+Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
+Memory: resident set, pages shared with other processes included."""
 
 
 async def measure(bench: Bench) -> list[Row]:

@@ -11,7 +11,14 @@ from tests.bench.table import HEADINGS
 pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.bubblewrap]
 
 FIGURES = (
-    *("ack p50", "ack p95", "ack p99", "acks per second", "events not acknowledged"),
+    *(
+        "ack p50",
+        "ack p95",
+        "ack p99",
+        "processor time per event",
+        "acks per second",
+        "events not acknowledged",
+    ),
     *("thinking message after, p50", "thinking message after, p95"),
     *("mention to answer", "of which Orion's own"),
     *("idle memory after runs, with Langfuse", "idle memory after a run, without Langfuse"),

@@ -55,24 +55,24 @@ class World:
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
     socket_path = tmp_path / "broker.sock"
-    async with serve(create_model_app(pace=ModelPace(word_s=0))) as model_url:
+    async with (
+        serve(create_model_app(pace=ModelPace(word_s=0))) as model_url,
+        httpx.AsyncClient(trust_env=False) as http,
+        httpx.AsyncClient(base_url=model_url, trust_env=False) as model,
+    ):
+        broker = MessagesBroker(
+            upstream=Upstream(base_url=model_url, key_headers={"x-api-key": CANARY}),
+            signing_key=KEY,
+            socket_path=socket_path,
+            http=http,
+            clock=SystemClock(),
+        )
+        transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
         async with (
-            httpx.AsyncClient(trust_env=False) as http,
-            httpx.AsyncClient(base_url=model_url, trust_env=False) as model,
+            serve(create_broker_app(broker), uds=socket_path),
+            httpx.AsyncClient(transport=transport, base_url="http://broker") as inside,
         ):
-            broker = MessagesBroker(
-                upstream=Upstream(base_url=model_url, key_headers={"x-api-key": CANARY}),
-                signing_key=KEY,
-                socket_path=socket_path,
-                http=http,
-                clock=SystemClock(),
-            )
-            async with serve(create_broker_app(broker), uds=socket_path):
-                transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
-                async with httpx.AsyncClient(
-                    transport=transport, base_url="http://broker"
-                ) as inside:
-                    yield World(broker=broker, inside=inside, model=model, calls=[])
+            yield World(broker=broker, inside=inside, model=model, calls=[])
 
 
 async def test_a_streamed_call_passes_with_the_key_added(world: World) -> None:
