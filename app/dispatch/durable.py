@@ -6,6 +6,7 @@ run again after a crash. DBOS gives the durable enqueue, deduplication by workfl
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -48,24 +49,27 @@ FAILED = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 _handlers: RunHandlers | None = None
 """DBOS keeps one registry of functions per process, filled at import: the workflows find the service here."""
 _executing: set[asyncio.Task[Any]] = set()
+_is_draining = False
 
 
 @DBOS.workflow(name=PLACE_WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
 async def _place(request: dict[str, Any]) -> None:
     with _tracked():
+        await _until_admitted()
         await _service().place(RunRequest.model_validate(request))
 
 
 @DBOS.workflow(name="orion.run", max_recovery_attempts=MAX_RECOVERIES)
 async def _run(run_id: str) -> None:
     with _tracked():
+        await _until_admitted()
         while isinstance(again := await _service().advance(RunId(run_id)), AgainIn):  # noqa: ASYNC110 - told when, not polling
             await asyncio.sleep(again.seconds)
 
 
 @contextmanager
 def _tracked() -> Iterator[None]:
-    """DBOS cancels its workflows at shutdown but does not wait for their cleanup (dbos 3.4, seen); `stop` does."""
+    """DBOS neither cancels its workflows at shutdown nor waits for their cleanup (dbos 3.4, seen); `stop` does."""
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - inside a coroutine there is one
     _executing.add(task)
@@ -73,6 +77,12 @@ def _tracked() -> Iterator[None]:
         yield
     finally:
         _executing.discard(task)
+
+
+async def _until_admitted() -> None:
+    """What the engine claims while the service drains waits here for its cancellation; the next process takes it up."""
+    if _is_draining:
+        await asyncio.Event().wait()
 
 
 def _service() -> RunHandlers:
@@ -121,17 +131,22 @@ class DurableDispatcher:
         )
 
     async def stop(self, *, grace_s: float) -> None:
-        global _handlers  # noqa: PLW0603 - see its docstring
-        if self._acceptor is not None:
-            acceptor, self._acceptor = self._acceptor, None
-            await acceptor.close()
-            # In a thread: it blocks until the workflows, which run on this loop, have ended or are cancelled.
-            await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=int(grace_s))
-            for task in list(_executing):
-                task.cancel()
-            if _executing:
-                await asyncio.wait(list(_executing), timeout=CLEANUP_TIMEOUT_S)
-            _handlers = None
+        global _handlers, _is_draining  # noqa: PLW0603 - see their docstring
+        if self._acceptor is None:
+            return
+        acceptor, self._acceptor = self._acceptor, None
+        await acceptor.close()
+        _is_draining = True
+        if _executing:
+            await asyncio.wait(list(_executing), timeout=grace_s)
+        # Before the engine goes: it takes the loop's thread pool with it, which the cleanup of the runs needs, and a run
+        # that fails by that would be recorded as failed. A cancelled workflow stays as it is and is recovered.
+        # Source: dbos 3.4, _dbos._configure_asyncio_thread_pool, _destroy and _outcome, read 2026-11.
+        await _cancel_all()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
+        await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
+        await _cancel_all()  # claimed meanwhile
+        _handlers, _is_draining = None, False
 
     async def submit(self, request: RunRequest) -> None:
         if self._acceptor is None:
@@ -180,6 +195,13 @@ class DurableDispatcher:
             load_output=False,
         )
         return [RunRequest.model_validate(row.input["args"][0]) for row in rows if row.input]
+
+
+async def _cancel_all() -> None:
+    for task in list(_executing):
+        task.cancel()
+    if _executing:
+        await asyncio.wait(list(_executing), timeout=CLEANUP_TIMEOUT_S)
 
 
 def _workflow_id(run_id: RunId) -> str:

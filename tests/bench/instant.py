@@ -108,6 +108,10 @@ class InstantSandbox(Sandbox):
         self._files[path] = data
 
     @override
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        self._files.update(files)
+
+    @override
     async def read_file(self, path: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
         return self._files[path]
 

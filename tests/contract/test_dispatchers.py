@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from app.dispatch.durable import DurableDispatcher
 from app.dispatch.inline import InlineDispatcher
@@ -201,6 +202,7 @@ async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> 
     """A placement that fails is told to the reconciler, with its request."""
 
     class Broken(Handlers):
+        @override
         async def place(self, request: RunRequest) -> None:
             raise ValueError(f"cannot place {request.run_id}")
 

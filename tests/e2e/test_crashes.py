@@ -62,7 +62,7 @@ async def test_kill_9_at_any_moment_of_a_short_run(
     """From the moment of acceptance to the moment of the answer, the thread ends in one message with the answer."""
     async with open_world(QUICK_RETRIES) as world, start_orion(world) as stage:
         took = []
-        for delay_s in (0.03, 0.3, 1.0, 2.0):
+        for delay_s in (0.03, 0.4, 1.5):
             ts = await stage.client.say(f"@Orion killed after {delay_s} s")
             await asyncio.sleep(delay_s)
             await stage.orion.kill9()
@@ -72,7 +72,7 @@ async def test_kill_9_at_any_moment_of_a_short_run(
             took.append(round(time.monotonic() - started, 1))
             assert f"killed after {delay_s} s" in text_of(answer)
             await _assert_one_message_each(stage, [ts], replies=1)
-        record_property("restart to answer, killed at four moments [s]", took)
+        record_property("restart to answer, killed at three moments [s]", took)
 
 
 async def test_kill_9_right_after_the_acknowledgement(start_orion: OpenOrion) -> None:

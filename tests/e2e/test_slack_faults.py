@@ -60,11 +60,11 @@ async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
 
 
 async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
-    """Five seconds without Slack, in which the run ends: the answer arrives afterwards."""
-    ts = await stage.client.say("@Orion !slow 2")
+    """Seven seconds without Slack, in which the run ends: the answer arrives afterwards."""
+    ts = await stage.client.say("@Orion !slow 4")
     await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
     await stage.client.switches(outage=True)
-    await asyncio.sleep(5)
+    await asyncio.sleep(7)
     assert not (await stage.record(ts)).state.is_final
     await stage.client.switches(outage=False)
     assert "to press Stop" in text_of(await stage.answer(ts))

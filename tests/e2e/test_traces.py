@@ -81,7 +81,6 @@ async def test_a_dead_langfuse_slows_nothing(
 ) -> None:
     """Runs end as ever, and the service still ends within 20 s."""
     async with _dead_server(kind) as url, start_orion(world, LANGFUSE_BASE_URL=url) as stage:
-        await stage.ask("@Orion warm up")
         ts = await stage.client.say("@Orion hello")
         await stage.answer(ts)
         record = await stage.record(ts)

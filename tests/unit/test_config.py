@@ -11,9 +11,10 @@ from app.config import Settings, SettingsError, default_ca_bundle, load_settings
 def test_env_example_names_every_setting() -> None:
     """`.env.example` and Settings hold the same names, and its defaults are the real ones."""
     lines = Path(".env.example").read_text().splitlines()
-    found = dict(
-        match.groups() for line in lines if (match := re.fullmatch(r"#? ?([A-Z_]+)=(.*)", line))
-    )
+    found: dict[str, str] = {}
+    for line in lines:
+        if match := re.fullmatch(r"#? ?([A-Z_]+)=(.*)", line):
+            found[match[1]] = match[2]
     assert set(found) == {name.upper() for name in Settings.model_fields}
     for name, field in Settings.model_fields.items():
         default = field.default

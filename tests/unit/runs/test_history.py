@@ -12,10 +12,8 @@ from tests.building import make_request, make_run
 ROOT = "1795302300.000100"
 
 
-def message(
-    ts: str, text: str, *, user: str = "U1", name: str = "Ada", **other: object
-) -> ThreadMessage:
-    return ThreadMessage(ts=ts, user=user, author_name=name, text=text, is_own=False, **other)  # type: ignore[arg-type] - test shorthand
+def message(ts: str, text: str, *, user: str = "U1", name: str = "Ada") -> ThreadMessage:
+    return ThreadMessage(ts=ts, user=user, author_name=name, text=text, is_own=False)
 
 
 def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUCCEEDED) -> Run:
