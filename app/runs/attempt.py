@@ -26,6 +26,8 @@ class Attempt:
     started_at: datetime
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
+    detail: str = field(default="", repr=False)
+    """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
     _shown_at: datetime | None = None
     _shown_steps: int = 0

@@ -7,7 +7,17 @@ from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.model import Run, RunResult, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
-from app.runs.ports import Advance, AgainIn, Clock, Done, ReplySink, RunStore, RunTrace, Tracer
+from app.runs.ports import (
+    Advance,
+    AgainIn,
+    Clock,
+    Done,
+    ReplySink,
+    RunChanges,
+    RunStore,
+    RunTrace,
+    Tracer,
+)
 
 SLACK_RETRY_S = 10.0
 DELIVERY_PATIENCE = timedelta(minutes=15)
@@ -43,17 +53,17 @@ class Ending:
         attempt: Attempt | None = None,
     ) -> Advance:
         """Record the outcome and tell the thread; `trace` is the running attempt's, if there was one."""
-        run = await self._store.update(
-            run.id,
-            state=RunState.ANSWERING,
-            outcome=result.outcome,
-            answer=result.answer,
-            error_code=result.error_code,
-        )
+        changes: RunChanges = {
+            "state": RunState.ANSWERING,
+            "outcome": result.outcome,
+            "answer": result.answer,
+            "error_code": result.error_code,
+        }
         if attempt is not None:
-            run = await self._store.update(
-                run.id, usage=attempt.usage, sandbox_id=attempt.sandbox_id
-            )
+            changes["usage"] = attempt.usage
+            changes["sandbox_id"] = attempt.sandbox_id
+            changes["error_detail"] = attempt.detail
+        run = await self._store.update(run.id, **changes)
         return await self.deliver(run, result, resumed=False, trace=trace)
 
     async def deliver(

@@ -191,6 +191,17 @@ class QueuePosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a run stands among all others."""
+
+    runs_of_user: int
+    """Of its asker since the given time, itself included, refused ones not."""
+    unfinished: int
+    """Of everybody, itself included."""
+    position: QueuePosition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """What a person should see of a run that is going. Texts are masked already."""
 

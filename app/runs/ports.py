@@ -20,6 +20,7 @@ from app.runs.model import (
     RunRequest,
     RunResult,
     RunState,
+    Standing,
     Thread,
     ThreadMessage,
     Usage,
@@ -91,18 +92,12 @@ class RunStore(Protocol):
         """Oldest first."""
         ...
 
-    async def count_unfinished(self) -> int: ...
-
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         """All runs of a thread in the order of their messages."""
         ...
 
-    async def position(self, run: Run, *, capacity: int) -> QueuePosition:
-        """What this run waits for, when `capacity` runs may go at once."""
-        ...
-
-    async def count_since(self, *, team: str, user: str, since: datetime) -> int:
-        """Runs a person began since then, refused ones not counted."""
+    async def standing(self, run: Run, *, since: datetime, capacity: int) -> Standing:
+        """How a stored run stands: its asker's runs since then, and what it waits for when `capacity` may go at once."""
         ...
 
     async def recent(self, *, limit: int) -> Sequence[Run]:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
 import structlog
@@ -15,7 +15,7 @@ from app.runs.attempt import Attempt
 from app.runs.ending import SLACK_RETRY_S, Ending, failure, recorded_result, trace_waiting
 from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
-from app.runs.model import Run, RunId, RunRequest, RunResult, RunState
+from app.runs.model import QueuePosition, Run, RunId, RunRequest, RunResult, RunState, Standing
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
 from app.runs.ports import (
     Advance,
@@ -25,6 +25,7 @@ from app.runs.ports import (
     Done,
     ReplySink,
     RunStore,
+    RunTrace,
     ThreadReader,
     Tracer,
 )
@@ -83,21 +84,27 @@ class RunService:
                 trace_id=self._tracer.trace_id(request.run_id),
             )
             run, is_new = await self._store.add(run)
-            if run.state.is_final or (is_new and await self._refuse(run)):
+            if run.state.is_final:
                 return
-            await self._dispatcher.schedule(run)
-            with suppress(ConnectionError):  # `advance` tries again
-                await self._ensure_placed(run, maybe_posted=not is_new)
+            standing = await self._standing(run)
+            if run.state is RunState.ACCEPTED and await self._refuse(run, standing):
+                return
+            async with self._lock_of(run):  # `advance` waits for the thinking message
+                await self._dispatcher.schedule(run)
+                if run.reply_ts is None:
+                    with suppress(ConnectionError):  # `advance` tries again
+                        await self._place(run, standing.position, maybe_posted=not is_new)
 
-    async def _refuse(self, run: Run) -> bool:
+    async def _standing(self, run: Run) -> Standing:
         since = self._clock.now() - timedelta(hours=1)
+        return await self._store.standing(run, since=since, capacity=self._policy.capacity)
+
+    async def _refuse(self, run: Run, standing: Standing) -> bool:
         refusal = find_refusal(
             run.request,
             self._policy,
-            runs_last_hour=await self._store.count_since(
-                team=run.request.team, user=run.request.user, since=since
-            ),
-            unfinished=await self._store.count_unfinished(),
+            runs_last_hour=standing.runs_of_user,
+            unfinished=standing.unfinished,
         )
         if refusal is None:
             return False
@@ -113,26 +120,38 @@ class RunService:
         await self._replies.refuse(run.request, refusal.code, detail=refusal.detail)
         return True
 
-    async def _ensure_placed(self, run: Run, *, maybe_posted: bool) -> Run:
-        """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good."""
-        lock = self._locks.setdefault(run.id, asyncio.Lock())
-        async with lock:
+    async def _ensure_placed(self, run: Run) -> Run:
+        """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
+
+        Raises:
+            ConnectionError: Slack cannot be reached now.
+        """
+        if run.reply_ts is not None:
+            return run
+        async with self._lock_of(run):
             run = await self._store.get(run.id) or run
             if run.reply_ts is not None or run.state.is_final:
                 return run
-            position = await self._store.position(run, capacity=self._policy.capacity)
-            reply_ts = await self._replies.place(run, position=position, maybe_posted=maybe_posted)
-            if reply_ts is None:
-                return run
-            placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
-            run = await self._store.update(
-                run.id,
-                reply_ts=reply_ts,
-                placed_at=self._clock.now(),
-                state=placed if run.state is RunState.ACCEPTED else run.state,
-            )
-            _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
+            position = (await self._standing(run)).position
+            return await self._place(run, position, maybe_posted=True)
+
+    async def _place(self, run: Run, position: QueuePosition, *, maybe_posted: bool) -> Run:
+        reply_ts = await self._replies.place(run, position=position, maybe_posted=maybe_posted)
+        if reply_ts is None:
             return run
+        placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
+        run = await self._store.update(
+            run.id,
+            reply_ts=reply_ts,
+            placed_at=self._clock.now(),
+            state=placed if run.state is RunState.ACCEPTED else run.state,
+        )
+        _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
+        return run
+
+    def _lock_of(self, run: Run) -> asyncio.Lock:
+        """Whoever places a run holds it, so that its message is posted once."""
+        return self._locks.setdefault(run.id, asyncio.Lock())
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
@@ -145,7 +164,7 @@ class RunService:
             if run.outcome is not None:
                 return await self._ending.deliver(run, recorded_result(run), resumed=True)
             try:
-                run = await self._ensure_placed(run, maybe_posted=True)
+                run = await self._ensure_placed(run)
             except ConnectionError:
                 if not self._has_waited_too_long(run):
                     return AgainIn(seconds=SLACK_RETRY_S)
@@ -177,37 +196,44 @@ class RunService:
         now = self._clock.now()
         agent, model, provider = self._runner.identity
         is_resumed = run.attempt > 0
-        run = await self._store.update(
-            run.id,
-            state=RunState.RUNNING,
-            attempt=run.attempt + 1,
-            started_at=run.started_at or now,
-            deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
-            agent=agent,
-            model=model,
-            provider=provider,
-        )
-        _log.info("run.resumed" if is_resumed else "run.started", attempt=run.attempt)
-        with self._tracer.trace(run) as trace, self._signals.watch(run.id) as stop:
-            trace_waiting(run, trace, now=self._clock.now())
-            # A stop recorded between the read above and the watch would else be seen by the poll only.
-            for user in (await self._store.stop_requested([run.id])).values():
-                stop.set(user)
-            async with self._replies.live(run) as live:
-                attempt = Attempt(
-                    run=run,
-                    messages=await self._messages(run),
-                    deadline_at=run.deadline_at or now,
-                    trace=trace,
-                    live=live,
-                    stop=stop,
-                    tracker=ProgressTracker(self._mask),
-                    clock=self._clock,
-                    started_at=now,
-                )
-                async with _refreshing(attempt, self._clock):
-                    result = await self._attempt(attempt, stop)
-            return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+        with self._signals.watch(
+            run.id
+        ) as stop:  # before the update, which tells of an earlier wish
+            run = await self._store.update(
+                run.id,
+                state=RunState.RUNNING,
+                attempt=run.attempt + 1,
+                started_at=run.started_at or now,
+                deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
+                agent=agent,
+                model=model,
+                provider=provider,
+            )
+            if run.stop_requested_by is not None:
+                stop.set(run.stop_requested_by)
+            _log.info("run.resumed" if is_resumed else "run.started", attempt=run.attempt)
+            with self._tracer.trace(run) as trace:
+                trace_waiting(run, trace, now=self._clock.now())
+                return await self._execute(run, trace, stop, started_at=now)
+
+    async def _execute(
+        self, run: Run, trace: RunTrace, stop: StopRequest, *, started_at: datetime
+    ) -> Advance:
+        async with self._replies.live(run) as live:
+            attempt = Attempt(
+                run=run,
+                messages=await self._messages(run),
+                deadline_at=run.deadline_at or started_at,
+                trace=trace,
+                live=live,
+                stop=stop,
+                tracker=ProgressTracker(self._mask),
+                clock=self._clock,
+                started_at=started_at,
+            )
+            async with _refreshing(attempt, self._clock):
+                result = await self._attempt(attempt, stop)
+        return await self._ending.finish(run, result, trace=trace, attempt=attempt)
 
     async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
         """The attempt's result: whatever goes wrong is part of it."""
@@ -223,8 +249,7 @@ class RunService:
         except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
             _log.exception("run.crashed", code=ErrorCode.INTERNAL)
             code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
-        if detail:
-            await self._store.update(attempt.run.id, error_detail=self._mask(detail)[:4000])
+        attempt.detail = self._mask(detail)[:4000]
         duration_s = (self._clock.now() - attempt.started_at).total_seconds()
         if stop.user is not None and (code is not None or not answer):
             outcome, code = RunState.STOPPED, None
@@ -257,7 +282,7 @@ class RunService:
                 await self._ending.deliver(run, recorded_result(run), resumed=True)
                 return
             with suppress(ConnectionError):
-                run = await self._ensure_placed(run, maybe_posted=True)
+                run = await self._ensure_placed(run)
             if not run.state.is_final:
                 await self._ending.finish(run, failure(code))
 

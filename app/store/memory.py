@@ -6,7 +6,7 @@ from datetime import datetime
 
 from typing_extensions import Unpack
 
-from app.runs.model import QueuePosition, Run, RunId, RunState, Thread
+from app.runs.model import Run, RunId, RunState, Standing, Thread
 from app.runs.ports import RunChanges
 from app.store.queries import REFUSAL_CODES, position_among
 
@@ -45,23 +45,23 @@ class MemoryRunStore:
             key=lambda run: run.created_at,
         )
 
-    async def count_unfinished(self) -> int:
-        return len(await self.unfinished())
-
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         runs = (run for run in self._runs.values() if run.thread == thread)
         return sorted(runs, key=lambda run: run.request.message_ts)
 
-    async def position(self, run: Run, *, capacity: int) -> QueuePosition:
-        return position_among(run, await self.unfinished(), capacity=capacity)
-
-    async def count_since(self, *, team: str, user: str, since: datetime) -> int:
-        return sum(
-            run.request.team == team
-            and run.request.user == user
-            and run.created_at >= since
-            and run.error_code not in REFUSAL_CODES
-            for run in self._runs.values()
+    async def standing(self, run: Run, *, since: datetime, capacity: int) -> Standing:
+        unfinished = await self.unfinished()
+        runs_of_user = sum(
+            other.request.team == run.request.team
+            and other.request.user == run.request.user
+            and other.created_at >= since
+            and other.error_code not in REFUSAL_CODES
+            for other in self._runs.values()
+        )
+        return Standing(
+            runs_of_user=runs_of_user,
+            unfinished=len(unfinished),
+            position=position_among(run, unfinished, capacity=capacity),
         )
 
     async def recent(self, *, limit: int) -> Sequence[Run]:

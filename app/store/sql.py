@@ -17,11 +17,11 @@ from typing_extensions import Unpack, override
 from app.errors import ErrorCode
 from app.runs.model import (
     FINAL_STATES,
-    QueuePosition,
     Run,
     RunId,
     RunRequest,
     RunState,
+    Standing,
     Thread,
     Usage,
 )
@@ -86,6 +86,7 @@ _runs = sa.Table(
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
     sa.Index("ix_orion_runs_state", "state"),
 )
+_REFUSALS = [code.value for code in REFUSAL_CODES]
 _UNFINISHED = _runs.c.state.in_([state.value for state in RunState if state not in FINAL_STATES])
 """Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
 
@@ -181,47 +182,47 @@ class SqlRunStore:
     async def unfinished(self) -> Sequence[Run]:
         return await self._select(sa.select(_runs).where(_UNFINISHED).order_by(_runs.c.created_at))
 
-    async def count_unfinished(self) -> int:
-        query = sa.select(sa.func.count()).select_from(_runs).where(_UNFINISHED)
-        return await self._call(lambda connection: int(connection.execute(query).scalar_one()))
-
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         return await self._select(
             sa.select(_runs).where(_runs.c.thread_key == thread.key).order_by(_runs.c.message_ts)
         )
 
-    async def position(self, run: Run, *, capacity: int) -> QueuePosition:
-        # Counted by the database: under load, reading all waiting runs for each new one took half of the process's time.
-        in_thread = (_runs.c.thread_key == run.thread.key) & (
-            _runs.c.message_ts < run.request.message_ts
+    async def standing(self, run: Run, *, since: datetime, capacity: int) -> Standing:
+        # Counted by the database, in one query: under load, reading all waiting runs for each new one took half of the
+        # process's time.
+        request = run.request
+        of_user = (
+            (_runs.c.team == request.team)
+            & (_runs.c.user == request.user)
+            & (_runs.c.created_at >= since)
+            & sa.or_(_runs.c.error_code.is_(None), _runs.c.error_code.not_in(_REFUSALS))
         )
-        elsewhere = _in(STARTED_STATES) | (
-            _in(WAITING_STATES) & (_runs.c.created_at < run.created_at)
+        other = _UNFINISHED & (_runs.c.id != run.id)
+        in_thread = other & (
+            (_runs.c.thread_key == run.thread.key) & (_runs.c.message_ts < request.message_ts)
+        )
+        elsewhere = other & (
+            _in(STARTED_STATES) | (_in(WAITING_STATES) & (_runs.c.created_at < run.created_at))
         )
         query = sa.select(
-            sa.func.count().filter(in_thread).label("in_thread"),
-            sa.func.count().filter(elsewhere).label("elsewhere"),
-        ).where(_UNFINISHED, _runs.c.id != run.id)
-        row = await self._call(lambda connection: connection.execute(query).one())
-        return position_of(
-            ahead_in_thread=row.in_thread, ahead_elsewhere=row.elsewhere, capacity=capacity
-        )
-
-    async def count_since(self, *, team: str, user: str, since: datetime) -> int:
-        query = (
-            sa.select(sa.func.count())
-            .select_from(_runs)
-            .where(
-                _runs.c.team == team,
-                _runs.c.user == user,
-                _runs.c.created_at >= since,
-                sa.or_(
-                    _runs.c.error_code.is_(None),
-                    _runs.c.error_code.not_in([code.value for code in REFUSAL_CODES]),
-                ),
+            *(
+                sa.func.count().filter(condition).label(name)
+                for name, condition in (
+                    ("of_user", of_user),
+                    ("unfinished", _UNFINISHED),
+                    ("in_thread", in_thread),
+                    ("elsewhere", elsewhere),
+                )
             )
+        ).where(_UNFINISHED | of_user)
+        row = await self._call(lambda connection: connection.execute(query).one())
+        return Standing(
+            runs_of_user=row.of_user,
+            unfinished=row.unfinished,
+            position=position_of(
+                ahead_in_thread=row.in_thread, ahead_elsewhere=row.elsewhere, capacity=capacity
+            ),
         )
-        return await self._call(lambda connection: int(connection.execute(query).scalar_one()))
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
         return await self._select(sa.select(_runs).order_by(_runs.c.created_at.desc()).limit(limit))

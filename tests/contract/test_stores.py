@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunState, Usage
+from app.runs.model import QueuePosition, Run, RunState, Usage
 from app.runs.ports import RunStore
 from app.store.memory import MemoryRunStore
 from app.store.sql import open_sqlite_store
@@ -133,9 +133,13 @@ async def test_position_counts_thread_and_capacity(store: RunStore) -> None:
     for run in (first, second, elsewhere):
         await store.add(run)
     await store.update(first.id, state=RunState.RUNNING)
-    assert (await store.position(second, capacity=32)).ahead_in_thread == 1
-    assert not (await store.position(elsewhere, capacity=32)).is_waiting
-    assert (await store.position(elsewhere, capacity=1)).ahead_elsewhere == 2
+
+    async def position(run: Run, capacity: int) -> QueuePosition:
+        return (await store.standing(run, since=T0, capacity=capacity)).position
+
+    assert (await position(second, 32)).ahead_in_thread == 1
+    assert not (await position(elsewhere, 32)).is_waiting
+    assert (await position(elsewhere, 1)).ahead_elsewhere == 2
 
 
 async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
@@ -146,8 +150,12 @@ async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
     foreign = make_run(make_request(ts="4.000001", user="U2"))
     for run in (old, fresh, refused, foreign):
         await store.add(run)
-    await store.update(refused.id, state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED)
-    assert await store.count_since(team="T1", user="U1", since=T0 - timedelta(hours=1)) == 1
+    await store.update(refused.id, error_code=ErrorCode.NOT_ALLOWED)
+    standing = await store.standing(fresh, since=T0 - timedelta(hours=1), capacity=32)
+    assert standing.runs_of_user == 1
+    assert standing.unfinished == 4
+    await store.update(refused.id, state=RunState.FAILED)
+    assert (await store.standing(fresh, since=T0, capacity=32)).unfinished == 3
 
 
 async def test_concurrent_adds_agree(store: RunStore) -> None:

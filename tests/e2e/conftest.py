@@ -15,15 +15,8 @@ import pytest
 
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.registry import create_adapter
-from tests.e2e.harness import (
-    Stage,
-    World,
-    new_state_dir,
-    open_orion,
-    open_world,
-    run_cli,
-    scrubbed_environment,
-)
+from tests.e2e.harness import Stage, World, open_orion, open_world
+from tests.e2e.orion_process import new_state_dir, run_cli, scrubbed_environment
 
 OpenOrion = Callable[..., AbstractAsyncContextManager[Stage]]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.harness import Stage, run_cli, text_of
+from tests.e2e.harness import Stage, text_of
+from tests.e2e.orion_process import run_cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 

@@ -10,7 +10,8 @@ import pytest
 
 from app.playground.slack_types import TEAM_ID, YOU, JsonObject
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import Stage, World, free_port
+from tests.e2e.harness import Stage, World
+from tests.e2e.orion_process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -87,7 +88,7 @@ async def test_a_dead_langfuse_slows_nothing(
         assert record.ended_at is not None
         took_s = (record.ended_at - record.created_at).total_seconds()
         record_property(f"langfuse {kind}: run [s]", round(took_s, 2))
-        assert took_s < 10
+        assert took_s < 15
         started = time.monotonic()
         assert await stage.orion.terminate() == 0
         ended_s = time.monotonic() - started

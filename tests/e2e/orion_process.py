@@ -1,0 +1,200 @@
+"""`orion serve` as a process of its own, and `orion …` beside it: started, watched, killed, reaped by pid."""
+
+import asyncio
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+
+from app.config import host_environment
+from app.playground.slack_types import JsonObject
+from app.runs.model import Run, RunId
+from app.store.sql import open_sqlite_store
+
+REPOSITORY = Path(__file__).parents[2]
+SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
+READY_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 25.0
+CLI_TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+class OrionProcess:
+    """`orion serve` on a state directory of its own; may be killed and started again on the same one."""
+
+    def __init__(self, *, state_dir: Path, settings: Mapping[str, str]) -> None:
+        self.state_dir = state_dir
+        self.log_path = state_dir.with_suffix(".log")
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        # A directory without a `.env`.
+        self._cwd = state_dir.parent
+        self.environment = scrubbed_environment() | {
+            "ORION_LOG_FORMAT": "json",
+            "ORION_RUNS_PER_USER_HOUR": "100000",
+            **settings,
+            "ORION_STATE_DIR": str(state_dir),
+            "ORION_HOST": "127.0.0.1",
+            "ORION_PORT": str(self.port),
+        }
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._living.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._living.returncode
+
+    @property
+    def log(self) -> str:
+        """Of all starts so far."""
+        return self.log_path.read_text() if self.log_path.exists() else ""
+
+    def log_lines(self, event: str) -> list[JsonObject]:
+        """The log's lines of that event."""
+        lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def tracebacks(self) -> list[str]:
+        """The log's lines that hold one: each is a bug."""
+        return [line for line in self.log.splitlines() if "Traceback" in line]
+
+    async def start(self) -> None:
+        """Returns when it answers over HTTP.
+
+        Raises:
+            AssertionError: it ended, or does not answer in time; with its log.
+        """
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "app.cli", "serve"),
+                env=self.environment,
+                cwd=self._cwd,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READY_TIMEOUT_S):
+                    while self.exit_code is None:
+                        with suppress(httpx.HTTPError):
+                            if (await http.get(f"{self.url}/healthz")).is_success:
+                                return
+                        await asyncio.sleep(POLL_S)
+        raise AssertionError(f"orion serve is not ready (exit code {self.exit_code}):\n{self.log}")
+
+    async def kill9(self) -> None:
+        """The process alone, as the kernel's out-of-memory killer would: its children must end by themselves."""
+        self._living.kill()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await self._living.wait()
+
+    async def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        if self.exit_code is None:
+            self._living.terminate()
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            return await self._living.wait()
+
+    async def reap(self) -> None:
+        """Nothing of its process group is left when this returns."""
+        if self._process is None:
+            return
+        try:
+            await self.terminate()
+        except TimeoutError:
+            await self.kill9()
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    async def run(self, run_id: RunId) -> Run | None:
+        """The run's record."""
+        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+            return await store.get(run_id)
+
+    async def unfinished(self) -> Sequence[Run]:
+        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+            return await store.unfinished()
+
+    def sandbox_directories(self) -> list[str]:
+        return [path.name for path in (self.state_dir / "sandboxes").iterdir()]
+
+    def sandbox_processes(self) -> list[str]:
+        """Living processes that see a directory of this state directory's sandboxes as theirs."""
+        needle = f"{self.state_dir.name}/sandboxes/".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    if needle in (entry / "mountinfo").read_bytes():
+                        command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                        found.append(f"{entry.name}: {command}")
+        return found
+
+    @property
+    def _living(self) -> asyncio.subprocess.Process:
+        assert self._process is not None, "not started"
+        return self._process
+
+
+def new_state_dir(parent: Path) -> Path:
+    """A path that no other process on this machine has in its mounts."""
+    return parent / f"state-{secrets.token_hex(4)}"
+
+
+async def run_cli(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run `orion …` to its end; exit code and everything it printed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", *arguments),
+        env=environment,
+        cwd="/",
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(CLI_TIMEOUT_S):
+            output, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+    return process.returncode or 0, output.decode()
+
+
+def put_environments(prepared: Path, state_dir: Path) -> None:
+    """Hard links to the prepared environments: they are never written to. Copies on another file system."""
+    state_dir.mkdir(mode=0o700, exist_ok=True)
+    for name in ("environments", "snapshots", "names"):
+        target = state_dir / name
+        try:
+            shutil.copytree(prepared / name, target, copy_function=os.link, symlinks=True)
+        except (shutil.Error, OSError):
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(prepared / name, target, symlinks=True)
+
+
+def scrubbed_environment() -> dict[str, str]:
+    """The host's environment without anything that configures Orion, and with this checkout's code."""
+    kept = {
+        name: value for name, value in host_environment().items() if not name.startswith(SCRUBBED)
+    }
+    return kept | {"PYTHONPATH": str(REPOSITORY)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
