@@ -12,12 +12,9 @@ from typing import Any
 
 import sqlalchemy as sa
 from dbos import DBOSClient, EnqueueOptions, Serializer
+from pydantic import JsonValue
 from typing_extensions import override
 
-from app.runs.model import RunRequest
-
-PLACE_QUEUE = "orion-place"
-PLACE_WORKFLOW = "orion.place"
 SUBMIT_TIMEOUT_S = 2.0
 """DBOS waits for a lost database without limit, but Slack's acknowledgement is due after 3 s."""
 BUSY_INTERVAL_S = 0.001
@@ -70,13 +67,14 @@ class _EagerConnection(WalConnection):
 
 
 @dataclass(slots=True, kw_only=True)
-class _Submission:
-    request: RunRequest
+class _Entry:
+    options: EnqueueOptions
+    argument: JsonValue
     is_stored: bool = False
 
 
 class Acceptor:
-    """Stores requests on a connection and thread of its own, those that wait together in one transaction.
+    """Enqueues on a connection and thread of its own, those that wait together in one transaction.
 
     An acknowledgement waits for nothing else: on the engine's connection it would queue behind every step of every run.
     """
@@ -92,11 +90,22 @@ class Acceptor:
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
         self._lock = asyncio.Lock()
-        self._waiting: list[_Submission] = []
+        self._waiting: list[_Entry] = []
 
-    async def store(self, request: RunRequest) -> None:
-        """Durable when this returns. Whoever comes first writes for all who wait by then."""
-        own = _Submission(request=request)
+    async def enqueue(self, options: EnqueueOptions, argument: JsonValue) -> None:
+        """Durable when this returns. Whoever comes first writes for all who wait by then.
+
+        Raises:
+            OSError: not stored within 2 s, or refused; it may be repeated.
+        """
+        try:
+            async with asyncio.timeout(SUBMIT_TIMEOUT_S):
+                await self._enqueue(_Entry(options=options, argument=argument))
+        except sa.exc.SQLAlchemyError as exc:
+            workflow_id = options.get("workflow_id")
+            raise OSError(f"{workflow_id} could not be stored: {type(exc).__name__}") from exc
+
+    async def _enqueue(self, own: _Entry) -> None:
         self._waiting.append(own)
         try:
             async with self._lock:
@@ -120,13 +129,11 @@ class Acceptor:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
         self._thread.shutdown(wait=False)
 
-    async def _write(self, batch: Sequence[_Submission]) -> None:
+    async def _write(self, batch: Sequence[_Entry]) -> None:
         def insert() -> None:
             with self._engine.begin() as connection:
                 for each in batch:
-                    self._client.enqueue_in_transaction(
-                        connection, _placing(each.request), each.request.model_dump(mode="json")
-                    )
+                    self._client.enqueue_in_transaction(connection, each.options, each.argument)
 
         def work() -> None:
             until = time.monotonic() + SUBMIT_TIMEOUT_S
@@ -141,15 +148,6 @@ class Acceptor:
         await asyncio.get_running_loop().run_in_executor(self._thread, work)
         for each in batch:
             each.is_stored = True
-
-
-def _placing(request: RunRequest) -> EnqueueOptions:
-    return EnqueueOptions(
-        workflow_name=PLACE_WORKFLOW,
-        queue_name=PLACE_QUEUE,
-        workflow_id=request.run_id,
-        priority=request.order,
-    )
 
 
 def _is_busy(error: sa.exc.OperationalError) -> bool:

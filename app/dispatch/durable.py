@@ -12,17 +12,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from dbos import DBOS, DBOSConfig, EnqueueOptions
 
-from app.dispatch.acceptance import (
-    PLACE_QUEUE,
-    PLACE_WORKFLOW,
-    SUBMIT_TIMEOUT_S,
-    Acceptor,
-    JsonSerializer,
-    WalConnection,
-)
+from app.dispatch.acceptance import Acceptor, JsonSerializer, WalConnection
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -33,7 +25,8 @@ Its default, a hash of the workflows' source, would strand them at every edit.
 """
 EXECUTOR_ID = "orion"
 """Constant: on SQLite one process owns the database, and at start it recovers what its predecessor left."""
-RUN_QUEUE = "orion-run"
+PLACE_QUEUE, RUN_QUEUE = "orion-place", "orion-run"
+PLACE_WORKFLOW, RUN_WORKFLOW = "orion.place", "orion.run"
 PLACE_CONCURRENCY = 16
 """More would only queue for the one connection, and for the interpreter's lock, which acknowledgements need as well."""
 POLL_INTERVAL_S = 0.1
@@ -59,7 +52,7 @@ async def _place(request: dict[str, Any]) -> None:
         await _service().place(RunRequest.model_validate(request))
 
 
-@DBOS.workflow(name="orion.run", max_recovery_attempts=MAX_RECOVERIES)
+@DBOS.workflow(name=RUN_WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
 async def _run(run_id: str) -> None:
     with _tracked():
         await _until_admitted()
@@ -132,10 +125,8 @@ class DurableDispatcher:
 
     async def stop(self, *, grace_s: float) -> None:
         global _handlers, _is_draining  # noqa: PLW0603 - see their docstring
-        if self._acceptor is None:
+        if self._acceptor is None or _is_draining:
             return
-        acceptor, self._acceptor = self._acceptor, None
-        await acceptor.close()
         _is_draining = True
         if _executing:
             await asyncio.wait(list(_executing), timeout=grace_s)
@@ -146,22 +137,24 @@ class DurableDispatcher:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
         await _cancel_all()  # claimed meanwhile
+        acceptor, self._acceptor = self._acceptor, None
+        await acceptor.close()
         _handlers, _is_draining = None, False
 
     async def submit(self, request: RunRequest) -> None:
-        if self._acceptor is None:
-            raise OSError(f"run {request.run_id} could not be stored: the engine is stopped")
-        try:
-            async with asyncio.timeout(SUBMIT_TIMEOUT_S):
-                await self._acceptor.store(request)
-        except sa.exc.SQLAlchemyError as exc:
-            raise OSError(
-                f"run {request.run_id} could not be stored: {type(exc).__name__}"
-            ) from exc
+        if _is_draining:
+            raise OSError(f"run {request.run_id} could not be stored: the service is stopping")
+        options = EnqueueOptions(
+            workflow_name=PLACE_WORKFLOW,
+            queue_name=PLACE_QUEUE,
+            workflow_id=request.run_id,
+            priority=request.order,
+        )
+        await self._started().enqueue(options, request.model_dump(mode="json"))
 
     async def schedule(self, run: Run) -> None:
         options = EnqueueOptions(
-            workflow_name="orion.run",
+            workflow_name=RUN_WORKFLOW,
             queue_name=RUN_QUEUE,
             workflow_id=_workflow_id(run.id),
             # Without a partition key DBOS accepts the row and never runs it.
@@ -169,7 +162,13 @@ class DurableDispatcher:
             # Order within the thread: SQLite's created_at has a resolution of one second only.
             priority=run.request.order_in_thread,
         )
-        await DBOS.enqueue_workflow_with_options_async(options, run.id)
+        # Not through DBOS itself, which inside a workflow would record the enqueue as a step besides.
+        await self._started().enqueue(options, run.id)
+
+    def _started(self) -> Acceptor:
+        if self._acceptor is None:
+            raise OSError("nothing can be stored: the engine is not running")
+        return self._acceptor
 
     async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]:
         if not run_ids:
