@@ -196,5 +196,7 @@ async def test_feedback_becomes_a_score(page: Page) -> None:
     await _shot(page, "9-feedback")
     await page.get_by_role("link", name="Traces").click()
     await page.locator("#list .entry", has_text="is this useful?").click()
-    await expect(page.locator("#trace .badge", has_text=re.compile("feedback: good"))).to_be_visible()
+    await expect(
+        page.locator("#trace .badge", has_text=re.compile("feedback: good"))
+    ).to_be_visible()
     await _shot(page, "10-score")
