@@ -9,6 +9,8 @@ from typing import Literal
 
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReason
 
+_LATEST_UNIX_S = 4e9
+"""In the year 2096."""
 _SUPERVISOR_FILES = ("supervisor.py", "relay.py", "process_tree.py")
 
 
@@ -121,9 +123,14 @@ def supervised(
 
 
 def parse_record(line: str) -> AgentRecord | None:
-    """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash."""
+    """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash.
+
+    A process in the sandbox may write to the supervisor's stdout: what cannot be a time gives None too.
+    """
     try:
         match json.loads(line):
+            case {"t": float() | int() as at} if not 0 <= at < _LATEST_UNIX_S:
+                return None
             case {"kind": "started", "seq": int(seq), "t": float() | int() as at, "pid": int(pid)}:
                 return AgentStarted(seq=seq, at_unix_s=at, pid=pid)
             case {

@@ -158,12 +158,13 @@ def stop_run(run_id: str) -> None:
 
 
 def _settings(*, for_serving: bool = False) -> "Settings":
-    from app.config import SettingsError, load_settings
+    from app.config import SettingsError, load_settings, make_private
 
     try:
         settings = load_settings()
     except SettingsError as exc:
         _fail(f"bad settings:\n{exc}", code=2)
+    make_private(settings.orion_state_dir)
     if for_serving and settings.missing_for_serving:
         _fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=2)
     return settings

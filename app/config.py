@@ -1,10 +1,12 @@
 """Settings: the only reader of the environment. Start-up names all bad ones together."""
 
+import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
@@ -215,16 +217,43 @@ class Settings(BaseSettings):
         return tuple(lines)
 
 
+def make_private(directory: Path) -> None:
+    """Make a directory that only its owner can enter; one that others could enter is closed."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mode = directory.stat().st_mode & 0o777
+    if mode & 0o077 and directory.stat().st_uid == os.geteuid():
+        directory.chmod(0o700)
+
+
 def load_settings(*, env_file: Path | None = Path(".env")) -> Settings:
     """Read environment and `.env`.
 
     Raises:
         SettingsError: naming every bad setting and its value (secrets' values are not shown).
     """
+    lines = [
+        _unknown(name) for name in _own_names(env_file) if name.lower() not in Settings.model_fields
+    ]
     try:
-        return Settings(_env_file=env_file)
+        settings = Settings(_env_file=env_file)
     except ValidationError as exc:
-        raise SettingsError("\n".join(_explain(error) for error in exc.errors())) from None
+        lines += [_explain(error) for error in exc.errors()]
+        raise SettingsError("\n".join(lines)) from None
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return settings
+
+
+def _own_names(env_file: Path | None) -> tuple[str, ...]:
+    """Names that are meant for Orion, from environment and file."""
+    names = [*os.environ, *(dotenv_values(env_file) if env_file is not None else ())]
+    return tuple(sorted({name for name in names if name.startswith("ORION_")}))
+
+
+def _unknown(name: str) -> str:
+    """A misspelt allow-list must not open the bot to everyone."""
+    near = difflib.get_close_matches(name.lower(), Settings.model_fields, n=1)
+    return f"{name}: no such setting" + (f"; did you mean {near[0].upper()}?" if near else "")
 
 
 def host_environment() -> Mapping[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fastapi import FastAPI
 
 from agent_scripts.adapter import AgentAdapter
-from app.config import Settings, SettingsError, load_settings
+from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
 from app.parts import (
@@ -99,6 +99,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     masker = Masker(settings.secrets)
     configure_logging(fmt=settings.orion_log_format, level=settings.orion_log_level, masker=masker)
     async with AsyncExitStack() as stack:
+        make_private(settings.orion_state_dir)
         stack.enter_context(own_state_directory(settings.orion_state_dir))
         store = await stack.enter_async_context(open_sqlite_store(settings.database_path))
         tracer = await stack.enter_async_context(open_tracer(settings, masker))

@@ -102,8 +102,19 @@ _KEY_OWNERS: Final = frozenset(
 _PLAIN_VALUES: Final = frozenset({"true", "false", "none", "null", "undefined", "{", "(", "["})
 
 
+def _well_formed(text: str) -> str:
+    """Without lone surrogates, which JSON can carry and nothing can send on."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace").decode()
+    return text
+
+
 def is_secret_name(name: str) -> bool:
-    """Whether a field or variable of that name holds a secret (`max_tokens` and `primary_key` do not)."""
+    """Whether a field or variable of that name holds a secret (`max_tokens`, `primary_key` and `PWD` do not)."""
+    if name.upper() in ("PWD", "OLDPWD"):  # the shell's directories
+        return False
     words = [word.lower() for word in _WORDS.findall(name[:80])]
     if any(word in _CERTAIN for word in words):
         return True
@@ -128,6 +139,7 @@ class Masker:
         self._spellings = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
 
     def mask(self, text: str) -> str:
+        text = _well_formed(text)
         for spelling in self._spellings:
             if spelling in text:
                 text = text.replace(spelling, "[redacted:secret]")

@@ -1,6 +1,5 @@
 """Stands between sandboxes and the model: checks the run token and the model, adds the key, streams through, counts."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
+from app.brokerage.requests import Refused, check_request
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
@@ -47,6 +47,15 @@ class Upstream:
 
 
 @dataclass(slots=True, kw_only=True)
+class _LiveGrant:
+    """A grant of this process, while its run goes."""
+
+    grant: ModelGrant
+    on_call: Callable[[ModelCall], None]
+    calls: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
 class _Call:
     """One request while it passes through."""
 
@@ -74,7 +83,7 @@ class MessagesBroker:
         self._socket_path = socket_path
         self._http = http
         self._clock = clock
-        self._listeners: dict[RunId, Callable[[ModelCall], None]] = {}
+        self._live: dict[RunId, _LiveGrant] = {}
 
     @property
     def endpoint(self) -> str:
@@ -82,11 +91,11 @@ class MessagesBroker:
 
     @contextmanager
     def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
-        self._listeners[grant.run_id] = on_call
+        self._live[grant.run_id] = _LiveGrant(grant=grant, on_call=on_call)
         try:
             yield create_token(self._key, grant)
         finally:
-            self._listeners.pop(grant.run_id, None)
+            self._live.pop(grant.run_id, None)
 
     def router(self) -> APIRouter:
         """Routes below `/broker`, for the unix socket and for the public address."""
@@ -108,20 +117,21 @@ class MessagesBroker:
             grant = read_token(self._key, _bearer(request), now=self._clock.now())
         except InvalidTokenError as exc:
             return self._refuse(401, "authentication_error", str(exc))
-        if grant.run_id not in self._listeners:
+        live = self._live.get(grant.run_id)
+        if live is None:
             return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
         body = await _read_body(request)
         if body is None:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
             return self._refuse(413, "request_too_large", message, run_id=grant.run_id)
-        model = _model_of(body)
-        if model is None:
-            message = "the body must be a JSON object with a model"
-            return self._refuse(400, "invalid_request_error", message, run_id=grant.run_id)
-        if model not in grant.models:
-            message = f"model {model!r} is not allowed for this run"
+        asked = check_request(body, live.grant)
+        if isinstance(asked, Refused):
+            return self._refuse(asked.status, asked.kind, asked.message, run_id=grant.run_id)
+        live.calls += 1
+        if live.calls > live.grant.max_calls:
+            message = f"the run has used its {live.grant.max_calls} model calls"
             return self._refuse(403, "permission_error", message, run_id=grant.run_id)
-        return await self._forward(request, grant.run_id, body, model=model)
+        return await self._forward(request, grant.run_id, asked.body, model=asked.model)
 
     async def _forward(
         self, request: Request, run_id: RunId, body: bytes, *, model: str
@@ -186,9 +196,9 @@ class MessagesBroker:
 
     def _report(self, run_id: RunId, call: _Call, *, error: str) -> None:
         usage = call.reader.finish()
-        listener = self._listeners.get(run_id)
-        if listener is not None:
-            listener(
+        live = self._live.get(run_id)
+        if live is not None:
+            live.on_call(
                 ModelCall(
                     model=call.model,
                     started_at=call.started_at,
@@ -244,12 +254,3 @@ async def _read_body(request: Request) -> bytes | None:
         if len(body) > MAX_REQUEST_BYTES:
             return None
     return bytes(body)
-
-
-def _model_of(body: bytes) -> str | None:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    model = fields.get("model") if isinstance(fields, dict) else None
-    return model if isinstance(model, str) else None

@@ -23,7 +23,7 @@ class InvalidTokenError(Exception):
 def load_signing_key(path: Path) -> bytes:
     """The key in this file (mode 0600), made on first use; the caller owns the directory alone."""
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         temporary = path.with_suffix(".new")
         temporary.touch(mode=0o600)
         temporary.write_bytes(secrets.token_bytes(32))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from app.config import Settings, SettingsError, host_environment, load_settings
+from app.config import Settings, SettingsError, host_environment, load_settings, make_private
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import create_local
 from app.playground.slack_types import LookalikeConfig
@@ -30,6 +30,7 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
     directory = (state_dir or DEFAULT_STATE_DIR).expanduser().resolve()
     try:
         settings = load_settings()
+        make_private(directory)
         with own_state_directory(directory / "playground"):
             return asyncio.run(_run(settings, port=port, directory=directory))
     except (SettingsError, StateDirectoryBusyError, OSError) as exc:

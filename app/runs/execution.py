@@ -32,6 +32,8 @@ from sandbox_runtime.types import (
 FILE_TIMEOUT_S = 30.0
 ENVIRONMENT_RETRIES = 2
 """For a package index that answers badly; each command on its own."""
+CALLS_PER_TURN = 9
+"""An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024
 
@@ -123,6 +125,8 @@ class AgentRunner:
                         run_id=attempt.run.id,
                         models=(self._settings.model, *self._adapter.helper_models),
                         expires_at=attempt.deadline_at + timedelta(minutes=1),
+                        max_output_tokens=self._settings.max_output_tokens,
+                        max_calls=self._settings.max_turns * CALLS_PER_TURN,
                     )
                     token = stack.enter_context(self._broker.open_grant(grant, attempt.count_call))
                     argv = await self._write_script(attempt, sandbox, token)

@@ -236,6 +236,10 @@ class ModelGrant:
     run_id: RunId
     models: tuple[str, ...]
     expires_at: datetime
+    max_output_tokens: int = 8192
+    """Per call."""
+    max_calls: int = 1000
+    """Of the whole run, repeated ones included."""
 
 
 class ModelBroker(Protocol):

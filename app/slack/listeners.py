@@ -169,7 +169,9 @@ def create_bolt_app(
 
     # Bolt logs whole bodies at INFO.
     logger = logging.getLogger("app.slack.bolt")
-    logger.setLevel(logging.WARNING)
+    logger.setLevel(
+        logging.ERROR
+    )  # at construction it warns of SLACK_BOT_TOKEN, which it rightly leaves unused
     app = AsyncApp(
         name="orion",
         logger=logger,
@@ -184,6 +186,7 @@ def create_bolt_app(
         attaching_function_token_enabled=False,
         attaching_conversation_kwargs_enabled=False,
     )
+    logger.setLevel(logging.WARNING)
     listeners = _Listeners(identity=identity, intake=intake)
     app.middleware(_Doorkeeper())
     app.event("app_mention")(listeners.message)

@@ -105,7 +105,7 @@ async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
 
     One connection and one thread: more would only fight for SQLite's one write lock.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = sa.create_engine(
         "sqlite://", creator=functools.partial(sqlite_connect, path), poolclass=sa.pool.StaticPool
     )

@@ -12,12 +12,13 @@ from app.slack.payloads import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 PLACED_WITHIN_S = 1.0
-MANY = 33
-MANY_PLACED_WITHIN_S = 20.0
-"""On two cores, which the agents that start at the same time need too; the figure is what counts."""
+ALL_PLACED_WITHIN_S = 20.0
+"""Of 32 at once, on two cores, which the agents that start at the same time need too."""
+WRITING_WITHIN_S = 120.0
+"""For 32 agents to load their SDK, some 1.5 s of CPU each, and to begin to write."""
 
 
 async def test_waiting_is_shown_at_once_and_order_is_kept(
@@ -59,25 +60,34 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         assert len(await stage.client.replies(busy[0])) == 5
 
 
-async def test_thirty_three_threads_at_once(
+async def test_the_thirty_third_thread(
     world: World, start_orion: OpenOrion, record_property: Callable[[str, object], None]
 ) -> None:
-    """With default limits all of them see a thinking message, the last one that it waits, and all end, once."""
+    """With default limits and all 32 places taken, the next thread is told within a second, and is answered in turn."""
     async with start_orion(world) as stage:
-        await stage.ask("@Orion warm up")
-        asked = [
-            await stage.client.say(f"!slow 30 {number}", channel=YOU) for number in range(MANY)
-        ]
-        messages = {ts: await stage.thinking(ts, channel=YOU) for ts in asked}
+        busy = [await stage.client.say(f"!slow 150 {number}", channel=YOU) for number in range(32)]
+        messages = {ts: await stage.thinking(ts, channel=YOU) for ts in busy}
         placed = sorted(float(message["ts"]) - float(ts) for ts, message in messages.items())
         record_property(
-            f"{MANY} at once: message to thinking message, median and worst [s]",
-            (round(placed[MANY // 2], 3), round(placed[-1], 3)),
+            "32 at once: message to thinking message, median and worst [s]",
+            (round(placed[len(placed) // 2], 3), round(placed[-1], 3)),
         )
-        assert placed[-1] < MANY_PLACED_WITHIN_S
-        for message in messages.values():
-            await stage.client.press(message, STOP_ACTION)
-        for ts in asked:
+        assert placed[-1] < ALL_PLACED_WITHIN_S
+        async with asyncio.timeout(WRITING_WITHIN_S):
+            while len(await world.model_requests()) < len(busy):
+                await asyncio.sleep(0.2)
+        last = await stage.client.say("and me?", channel=YOU)
+        message = await stage.thinking(last, channel=YOU)
+        record_property(
+            "33rd thread: message to thinking message [s]",
+            round(float(message["ts"]) - float(last), 3),
+        )
+        assert float(message["ts"]) - float(last) < PLACED_WITHIN_S
+        first_words = (await stage.client.versions(message))[0]["text"]
+        assert first_words == "All 32 places are busy; you are number 1"
+        for waiting in messages.values():
+            await stage.client.press(waiting, STOP_ACTION)
+        for ts in (*busy, last):
             await stage.answer(ts, channel=YOU)
             assert len(await stage.client.replies(ts, channel=YOU)) == 1
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.config import Settings, SettingsError, default_ca_bundle, load_settings
+from app.config import Settings, SettingsError, default_ca_bundle, load_settings, make_private
 
 
 def test_env_example_names_every_setting() -> None:
@@ -39,6 +39,33 @@ def test_all_bad_settings_are_named_together(monkeypatch: pytest.MonkeyPatch) ->
     text = str(failure.value)
     for part in ("ORION_PORT", "99999", "ORION_SANDBOX", "mars", "SLACK_API_URL", "/no/such/file"):
         assert part in text
+
+
+@pytest.mark.parametrize("place", ["environment", "file"])
+def test_a_misspelt_setting_is_an_error(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A misspelt allow-list must not open the bot to everyone: it is named with the right word, beside other mistakes."""
+    env_file = tmp_path / ".env"
+    env_file.write_text("ORION_ALLOWED_USER=U1\n" if place == "file" else "")
+    if place == "environment":
+        monkeypatch.setenv("ORION_ALLOWED_USER", "U1")
+    monkeypatch.setenv("ORION_PORT", "x")
+    with pytest.raises(SettingsError) as failure:
+        load_settings(env_file=env_file)
+    assert "ORION_ALLOWED_USER: no such setting; did you mean ORION_ALLOWED_USERS?" in str(
+        failure.value
+    )
+    assert "ORION_PORT" in str(failure.value)
+
+
+def test_the_state_directory_is_closed(tmp_path: Path) -> None:
+    """A new one is for its owner alone, and one that stood open is closed."""
+    open_one = tmp_path / "open"
+    open_one.mkdir(mode=0o755)
+    for directory in (open_one, tmp_path / "new" / "deep"):
+        make_private(directory)
+        assert directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_wrong_tokens_are_named_without_their_value(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -235,3 +235,14 @@ def test_hostile_megabytes_take_linear_time(seed: str) -> None:
     seconds_for(10_000)
     small = min(seconds_for(62_500) for _ in range(3))
     assert seconds_for(1_000_000) < max(40 * small, 0.3)
+
+
+def test_lone_surrogates_are_replaced() -> None:
+    """JSON can carry half a character; nothing behind the masker can send it."""
+    assert Masker().mask("a \ud800 b").encode() == b"a ? b"
+
+
+def test_the_working_directory_is_no_secret() -> None:
+    """PWD ends like a password's name and is shown all the same."""
+    assert Masker().mask("PWD=/work OLDPWD=/tmp") == "PWD=/work OLDPWD=/tmp"
+    assert "hunter2" not in Masker().mask("DB_PWD=hunter2")

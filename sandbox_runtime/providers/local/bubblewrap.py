@@ -129,7 +129,7 @@ class BubblewrapIsolation(Isolation):
                 return yielding([bwrap, "--args", inner, *command])
             uid = str(place.host_uid)
             outer = block([*_OUTER, *self._mounts(place), "--json-status-fd", str(status())])
-            inner = block(["--bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *namespaces])
+            inner = block(["--bind", "/", "/", "--proc", "/proc", *_DEVICES, *namespaces])
             become = [self.tools.setpriv, "--reuid", uid, "--regid", uid, "--clear-groups"]
             return yielding([bwrap, "--args", outer, *become, bwrap, "--args", inner, *command])
 
@@ -171,7 +171,7 @@ class BubblewrapIsolation(Isolation):
             mounts.bind(source, Path(target), writable=True)
         # An inner bubblewrap may mount its /proc only where it sees a whole one, and bubblewrap's own has covers.
         proc = ["--proc", "/proc"] if place.host_uid is None else ["--bind", "/proc", "/proc"]
-        return [*mounts.arguments, *proc, "--dev", "/dev", "--remount-ro", "/"]
+        return [*mounts.arguments, *proc, *_DEVICES, "--remount-ro", "/"]
 
 
 _OUTER = (
@@ -208,6 +208,20 @@ def _namespaces(place: Place) -> list[str]:
         ),
         *("--die-with-parent", "--new-session"),
     ]
+
+
+_SHARED_MEMORY_BYTES = 256 * 1024 * 1024
+_DEVICES = [
+    "--dev",
+    "/dev",
+    "--size",
+    str(_SHARED_MEMORY_BYTES),
+    "--tmpfs",
+    "/dev/shm",  # noqa: S108 - inside the sandbox
+    "--remount-ro",
+    "/dev",
+]
+"""Bubblewrap's own /dev is memory of the host, half of it, that no limit of a process counts."""
 
 
 class _Mounts:

@@ -139,3 +139,10 @@ def test_lines_do_not_depend_on_how_they_arrive(size: int) -> None:
         lines += splitter.feed(data[start : start + size])
     lines += splitter.end()
     assert lines == [("äöü", False), ("", False), ("long line ov …[cut]", True), ("last", False)]
+
+
+@pytest.mark.parametrize("time", ["1e300", "NaN", "-1", "Infinity", "-Infinity", "4e9"])
+def test_a_forged_time_is_no_record(time: str) -> None:
+    """What a process inside wrote to the supervisor's stdout cannot carry a time that no clock can show."""
+    line = f'{{"seq": 1, "t": {time}, "kind": "line", "stream": "stdout", "text": "x", "truncated": false}}'
+    assert parse_record(line) is None

@@ -117,6 +117,64 @@ async def test_only_granted_models(world: World, model: str, status: int) -> Non
         assert (await world.ask(token, model=model)).status_code == status
 
 
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"max_tokens": 8192}, 200),
+        ({"max_tokens": 8193}, 403),
+        ({"max_tokens": "9"}, 403),
+        ({"mcp_servers": [{"type": "url", "url": "https://elsewhere.example"}]}, 403),
+        ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, 403),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, 403),
+        ({"tools": [{"name": "shell", "input_schema": {"type": "object"}}]}, 200),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "image", "source": {"type": "url", "url": "https://e.example"}}
+                        ],
+                    }
+                ]
+            },
+            403,
+        ),
+    ],
+)
+async def test_nothing_reaches_the_network_through_the_model(
+    world: World, fields: dict[str, Any], status: int
+) -> None:
+    """Server-side tools, remote servers and content by URL are refused, and an answer is no longer than allowed."""
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        assert (await world.ask(token, **fields)).status_code == status
+
+
+async def test_the_model_that_is_checked_is_the_model_that_is_asked(world: World) -> None:
+    """A key given twice is passed on once, so that no reader can find another model in it."""
+    body = (
+        b'{"model": "claude-opus-5-5", "model": "claude-sonnet-5-5", "max_tokens": 9,'
+        b' "messages": [{"role": "user", "content": "hello"}]}'
+    )
+    with world.broker.open_grant(grant(), world.calls.append) as token:
+        headers = {"x-api-key": token, "anthropic-version": "2026-10-21"}
+        path = "/broker/anthropic/v1/messages"
+        assert (await world.inside.post(path, content=body, headers=headers)).status_code == 200
+    seen = (await world.model.get("/requests")).json()[-1]
+    assert seen["body"]["model"] == MODEL
+    assert seen["headers"]["content-length"] != str(len(body))
+
+
+async def test_a_run_has_only_so_many_calls(world: World) -> None:
+    """A loop in the sandbox cannot spend without end."""
+    bounded = ModelGrant(
+        run_id=RunId("run_1"), models=(MODEL,), expires_at=grant().expires_at, max_calls=2
+    )
+    with world.broker.open_grant(bounded, world.calls.append) as token:
+        statuses = [(await world.ask(token)).status_code for _ in range(4)]
+    assert statuses == [200, 200, 403, 403]
+
+
 async def test_tokens_end_with_the_run(world: World) -> None:
     """Forged, altered, expired, foreign and finished tokens are refused, in the provider's own error shape."""
     with world.broker.open_grant(grant(), world.calls.append) as token:
