@@ -19,7 +19,7 @@ from app.runs.model import Run, RunId, run_id_for
 from app.web.hosting import serve
 from tests.e2e.orion_process import OrionProcess, put_environments, run_cli
 
-RUN_TIMEOUT_S = 45.0
+RUN_TIMEOUT_S = 120.0
 POLL_S = 0.05
 AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
 
