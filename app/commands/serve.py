@@ -19,6 +19,8 @@ from sandbox_runtime.errors import SandboxError
 REQUEST_GRACE_S = 3.0
 """For requests in flight at shutdown: as long as Slack would wait for them."""
 
+SWITCH_INTERVAL_S = 0.0005
+"""How long the loop waits for a thread that holds the interpreter; by default 5 ms, and each message crosses several."""
 EXPECTED = (
     StateDirectoryBusyError,
     SettingsError,
@@ -34,6 +36,7 @@ _log = get_logger(__name__)
 
 def serve(settings: Settings, *, overrides: Overrides | None = None) -> int:
     """Serve until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         asyncio.run(_serve(settings, overrides or Overrides()))
     except EXPECTED as exc:
