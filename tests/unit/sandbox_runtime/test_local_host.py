@@ -21,8 +21,8 @@ def test_only_the_allow_list_passes() -> None:
         "GITHUB_TOKEN": "t",
         "UV_PUBLISH_TOKEN": "t",
         "NPM_CONFIG__AUTHTOKEN": "t",
-        "UV_CACHE_DIR": "/root/.cache/uv",
-        "PIP_TARGET": "/root/x",
+        "UV_CACHE_DIR": "/home/someone/.cache/uv",
+        "PIP_TARGET": "/home/someone/x",
         "PIPELINE": "1",
     }
     assert open_view({**shared, **kept_back}).env == shared
