@@ -26,6 +26,7 @@ class Attempt:
     started_at: datetime
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
+    event_offset: int = 0
     detail: str = field(default="", repr=False)
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None

@@ -62,6 +62,7 @@ class Ending:
         if attempt is not None:
             changes["usage"] = attempt.usage
             changes["sandbox_id"] = attempt.sandbox_id
+            changes["event_offset"] = attempt.event_offset
             changes["error_detail"] = attempt.detail
         run = await self._store.update(run.id, **changes)
         return await self.deliver(run, result, resumed=False, trace=trace)

@@ -38,7 +38,6 @@ class AgentTail:
         self._process_exit: int | None = None
         self._tools: dict[str, tuple[ToolStarted, datetime]] = {}
         self._started_at = attempt.clock.now()
-        self.event_offset = 0
         self.exit_reason: ExitReason = "lost"
 
     @property
@@ -98,7 +97,7 @@ class AgentTail:
         record = parse_record(line)
         if record is None:
             return
-        self.event_offset = record.seq
+        self._attempt.event_offset = record.seq
         match record:
             case AgentLine(stream="stdout", text=text, at_unix_s=at):
                 for event in self._parser.feed(text):

@@ -75,6 +75,7 @@ async def test_a_run_answers(tmp_path: Path) -> None:
         assert (run.state, run.answer, run.error_code) == (RunState.SUCCEEDED, "the answer", None)
         assert run.delivery == "sent"
         assert run.attempt == 1
+        assert run.event_offset > 0
         assert run.reply_ts == "9.000001"
         assert "ls" in {progress.tool_argument for progress in core.replies.shown}
         assert_ended_once(core, run)
