@@ -1,20 +1,30 @@
 """How soon and how many events are acknowledged: Orion, which stores them first, against bare Bolt, which does not."""
 
+import asyncio
 import json
+import os
+import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from app.playground.slack_types import LookalikeConfig
-from tests.bench.load import WARM_UP_EVENTS, LoadPlan, LoadResult
+from tests.bench.load import WARM_UP_EVENTS, LoadPlan, LoadResult, percentile
 from tests.bench.processes import BenchError, Server, free_port, open_server, run_to_end
 from tests.bench.scale import Bench
 from tests.bench.table import Row
 
-Kind = Literal["orion", "orion-held", "bolt"]
-"""`orion-held`: one place for runs and an agent that never answers, so events are stored and placed, but not run."""
+Kind = Literal["orion", "orion-memory", "orion-held", "bolt"]
+"""`orion-memory`: its database in memory, so that the disk is left out. `orion-held`: one place for runs and an agent that
+never answers, so events are stored and placed, but not run.
+"""
+MEMORY_DIRECTORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory
+SYNC_BYTES = 32 * 1024
+"""About what one acknowledgement writes: eight pages."""
 ENDING_S = 40.0
 """For the load process beside its measured seconds."""
 
@@ -24,32 +34,48 @@ CONFIG = LookalikeConfig()
 async def measure_acks(bench: Bench) -> Sequence[Row]:
     """Acknowledgement latency in the open loop, and throughput in the closed one; medians over rounds."""
     scale = bench.scale
-    opened: dict[Kind, list[LoadResult]] = {"orion-held": [], "orion": [], "bolt": []}
+    opened: dict[Kind, list[LoadResult]] = {
+        "orion": [],
+        "orion-memory": [],
+        "orion-held": [],
+        "bolt": [],
+    }
+    sync_s: list[float] = []
     closed: dict[Kind, list[LoadResult]] = {"orion": [], "bolt": []}
     cpu_ms: dict[Kind, list[float]] = {kind: [] for kind in opened}
     async with _slack(bench) as slack:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
-                if kind == "orion-held" and round_number > 0:
-                    continue  # explains the figure with runs; once is enough
+                if kind in ("orion-held", "orion-memory") and round_number > 0:
+                    continue  # these explain the figure; once is enough
                 async with _server(bench, kind, slack) as server:
                     before_s = server.cpu_s
                     results.append(await _load(bench, server, "open", scale.ack_seconds))
                     events = results[-1].answered + results[-1].failed + WARM_UP_EVENTS
                     cpu_ms[kind].append(1000 * (server.cpu_s - before_s) / events)
+            sync_s += await asyncio.to_thread(_sync_at_rate, bench)
         for _ in range(scale.saturation_rounds):
             for kind, results in closed.items():
                 async with _server(bench, kind, slack) as server:
                     results.append(await _load(bench, server, "closed", scale.saturation_seconds))
     rate = f"{scale.ack_rate:.0f} events/s"
-    orion, held, bolt = opened["orion"], opened["orion-held"], opened["bolt"]
+    orion, memory, held, bolt = opened.values()
     return (
         _row(f"ack p50, {rate}, runs going (fake sandbox)", "p50_ms", orion, bolt),
         _row(f"ack p95, {rate}, runs going (fake sandbox)", "p95_ms", orion, bolt),
         _row(f"ack p99, {rate}, runs going (fake sandbox)", "p99_ms", orion, bolt, target=50),
-        _row(f"ack p50, {rate}, placed, not run", "p50_ms", held, bolt),
-        _row(f"ack p95, {rate}, placed, not run", "p95_ms", held, bolt),
-        _row(f"ack p99, {rate}, placed, not run", "p99_ms", held, bolt, target=50),
+        _row(f"ack p99, {rate}, database in memory", "p99_ms", memory, bolt, target=50),
+        _row(f"ack p99, {rate}, placed, not run", "p99_ms", held, bolt),
+        Row(
+            figure=f"the disk by itself: p99 of fdatasync, {rate}",
+            unit="ms",
+            orion=1000 * percentile(sync_s, 0.99),
+        ),
+        Row(
+            figure="the disk by itself: longest fdatasync",
+            unit="ms",
+            orion=1000 * max(sync_s),
+        ),
         Row(
             figure="processor time per event, placed, not run",
             unit="ms",
@@ -67,7 +93,7 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
         Row(
             figure="events not acknowledged with 200",
             unit="",
-            orion=sum(result.failed for result in (*orion, *held, *closed["orion"])),
+            orion=sum(result.failed for result in (*orion, *memory, *held, *closed["orion"])),
             baseline=sum(result.failed for result in (*bolt, *closed["bolt"])),
             target=0,
         ),
@@ -109,10 +135,26 @@ async def _server(bench: Bench, kind: Kind, slack: Server) -> AsyncIterator[Serv
         async with open_bolt(bench, api_url=f"{slack.url}/api/") as server:
             yield server
     else:
-        async with open_instant_orion(
-            bench, api_url=f"{slack.url}/api/", holds=kind == "orion-held"
-        ) as server:
-            yield server
+        parent = MEMORY_DIRECTORY if kind == "orion-memory" else bench.directory
+        with tempfile.TemporaryDirectory(dir=parent) as directory:
+            place = replace(bench, directory=Path(directory))
+            async with open_instant_orion(
+                place, api_url=f"{slack.url}/api/", holds=kind == "orion-held"
+            ) as server:
+                yield server
+
+
+def _sync_at_rate(bench: Bench) -> list[float]:
+    """What the disk takes for the write that an acknowledgement needs, with nothing else going on; seconds."""
+    waits_s = []
+    with (bench.directory / "sync").open("wb", buffering=0) as file:
+        for _ in range(int(bench.scale.ack_seconds * bench.scale.ack_rate)):
+            file.write(bytes(SYNC_BYTES))
+            before = time.monotonic()
+            os.fdatasync(file.fileno())
+            waits_s.append(time.monotonic() - before)
+            time.sleep(1 / bench.scale.ack_rate)
+    return waits_s
 
 
 @asynccontextmanager

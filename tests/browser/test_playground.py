@@ -38,6 +38,8 @@ STOP_TIMEOUT_S = 40.0
 FIRST_ANSWER_MS = 180_000
 """The first run waits for its environment, which installs packages."""
 ANSWER_MS = 60_000
+# An agent gives way to everything else on a busy machine; the default is 5 s.
+expect.set_options(timeout=20_000)
 SCREENSHOTS = host_environment().get("ORION_SCREENSHOTS")
 
 
