@@ -142,7 +142,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         stack.push_async_callback(_drain, dispatcher, health)
         await stack.enter_async_context(
             _background(
-                signals.poll_forever(store, clock),
+                signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
                 _identify_forever(slack),
                 _prepare_quietly(runner),

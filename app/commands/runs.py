@@ -60,6 +60,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "provider": run.provider,
         "sandbox_id": run.sandbox_id,
         "attempt": run.attempt,
+        "retry_of": run.request.retry_of,
         "created_at": run.created_at.isoformat(),
         "duration_s": seconds,
         "delivery": run.delivery,

@@ -8,7 +8,7 @@ import asyncio
 import json
 import re
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -69,6 +69,7 @@ def create_model_app(
     app = FastAPI(title="Orion offline model", docs_url=None, redoc_url=None, openapi_url=None)
     requests: deque[dict[str, Any]] = deque(maxlen=_LOGGED_REQUESTS)
     chosen_pace = pace or ModelPace()
+    failed: Counter[str] = Counter()
 
     @app.post("/v1/messages")
     async def create_message(request: Request) -> Response:
@@ -81,7 +82,7 @@ def create_model_app(
         try:
             _check(request, body)
             answer = decide_answer(body)
-            _fail_on_request(answer.shape)
+            _fail_on_request(answer, failed)
         except RequestError as problem:
             return _error_response(problem, request_id)
         message = _message(body, answer)
@@ -109,9 +110,14 @@ class CutResponse(StreamingResponse):
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
-def _fail_on_request(shape: Shape) -> None:
-    if shape in _FAILURES:
-        raise RequestError(*_FAILURES[shape])
+def _fail_on_request(answer: Answer, failed: Counter[str]) -> None:
+    """With a number the same question fails that often, so that trying again helps."""
+    if answer.shape not in _FAILURES:
+        return
+    if answer.number is not None and failed[answer.asked] >= answer.number:
+        return
+    failed[answer.asked] += 1
+    raise RequestError(*_FAILURES[answer.shape])
 
 
 def _error_response(problem: RequestError, request_id: str) -> JSONResponse:
@@ -271,7 +277,7 @@ def _pieces(block: dict[str, Any], shape: Shape) -> list[dict[str, str]]:
 def _pause_s(answer: Answer, pace: ModelPace, pieces: int) -> float:
     if answer.shape is not Shape.SLOW:
         return min(pace.word_s * _DELTA_CHARS / _WORD_CHARS, _MAX_NORMAL_S / max(1, pieces))
-    return pace.slow_word_s if answer.slow_s is None else answer.slow_s / max(1, pieces)
+    return pace.slow_word_s if answer.number is None else answer.number / max(1, pieces)
 
 
 def _event(kind: str, **fields: object) -> bytes:

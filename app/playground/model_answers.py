@@ -50,8 +50,9 @@ class Answer:
     shape: Shape
     text: str = field(repr=False)
     tool: ToolCall | None = None
-    slow_s: float | None = None
-    """Time for the whole answer, if the user named one."""
+    asked: str = field(default="", repr=False)
+    number: float | None = None
+    """What the user wrote behind the directive: seconds for `!slow 5`, how many requests fail for `!529 3`."""
 
 
 def decide_answer(body: dict[str, Any]) -> Answer:
@@ -60,19 +61,27 @@ def decide_answer(body: dict[str, Any]) -> Answer:
     asked, outputs = seen.asked, seen.outputs
     directive = _DIRECTIVE.search(asked)
     shape = Shape(directive[1]) if directive else Shape.PLAIN
-    slow_s = float(directive[2]) if directive and directive[2] else None
+    number = float(directive[2]) if directive and directive[2] else None
     calls = [_tool_call(kind, argument) for kind, argument in _RUN.findall(asked)]
     offered = {tool.get("name") for tool in body.get("tools") or ()}
     missing = sorted({call.name for call in calls} - offered)
     if missing:
         text = f"I am the offline model, and this request offers me no tool named {', '.join(missing)}."
-        return Answer(shape=shape, text=text, slow_s=slow_s)
+        return Answer(shape=shape, text=text, asked=asked, number=number)
     if len(outputs) < len(calls):
         call = calls[len(outputs)]
         text = f"Step {len(outputs) + 1} of {len(calls)}."
-        return Answer(shape=Shape.PLAIN if shape is Shape.SLOW else shape, text=text, tool=call)
+        return Answer(
+            shape=Shape.PLAIN if shape is Shape.SLOW else shape,
+            text=text,
+            tool=call,
+            asked=asked,
+            number=number,
+        )
     text = _report(calls, outputs) if calls else _shaped_text(shape, seen)
-    return Answer(shape=shape, text="" if shape is Shape.REFUSED else text, slow_s=slow_s)
+    return Answer(
+        shape=shape, text="" if shape is Shape.REFUSED else text, asked=asked, number=number
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -153,6 +153,22 @@ class Workspace:
         return message
 
     def delete(self, message: Message, *, by: str) -> None:
+        """A message with replies becomes a tombstone. Source: docs.slack.dev, message subtype `tombstone`, read 2026-11."""
+        if len(self.thread(message.channel, message.ts)) > 1:
+            previous = self.render(message)
+            message.tombstone, message.files = True, []
+            message.text, message.blocks = "This message was deleted.", []
+            self._record(message, kind="deleted", by=by)
+            self.tell(
+                Change(
+                    kind="changed",
+                    channel=message.channel,
+                    message=message,
+                    previous=previous,
+                    author=by,
+                )
+            )
+            return
         previous = self.render(message)
         message.deleted = True
         self._record(message, kind="deleted", by=by)
@@ -228,6 +244,8 @@ class Workspace:
             out["parent_user_id"] = self.messages[message.channel][message.thread_ts].user
         if message.files and not message.is_bot:
             out["subtype"] = "file_share"
+        if message.tombstone:
+            out |= {"user": "USLACKBOT", "subtype": "tombstone", "hidden": True}
         if message.is_bot:
             out |= {"bot_id": BOT_ID, "app_id": APP_ID, "bot_profile": self.bot_profile()}
         if message.reactions:

@@ -105,6 +105,8 @@ class Message:
     reactions: dict[str, list[str]] = field(default_factory=dict)
     ephemeral_to: str | None = None
     deleted: bool = False
+    tombstone: bool = False
+    """Deleted, but kept for its replies."""
     versions: list[JsonObject] = field(default_factory=list)
 
     @property

@@ -56,10 +56,13 @@ def _entries(
     request: RunRequest, records: Sequence[Run], thread: Sequence[ThreadMessage]
 ) -> Iterable[_Entry]:
     earlier = [run for run in records if _key(run.request.message_ts) < _key(request.message_ts)]
-    known_messages = {run.request.message_ts for run in earlier}
     known_runs = {run.id for run in earlier}
     names = _names(thread)
-    for run in earlier:
+    # A message that was tried again has several runs: the newest answer counts.
+    ranked = sorted(earlier, key=lambda run: (bool(run.answer), run.created_at))
+    of_message = {run.request.message_ts: run for run in ranked}
+    known_messages = of_message.keys()
+    for run in of_message.values():
         author = names.get(run.request.user, run.request.user)
         yield _Entry(
             key=_key(run.request.message_ts),

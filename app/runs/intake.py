@@ -1,10 +1,35 @@
 """Accepts and stops work; what happens before Slack is acknowledged, and nothing more."""
 
+from dataclasses import dataclass, field
+
 from app.log import get_logger
-from app.runs.model import RunId, RunRequest, Thread
+from app.runs.model import WAITING_STATES, RunId, RunRequest, RunState, Thread, run_id_for
 from app.runs.policy import RunPolicy, may_stop
 from app.runs.ports import Clock, Dispatcher, RunStore, Tracer
 from app.runs.stops import StopSignals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryWish:
+    """A person wants a failed run's turn tried again."""
+
+    run_id: RunId
+    """The failed one."""
+    user: str
+    press: str
+    """Of this press of the button: the same press is the same run."""
+    is_external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Revision:
+    """The author changed a message, or took it back."""
+
+    run_id: RunId
+    """Of the message, whether it was ever a request or not."""
+    user: str
+    text: str | None = field(repr=False)
+    """None: deleted."""
 
 
 class Intake:
@@ -36,6 +61,44 @@ class Intake:
         """
         await self._dispatcher.submit(request)
         self._log.info("event.accepted", run_id=request.run_id, thread=request.thread.key)
+
+    async def retry(self, wish: RetryWish) -> None:
+        """Accept a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.
+
+        Raises:
+            OSError: not durable.
+        """
+        failed = await self._store.get(wish.run_id)
+        if failed is None or failed.state is not RunState.FAILED:
+            self._log.info("event.ignored", reason="nothing_to_retry", run_id=wish.run_id)
+            return
+        request = failed.request
+        run_id = run_id_for(
+            team=request.team,
+            channel=request.channel,
+            message_ts=request.message_ts,
+            press=wish.press,
+        )
+        changes = {
+            "run_id": run_id,
+            "user": wish.user,
+            "is_external": wish.is_external,
+            "retry_of": failed.id,
+            "received_at": self._clock.now(),
+        }
+        await self.accept(request.model_copy(update=changes))
+
+    async def revise(self, revision: Revision) -> bool:
+        """Follow an edit or a deletion of a message whose run has not begun; later ones change nothing."""
+        run = await self._store.get(revision.run_id)
+        if run is None or run.state not in WAITING_STATES:
+            return False
+        if revision.text is None:
+            return await self.stop_run(run.id, user=revision.user)
+        is_amended = await self._store.amend(run.id, text=revision.text)
+        if is_amended:
+            self._log.info("run.amended", run_id=run.id, thread=run.thread.key)
+        return is_amended
 
     async def stop_run(self, run_id: RunId, *, user: str) -> bool:
         """Record that a run shall stop. False: unknown, over, asked before, or `user` may not."""

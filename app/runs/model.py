@@ -56,6 +56,8 @@ class RunRequest(BaseModel):
     is_external: bool = False
     """The author belongs to another company (Slack Connect)."""
     event_id: str = ""
+    retry_of: RunId | None = None
+    """The failed run whose turn this one tries again, at the wish of `user`."""
     received_at: datetime
 
     @property
@@ -95,10 +97,10 @@ def _microseconds(ts: str) -> int:
     return int(seconds) * 1_000_000 + int((fraction or "0").ljust(6, "0")[:6])
 
 
-def run_id_for(*, team: str, channel: str, message_ts: str) -> RunId:
-    """One message is one run, however often and in whatever events Slack delivers it."""
-    digest = hashlib.sha256(f"{team}|{channel}|{message_ts}".encode()).hexdigest()
-    return RunId(f"run_{digest[:24]}")
+def run_id_for(*, team: str, channel: str, message_ts: str, press: str = "") -> RunId:
+    """One message is one run, however often and in whatever events Slack delivers it; so is one press of its Retry button."""
+    source = "|".join((team, channel, message_ts, press) if press else (team, channel, message_ts))
+    return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
 
 
 class RunState(StrEnum):
@@ -120,6 +122,11 @@ class RunState(StrEnum):
 
 
 FINAL_STATES = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED})
+UNFINISHED_STATES = frozenset(set(RunState) - FINAL_STATES)
+WAITING_STATES = frozenset({RunState.ACCEPTED, RunState.QUEUED, RunState.PLACED})
+"""Not begun."""
+BEGINNING_STATES = WAITING_STATES | {RunState.RUNNING}
+"""May be executed (again): its outcome is not decided."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,14 +40,24 @@ class Refusal:
 
 
 def find_refusal(
-    request: RunRequest, policy: RunPolicy, *, runs_last_hour: int, unfinished: int
+    request: RunRequest,
+    policy: RunPolicy,
+    *,
+    runs_last_hour: int,
+    unfinished: int,
+    is_going: bool = False,
 ) -> Refusal | None:
     """Why this request will not be run, if it will not.
 
-    `runs_last_hour` and `unfinished` include the request itself.
+    `runs_last_hour` and `unfinished` include the request itself. `is_going`: another run answers the same message.
     """
     if not_allowed := _not_allowed(request, policy):
         return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
+    if is_going:
+        return Refusal(
+            code=ErrorCode.REQUEST_INVALID,
+            detail="this is being tried again already; the answer will come in its thread",
+        )
     if not _INVISIBLE.sub("", request.text).strip() and not request.file_names:
         return Refusal(code=ErrorCode.REQUEST_INVALID, detail="your message has no question in it")
     if runs_last_hour > policy.runs_per_user_hour:

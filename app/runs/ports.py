@@ -1,6 +1,6 @@
 """What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +11,7 @@ from typing_extensions import Unpack
 
 from app.errors import ErrorCode
 from app.runs.model import (
+    UNFINISHED_STATES,
     Delivery,
     ModelCall,
     Progress,
@@ -72,8 +73,16 @@ class RunStore(Protocol):
 
     async def get(self, run_id: RunId) -> Run | None: ...
 
-    async def update(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
-        """Change fields of an unfinished run and return the record. A finished run never changes: it is returned as it is.
+    async def update(
+        self,
+        run_id: RunId,
+        *,
+        while_in: Collection[RunState] = UNFINISHED_STATES,
+        **changes: Unpack[RunChanges],
+    ) -> Run:
+        """Change fields of an unfinished run, in one of these states, and return the record; in another it stays as it is.
+
+        A finished run never changes.
 
         Raises:
             KeyError: no such run.
@@ -86,6 +95,14 @@ class RunStore(Protocol):
 
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
         """Those of the given runs that shall stop, with the user who asked."""
+        ...
+
+    async def amend(self, run_id: RunId, *, text: str) -> bool:
+        """Change what was asked; False when the run is unknown, has begun or has ended."""
+        ...
+
+    async def stopped_waiting(self) -> Sequence[Run]:
+        """Unfinished runs that shall stop and never began; their thinking message stands."""
         ...
 
     async def unfinished(self) -> Sequence[Run]:

@@ -1,14 +1,17 @@
-"""Brings the wish to stop to the run that is going: at once in this process, within 0.5 s from another one."""
+"""Brings the wish to stop to the run it is meant for: at once in this process, within 0.5 s from another one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
-from app.runs.model import RunId
-from app.runs.ports import Clock, RunStore
+from app.log import get_logger
+from app.runs.model import Run, RunId
+from app.runs.ports import RunStore
 
 POLL_INTERVAL_S = 0.5
 """The CLI stops a run through its record; the owner must see it within this time."""
+
+_log = get_logger(__name__)
 
 
 class RunStoppedError(Exception):
@@ -64,6 +67,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._watched: dict[RunId, StopRequest] = {}
+        self._news = asyncio.Event()
 
     @contextmanager
     def watch(self, run_id: RunId) -> Iterator[StopRequest]:
@@ -75,14 +79,43 @@ class StopSignals:
             self._watched.pop(run_id, None)
 
     def notify(self, run_id: RunId, user: str) -> None:
+        """The wish is in the record; a run that has not begun is ended by `listen_forever`."""
         if request := self._watched.get(run_id):
             request.set(user)
+        else:
+            self._news.set()
 
-    async def poll_forever(self, store: RunStore, clock: Clock) -> None:
-        """Hear of wishes that other processes wrote into the records."""
-        while True:
-            await clock.sleep(POLL_INTERVAL_S)
-            watched = [run_id for run_id, request in self._watched.items() if request.user is None]
-            if watched:
-                for run_id, user in (await store.stop_requested(watched)).items():
-                    self.notify(run_id, user)
+    async def listen_forever(
+        self, store: RunStore, end_waiting: Callable[[Run], Awaitable[None]]
+    ) -> None:
+        """Hear of wishes that other processes wrote into the records, and end what has not begun."""
+        ending: dict[RunId, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_INTERVAL_S):
+                        await self._news.wait()
+                self._news.clear()
+                try:
+                    await self._hear(store)
+                    waiting = await store.stopped_waiting()
+                except Exception as exc:  # noqa: BLE001 - must outlive a sick database; the next look is 0.5 s away
+                    _log.warning("stops.unheard", error=type(exc).__name__)
+                    continue
+                ending = {run_id: task for run_id, task in ending.items() if not task.done()}
+                for run in waiting:
+                    if run.id not in ending:
+                        ending[run.id] = group.create_task(_quietly(end_waiting(run)))
+
+    async def _hear(self, store: RunStore) -> None:
+        watched = [run_id for run_id, request in self._watched.items() if request.user is None]
+        if watched:
+            for run_id, user in (await store.stop_requested(watched)).items():
+                self.notify(run_id, user)
+
+
+async def _quietly(ending: Awaitable[None]) -> None:
+    try:
+        await ending
+    except Exception:  # noqa: BLE001 - one run's trouble is not the others'; it is looked at again
+        _log.exception("stops.end_failed")

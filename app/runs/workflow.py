@@ -15,7 +15,18 @@ from app.runs.attempt import Attempt
 from app.runs.ending import SLACK_RETRY_S, Ending, failure, recorded_result, trace_waiting
 from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
-from app.runs.model import QueuePosition, Run, RunId, RunRequest, RunResult, RunState, Standing
+from app.runs.model import (
+    BEGINNING_STATES,
+    WAITING_STATES,
+    QueuePosition,
+    Run,
+    RunId,
+    RunRequest,
+    RunResult,
+    RunState,
+    Standing,
+    Thread,
+)
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
 from app.runs.ports import (
     Advance,
@@ -34,6 +45,7 @@ from app.runs.stops import RunStoppedError, StopRequest, StopSignals
 
 REFRESH_INTERVAL_S = 2.0
 """How often the elapsed time is offered to the sink, which decides what is sent."""
+ENDING_RETRY_S = 1.0
 
 _log = get_logger(__name__)
 
@@ -68,7 +80,7 @@ class RunService:
         self._ending = Ending(
             store=store, replies=replies, tracer=tracer, policy=policy, clock=clock
         )
-        self._locks: WeakValueDictionary[RunId, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- place ---------------------------------------------------------------------------------------------------------
 
@@ -83,14 +95,15 @@ class RunService:
                 created_at=request.received_at,
                 trace_id=self._tracer.trace_id(request.run_id),
             )
-            run, is_new = await self._store.add(run)
-            if run.state.is_final:
-                return
-            standing = await self._standing(run)
-            if run.state is RunState.ACCEPTED and await self._refuse(run, standing):
-                return
             async with self._lock_of(run):  # `advance` waits for the thinking message
-                await self._dispatcher.schedule(run)
+                async with self._lock_of(run.thread):  # in the order of the messages
+                    run, is_new = await self._store.add(run)
+                    if run.state.is_final:
+                        return
+                    standing = await self._standing(run)
+                    if run.state is RunState.ACCEPTED and await self._refuse(run, standing):
+                        return
+                    await self._dispatcher.schedule(run)
                 if run.reply_ts is None:
                     with suppress(ConnectionError):  # `advance` tries again
                         await self._place(run, standing.position, maybe_posted=not is_new)
@@ -105,6 +118,7 @@ class RunService:
             self._policy,
             runs_last_hour=standing.runs_of_user,
             unfinished=standing.unfinished,
+            is_going=run.request.retry_of is not None and await self._is_going(run),
         )
         if refusal is None:
             return False
@@ -119,6 +133,15 @@ class RunService:
         )
         await self._replies.refuse(run.request, refusal.code, detail=refusal.detail)
         return True
+
+    async def _is_going(self, run: Run) -> bool:
+        """Whether an earlier wish to answer the same message is not finished yet."""
+        return any(
+            other.request.message_ts == run.request.message_ts
+            and not other.state.is_final
+            and (other.created_at, other.id) < (run.created_at, run.id)
+            for other in await self._store.of_thread(run.thread)
+        )
 
     async def _ensure_placed(self, run: Run) -> Run:
         """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
@@ -149,9 +172,10 @@ class RunService:
         _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
         return run
 
-    def _lock_of(self, run: Run) -> asyncio.Lock:
-        """Whoever places a run holds it, so that its message is posted once."""
-        return self._locks.setdefault(run.id, asyncio.Lock())
+    def _lock_of(self, owner: Run | Thread) -> asyncio.Lock:
+        """Whoever places a run holds the run's, so that its message is posted once; and the thread's while it is queued."""
+        key = owner.id if isinstance(owner, Run) else owner.key
+        return self._locks.setdefault(key, asyncio.Lock())
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
@@ -201,6 +225,7 @@ class RunService:
         ) as stop:  # before the update, which tells of an earlier wish
             run = await self._store.update(
                 run.id,
+                while_in=BEGINNING_STATES,
                 state=RunState.RUNNING,
                 attempt=run.attempt + 1,
                 started_at=run.started_at or now,
@@ -209,9 +234,15 @@ class RunService:
                 model=model,
                 provider=provider,
             )
+            if run.state is not RunState.RUNNING:  # it was ended while it waited
+                return AgainIn(seconds=ENDING_RETRY_S)
             if run.stop_requested_by is not None:
                 stop.set(run.stop_requested_by)
-            _log.info("run.resumed" if is_resumed else "run.started", attempt=run.attempt)
+            _log.info(
+                "run.resumed" if is_resumed else "run.started",
+                attempt=run.attempt,
+                retry_of=run.request.retry_of,
+            )
             with self._tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._clock.now())
                 return await self._execute(run, trace, stop, started_at=now)
@@ -272,6 +303,24 @@ class RunService:
         return build_messages(
             request, records=await self._store.of_thread(run.thread), thread=thread
         )
+
+    async def end_stopped(self, run: Run) -> None:
+        """End a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            result = RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
+            is_resumed = run.outcome is not None
+            run = await self._store.update(
+                run.id,
+                while_in=WAITING_STATES,
+                state=RunState.ANSWERING,
+                outcome=RunState.STOPPED,
+            )
+            while run.state is RunState.ANSWERING and run.attempt == 0:
+                again = await self._ending.deliver(run, result, resumed=is_resumed)
+                if isinstance(again, Done):
+                    return
+                await self._clock.sleep(again.seconds)
+                is_resumed = True
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

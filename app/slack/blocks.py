@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
 from app.slack.markdown import neutralise, plain_fallback
-from app.slack.payloads import FEEDBACK_ACTION, STOP_ACTION
+from app.slack.payloads import FEEDBACK_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
 from app.slack.wording import duration_text, error_text, steps_text
@@ -107,13 +107,14 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
             return (_context(footer), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
             by = f" by {_person(ended.stopped_by)}" if ended.stopped_by else ""
-            text = f"Stopped{by} after {took}"
+            when = f"after {took}" if run.attempt else "before it began"
+            text = f"Stopped{by} {when}"
             return (_context(text),), text
         case _:
             code = ended.error_code
             text = error_text(code) if code else "I encountered an error processing your request."
             detail = " · ".join(f"`{fact}`" for fact in (code, run.id) if fact)
-            return (_section(text), _context(f"{detail} · {took}")), text
+            return (_section(text), _context(f"{detail} · {took}"), _retry_button(run)), text
 
 
 def _waiting_text(position: QueuePosition, *, capacity: int) -> str:
@@ -154,12 +155,20 @@ def _context(text: str) -> Block:
 
 
 def _stop_button(run: Run) -> Block:
+    return _button(STOP_ACTION, "Stop", run, style="danger")
+
+
+def _retry_button(run: Run) -> Block:
+    return _button(RETRY_ACTION, "Try again", run)
+
+
+def _button(action: str, label: str, run: Run, **more: str) -> Block:
     button = {
         "type": "button",
-        "action_id": STOP_ACTION,
-        "text": {"type": "plain_text", "text": "Stop"},
-        "style": "danger",
+        "action_id": action,
+        "text": {"type": "plain_text", "text": label},
         "value": run.id,
+        **more,
     }
     return {"type": "actions", "elements": [button]}
 

@@ -15,10 +15,12 @@ from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
 from app.log import get_logger
+from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Thread
 from app.slack.identity import BotIdentity
 from app.slack.payloads import (
     FEEDBACK_ACTION,
+    RETRY_ACTION,
     STOP_ACTION,
     Feedback,
     Ignored,
@@ -32,7 +34,7 @@ from app.slack.shapes import bad_field
 from app.slack.verification import media_type
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
-_ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed"})
+_ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged"})
 """Every message of a busy channel, and each of Orion's own edits."""
 
 
@@ -40,6 +42,10 @@ class Intake(Protocol):
     """Makes durable what a person wants. Each call is one durable write; an exception means: do not acknowledge."""
 
     async def accept(self, request: RunRequest) -> None: ...
+
+    async def retry(self, wish: RetryWish) -> None: ...
+
+    async def revise(self, revision: Revision) -> bool: ...
 
     async def stop_run(self, run_id: RunId, *, user: str) -> bool: ...
 
@@ -75,6 +81,8 @@ class _Listeners:
         match wish:
             case RunRequest():
                 await self._intake.accept(wish)
+            case Revision():
+                await self._intake.revise(wish)
             case StopThread():
                 await self._intake.stop_thread(wish.thread, user=wish.user)
             case Ignored():
@@ -92,6 +100,8 @@ class _Listeners:
         match wish:
             case StopRun():
                 await self._intake.stop_run(wish.run_id, user=wish.user)
+            case RetryWish():
+                await self._intake.retry(wish)
             case Feedback():
                 await self._intake.feedback(
                     wish.run_id, user=wish.user, is_positive=wish.is_positive
@@ -194,6 +204,7 @@ def create_bolt_app(
     app.event("agent_session_stopped")(listeners.session_stopped)
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(STOP_ACTION)(listeners.action)
+    app.action(RETRY_ACTION)(listeners.action)
     app.action(FEEDBACK_ACTION)(listeners.action)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
     app.error(listeners.failed)

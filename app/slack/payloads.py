@@ -5,15 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
 from app.slack.shapes import TS, is_id
 from app.slack.text import is_stop, mentions, readable
 
 STOP_ACTION: Final = "orion_stop"
 FEEDBACK_ACTION: Final = "orion_feedback"
+RETRY_ACTION: Final = "orion_retry"
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
-"""Everything else is an edit, a deletion, or a notice. Source: Slack, message event subtypes, read 2026-11."""
+"""Everything else is a notice. Source: Slack, message event subtypes, read 2026-11."""
+_REVISIONS: Final = frozenset({"message_changed", "message_deleted"})
 _MAX_FILES: Final = 50
 
 
@@ -57,10 +60,12 @@ def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
 
 def from_event(
     body: Mapping[str, Any], *, bot_user_id: str, received_at: datetime
-) -> RunRequest | StopThread | Ignored:
+) -> RunRequest | Revision | StopThread | Ignored:
     """What an `app_mention` or `message` event asks for; both events of one message give the same run id."""
     event = _object(body, "event")
     bot_user_id = bot_user_id or envelope_bot_user_id(body)
+    if event.get("type") == "message" and _text(event, "subtype") in _REVISIONS:
+        return _revision(body, event, bot_user_id=bot_user_id)
     if reason := _reason_to_ignore(event, bot_user_id=bot_user_id):
         return Ignored(reason=reason)
     thread = _thread(body, event)
@@ -88,7 +93,35 @@ def from_event(
     )
 
 
-def from_action(body: Mapping[str, Any]) -> StopRun | Feedback | Ignored:
+def _revision(
+    body: Mapping[str, Any], event: Mapping[str, Any], *, bot_user_id: str
+) -> Revision | Ignored:
+    """An edit or a deletion. A deleted message with replies is not deleted, but becomes a `tombstone`.
+
+    Source: Slack, `message_changed`, `message_deleted` and `tombstone`, read 2026-11. Unfurled links are a `message_changed`
+    too, and so is each of Orion's own edits.
+    """
+    before, after = _object(event, "previous_message"), _object(event, "message")
+    team, channel, user = _team(body), _text(event, "channel"), _text(before, "user")
+    is_deleted = (
+        _text(event, "subtype") == "message_deleted" or _text(after, "subtype") == "tombstone"
+    )
+    ts = _text(before, "ts") or _text(event, "deleted_ts")
+    if before.get("bot_id") or after.get("bot_id") or user == bot_user_id:
+        return Ignored(reason="own_message")
+    if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(ts)):
+        return Ignored(reason="incomplete")
+    text = readable(_text(after, "text"), bot_user_id=bot_user_id)
+    if not is_deleted and text == readable(_text(before, "text"), bot_user_id=bot_user_id):
+        return Ignored(reason="unchanged")
+    return Revision(
+        run_id=run_id_for(team=team, channel=channel, message_ts=ts),
+        user=user,
+        text=None if is_deleted else text,
+    )
+
+
+def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | Feedback | Ignored:
     """What a pressed button asks for."""
     actions = body.get("actions")
     action = actions[0] if isinstance(actions, list) and actions else None
@@ -99,10 +132,19 @@ def from_action(body: Mapping[str, Any]) -> StopRun | Feedback | Ignored:
     action_id = _text(action, "action_id")
     if action_id == STOP_ACTION and is_id(value):
         return StopRun(run_id=RunId(value), user=user, thread=_action_thread(body))
+    press = _text(action, "action_ts")
+    if action_id == RETRY_ACTION and is_id(value) and press:
+        return RetryWish(
+            run_id=RunId(value),
+            user=user,
+            press=press,
+            is_external=_text(_object(body, "user"), "team_id")
+            != _text(_object(body, "team"), "id"),
+        )
     verdict, _, run_id = value.partition(":")
     if action_id == FEEDBACK_ACTION and verdict in ("up", "down") and is_id(run_id):
         return Feedback(run_id=RunId(run_id), user=user, is_positive=verdict == "up")
-    is_ours = action_id in (STOP_ACTION, FEEDBACK_ACTION)
+    is_ours = action_id in (STOP_ACTION, RETRY_ACTION, FEEDBACK_ACTION)
     return Ignored(reason="incomplete" if is_ours else "unknown_action")
 
 

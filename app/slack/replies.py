@@ -15,7 +15,7 @@ from app.slack.live import Publisher, Publishing, Rhythm, UpdateBudget
 from app.slack.messages import ANNOUNCEMENT_PART, REPOST_WORDS, OwnMessages
 from app.slack.status import SessionStatus
 from app.slack.text import escape
-from app.slack.wording import announcement_text, error_text
+from app.slack.wording import announcement_text, refusal_text
 
 WRITE_TIMEOUT_S: Final = 60.0
 _SMALL_PART_CHARS: Final = 3_500
@@ -67,11 +67,11 @@ class SlackReplies:
         except (SlackFault, TimeoutError) as exc:
             self._failed(run, "place", exc)
             raise ConnectionError("slack cannot be reached") from exc
-        self._status.processing(run.thread)
+        self._status.processing(run)
         return ts
 
     def live(self, run: Run) -> AbstractAsyncContextManager[LiveReply]:
-        self._status.processing(run.thread)
+        self._status.processing(run)
 
         async def send(shown: Progress) -> None:
             if run.reply_ts:
@@ -100,7 +100,7 @@ class SlackReplies:
             self._failed(run, "finish", exc)
             failure = exc.word if isinstance(exc, SlackFault) else "timeout"
             may_pass = not isinstance(exc, SlackRefusal)
-        self._status.active(run.thread)
+        self._status.active(run)
         return Delivery(
             part_ts=tuple(known[number] for number in sorted(known) if number > 0),
             failure=failure,
@@ -116,10 +116,10 @@ class SlackReplies:
             self._failed(run, "announce", exc)
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
-        text = error_text(code) + (f" ({escape(detail)})" if detail else "")
+        text = escape(refusal_text(code, detail))
         # Shown in a thread only when that has replies already.
         # Source: Slack Web API, chat.postEphemeral, thread_ts, read 2026-11.
-        is_reply = request.thread_ts != request.message_ts
+        is_reply = request.thread_ts != request.message_ts or request.retry_of is not None
         arguments = {
             "channel": request.channel,
             "user": request.user,

@@ -4,7 +4,7 @@ import asyncio
 from typing import Final
 
 from app.log import get_logger
-from app.runs.model import Thread
+from app.runs.model import Run, RunId, Thread
 from app.slack.api import SlackApi, SlackFault, SlackRefusal
 
 _TIMEOUT_S: Final = 3.0
@@ -20,18 +20,25 @@ class SessionStatus:
     def __init__(self, api: SlackApi, *, group: asyncio.TaskGroup) -> None:
         self._api = api
         self._group = group
+        self._runs: dict[Thread, set[RunId]] = {}
+        """Those of a thread that wait or go."""
         self._wanted: dict[Thread, str] = {}
         self._busy: set[Thread] = set()
         self._is_on = True
         self._log = get_logger(__name__)
 
-    def processing(self, thread: Thread) -> None:
+    def processing(self, run: Run) -> None:
         """Slack shows a loader and Stop."""
-        self._want(thread, "processing")
+        self._runs.setdefault(run.thread, set()).add(run.id)
+        self._want(run.thread, "processing")
 
-    def active(self, thread: Thread) -> None:
-        """Slack takes them away."""
-        self._want(thread, "active")
+    def active(self, run: Run) -> None:
+        """Slack takes them away, once no other run of the thread is left."""
+        runs = self._runs.get(run.thread, set())
+        runs.discard(run.id)
+        if not runs:
+            self._runs.pop(run.thread, None)
+            self._want(run.thread, "active")
 
     def _want(self, thread: Thread, status: str) -> None:
         if not self._is_on:

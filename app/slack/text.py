@@ -22,7 +22,6 @@ def readable(text: str, *, bot_user_id: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """Slack's three escapes, for mrkdwn and text."""
     """Undo Slack's three escapes."""
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 

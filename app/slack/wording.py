@@ -36,6 +36,13 @@ def error_text(code: ErrorCode) -> str:
     return _ERROR_TEXTS[code]
 
 
+def refusal_text(code: ErrorCode, detail: str) -> str:
+    """Why nothing will happen; `detail` in lower case, without a full stop."""
+    if code is ErrorCode.REQUEST_INVALID and detail:
+        return f"{detail[0].upper()}{detail[1:]}."
+    return error_text(code) + (f" ({detail})" if detail else "")
+
+
 def duration_text(seconds: float) -> str:
     """`12 s`, `1 min 12 s`, `1 h 2 min`."""
     whole = max(int(seconds), 0)

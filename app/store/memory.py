@@ -1,12 +1,20 @@
 """Run records in memory, for tests and the bench; the same contract as the durable store."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from typing_extensions import Unpack
 
-from app.runs.model import Run, RunId, RunState, Standing, Thread
+from app.runs.model import (
+    UNFINISHED_STATES,
+    WAITING_STATES,
+    Run,
+    RunId,
+    RunState,
+    Standing,
+    Thread,
+)
 from app.runs.ports import RunChanges
 from app.store.queries import REFUSAL_CODES, position_among
 
@@ -22,9 +30,15 @@ class MemoryRunStore:
     async def get(self, run_id: RunId) -> Run | None:
         return self._runs.get(run_id)
 
-    async def update(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+    async def update(
+        self,
+        run_id: RunId,
+        *,
+        while_in: Collection[RunState] = UNFINISHED_STATES,
+        **changes: Unpack[RunChanges],
+    ) -> Run:
         run = self._runs[run_id]
-        if not run.state.is_final:
+        if run.state in while_in and not run.state.is_final:
             run = self._runs[run_id] = replace(run, **changes)
         return run
 
@@ -38,6 +52,20 @@ class MemoryRunStore:
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
         runs = (self._runs[run_id] for run_id in run_ids if run_id in self._runs)
         return {run.id: run.stop_requested_by for run in runs if run.stop_requested_by is not None}
+
+    async def amend(self, run_id: RunId, *, text: str) -> bool:
+        run = self._runs.get(run_id)
+        if run is None or run.state not in WAITING_STATES:
+            return False
+        self._runs[run_id] = replace(run, request=run.request.model_copy(update={"text": text}))
+        return True
+
+    async def stopped_waiting(self) -> Sequence[Run]:
+        return [
+            run
+            for run in await self.unfinished()
+            if run.stop_requested_by and run.attempt == 0 and run.reply_ts
+        ]
 
     async def unfinished(self) -> Sequence[Run]:
         return sorted(

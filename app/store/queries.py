@@ -3,14 +3,11 @@
 from collections.abc import Iterable
 
 from app.errors import ErrorCode
-from app.runs.model import QueuePosition, Run, RunState
+from app.runs.model import WAITING_STATES, QueuePosition, Run, RunState
 
 REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
 """Runs that ended in these did not cost anything, so they do not count against a person's hourly limit."""
-
-
 STARTED_STATES = frozenset({RunState.RUNNING, RunState.ANSWERING})
-WAITING_STATES = frozenset({RunState.ACCEPTED, RunState.QUEUED, RunState.PLACED})
 
 
 def position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> QueuePosition:

@@ -16,7 +16,8 @@ from typing_extensions import Unpack, override
 
 from app.errors import ErrorCode
 from app.runs.model import (
-    FINAL_STATES,
+    UNFINISHED_STATES,
+    WAITING_STATES,
     Run,
     RunId,
     RunRequest,
@@ -26,7 +27,7 @@ from app.runs.model import (
     Usage,
 )
 from app.runs.ports import RunChanges
-from app.store.queries import REFUSAL_CODES, STARTED_STATES, WAITING_STATES, position_of
+from app.store.queries import REFUSAL_CODES, STARTED_STATES, position_of
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ _runs = sa.Table(
     sa.Index("ix_orion_runs_state", "state"),
 )
 _REFUSALS = [code.value for code in REFUSAL_CODES]
-_UNFINISHED = _runs.c.state.in_([state.value for state in RunState if state not in FINAL_STATES])
+_UNFINISHED = _runs.c.state.in_([state.value for state in UNFINISHED_STATES])
 """Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
 
 
@@ -141,7 +142,13 @@ class SqlRunStore:
     async def get(self, run_id: RunId) -> Run | None:
         return await self._call(lambda connection: _select_one(connection, run_id))
 
-    async def update(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+    async def update(
+        self,
+        run_id: RunId,
+        *,
+        while_in: Collection[RunState] = UNFINISHED_STATES,
+        **changes: Unpack[RunChanges],
+    ) -> Run:
         values: dict[str, Any] = dict(changes)
         if "usage" in changes:
             values["usage"] = asdict(changes["usage"])
@@ -150,7 +157,9 @@ class SqlRunStore:
 
         def work(connection: sa.Connection) -> Run:
             connection.execute(
-                sa.update(_runs).where(_runs.c.id == run_id, _UNFINISHED).values(values)
+                sa.update(_runs)
+                .where(_runs.c.id == run_id, _in(UNFINISHED_STATES & frozenset(while_in)))
+                .values(values)
             )
             run = _select_one(connection, run_id)
             if run is None:
@@ -178,6 +187,27 @@ class SqlRunStore:
         )
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {RunId(row.id): row.stop_requested_by for row in rows}
+
+    async def amend(self, run_id: RunId, *, text: str) -> bool:
+        def work(connection: sa.Connection) -> bool:
+            run = _select_one(connection, run_id)
+            if run is None or run.state not in WAITING_STATES:
+                return False
+            request = run.request.model_copy(update={"text": text}).model_dump(mode="json")
+            statement = sa.update(_runs).where(_runs.c.id == run_id, _in(WAITING_STATES))
+            return connection.execute(statement.values(request=request)).rowcount == 1
+
+        return await self._call(work)
+
+    async def stopped_waiting(self) -> Sequence[Run]:
+        return await self._select(
+            sa.select(_runs).where(
+                _UNFINISHED,
+                _runs.c.stop_requested_by.is_not(None),
+                _runs.c.attempt == 0,
+                _runs.c.reply_ts.is_not(None),
+            )
+        )
 
     async def unfinished(self) -> Sequence[Run]:
         return await self._select(sa.select(_runs).where(_UNFINISHED).order_by(_runs.c.created_at))

@@ -94,6 +94,7 @@ def root_attributes(run: Run, border: Border) -> Attributes:
                 "message_ts": request.message_ts,
                 "thread_ts": request.thread_ts,
                 "attempt": run.attempt,
+                "retry_of": request.retry_of,
                 "sandbox_id": run.sandbox_id,
                 "model": run.model or None,
                 "files": len(request.file_names) or None,

@@ -1,7 +1,7 @@
 """What every run store promises."""
 
 from collections.abc import AsyncIterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import QueuePosition, Run, RunState, Usage
+from app.runs.model import WAITING_STATES, QueuePosition, Run, RunState, Usage
 from app.runs.ports import RunStore
 from app.store.memory import MemoryRunStore
 from app.store.sql import open_sqlite_store
@@ -102,6 +102,47 @@ async def test_stop_is_recorded_once(store: RunStore) -> None:
     await store.update(other.id, state=RunState.SUCCEEDED)
     assert await store.request_stop(other.id, user="U1", at=T0) is False
     assert dict(await store.stop_requested([other.id])) == {}
+
+
+async def test_changes_may_depend_on_the_state(store: RunStore) -> None:
+    """A change that is meant for waiting runs leaves one alone that has begun."""
+    run = make_run()
+    await store.add(run)
+    begun = await store.update(run.id, while_in=WAITING_STATES, state=RunState.RUNNING)
+    assert begun.state is RunState.RUNNING
+    late = await store.update(run.id, while_in=WAITING_STATES, outcome=RunState.STOPPED)
+    assert (late.state, late.outcome) == (RunState.RUNNING, None)
+
+
+async def test_a_question_may_be_amended_until_it_begins(store: RunStore) -> None:
+    """The text changes while the run waits, and nothing else of it; afterwards it stands."""
+    run = make_run(make_request(file_names=("a.txt",)))
+    assert not await store.amend(run.id, text="x")
+    await store.add(run)
+    assert await store.amend(run.id, text="other words")
+    amended = await store.get(run.id)
+    assert amended is not None
+    assert amended.request == run.request.model_copy(update={"text": "other words"})
+    await store.update(run.id, state=RunState.RUNNING)
+    assert not await store.amend(run.id, text="too late")
+    assert (await store.get(run.id)) == replace(amended, state=RunState.RUNNING)
+
+
+async def test_waiting_runs_that_shall_stop(store: RunStore) -> None:
+    """Those that never began and whose message stands, until they have ended."""
+    placed, unplaced, begun = (
+        make_run(make_request(ts=f"1795302364.00000{number}")) for number in range(3)
+    )
+    for run in (placed, unplaced, begun):
+        await store.add(run)
+        await store.request_stop(run.id, user="U1", at=T0)
+    await store.update(placed.id, reply_ts="1.000001")
+    await store.update(begun.id, reply_ts="1.000002", attempt=1, state=RunState.RUNNING)
+    assert [run.id for run in await store.stopped_waiting()] == [placed.id]
+    await store.update(placed.id, state=RunState.ANSWERING, outcome=RunState.STOPPED)
+    assert [run.id for run in await store.stopped_waiting()] == [placed.id]
+    await store.update(placed.id, state=RunState.STOPPED)
+    assert not await store.stopped_waiting()
 
 
 async def test_a_thread_is_in_message_order(store: RunStore) -> None:

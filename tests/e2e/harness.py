@@ -16,6 +16,7 @@ from app.playground.model import ModelPace
 from app.playground.slack_types import TEAM_ID, JsonObject, LookalikeConfig
 from app.playground.world import create_world, orion_environment
 from app.runs.model import Run, RunId, run_id_for
+from app.slack.payloads import RETRY_ACTION, STOP_ACTION
 from app.web.hosting import serve
 from tests.e2e.orion_process import OrionProcess, put_environments, run_cli
 
@@ -190,7 +191,16 @@ def part_of(message: Mapping[str, Any]) -> int | None:
 
 
 def has_stop_button(message: Mapping[str, Any]) -> bool:
-    return any(block["type"] == "actions" for block in message.get("blocks", ()))
+    return _has_button(message, STOP_ACTION)
+
+
+def has_retry_button(message: Mapping[str, Any]) -> bool:
+    return _has_button(message, RETRY_ACTION)
+
+
+def _has_button(message: Mapping[str, Any], action_id: str) -> bool:
+    rows = [block["elements"] for block in message.get("blocks", ()) if block["type"] == "actions"]
+    return any(button["action_id"] == action_id for row in rows for button in row)
 
 
 def text_of(message: Mapping[str, Any]) -> str:

@@ -68,20 +68,6 @@ async def test_stop_kills_what_a_tool_has_started(shared: Stage) -> None:
     assert f"Stopped by <@{COLLEAGUE}>" in text_of(await shared.answer(ts))
 
 
-async def test_stop_takes_a_waiting_question_out_of_its_queue(shared: Stage) -> None:
-    """A queued question that is stopped never runs; the one before it goes on."""
-    ts = await shared.client.say("@Orion !slow 5")
-    await shared.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
-    second = await shared.client.say("@Orion never mind", thread_ts=ts)
-    waiting = await shared.thinking(second, thread_ts=ts)
-    assert "Queued behind 1 earlier message" in text_of(waiting)
-    await _press(shared, waiting)
-    assert "Stopped by" in text_of(await shared.answer(second, thread_ts=ts))
-    record = await shared.record(second)
-    assert (record.state, record.attempt) == ("stopped", 0)
-    assert (await shared.record(ts)).state == "succeeded"
-
-
 async def _stop(stage: Stage, message: JsonObject, stop: Stop) -> float:
     """Seconds until no process of a sandbox is left."""
     started = time.monotonic()

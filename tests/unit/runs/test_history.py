@@ -1,12 +1,13 @@
 """Rebuilding a thread as turns."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.runs.history import LEFT_OUT, build_messages
-from app.runs.model import Run, RunState, ThreadMessage
+from app.runs.model import Run, RunId, RunState, ThreadMessage
 from tests.building import make_request, make_run
 
 ROOT = "1795302300.000100"
@@ -84,6 +85,20 @@ def test_records_alone_are_enough() -> None:
         "half\n\n[this answer was cut off]",
         "q3",
     ]
+
+
+def test_a_question_that_was_tried_again_counts_once() -> None:
+    """Of several runs of a message the one with an answer is history, whichever came first."""
+    failed = answered("2.000001", "why?", "", RunState.FAILED)
+    again = replace(
+        answered("2.000001", "why?", "because"),
+        id=RunId("run_again"),
+        created_at=failed.created_at + timedelta(seconds=9),
+    )
+    refused = replace(failed, id=RunId("run_refused"), created_at=again.created_at)
+    request = make_request(ts="3.000001", thread_ts=ROOT, text="and now?")
+    turns = build_messages(request, records=(failed, again, refused), thread=())
+    assert [turn.text for turn in turns] == ["why?", "because", "and now?"]
 
 
 def test_later_messages_are_not_history() -> None:

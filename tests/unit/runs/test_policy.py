@@ -36,6 +36,14 @@ def test_refusals(request_: RunRequest, runs: int, unfinished: int, code: ErrorC
     assert (refusal.code if refusal else None) == code
 
 
+def test_one_attempt_at_a_time() -> None:
+    """A message that is being answered is not tried again beside that."""
+    refusal = find_refusal(make_request(), STRICT, runs_last_hour=1, unfinished=2, is_going=True)
+    assert refusal is not None
+    assert refusal.code is ErrorCode.REQUEST_INVALID
+    assert "already" in refusal.detail
+
+
 def test_empty_lists_mean_everyone() -> None:
     """Without lists everyone in the workspace may ask and stop; other companies only when allowed."""
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,9 +118,11 @@ def test_answer_has_footer_and_feedback(run: Run) -> None:
 def test_stopped_run_keeps_what_was_written(run: Run) -> None:
     """The partial answer stays, and below it stands who stopped it and when."""
     ended = RunResult(outcome=RunState.STOPPED, answer="Half", stopped_by="U7", duration_s=42)
-    (part,) = result(run, ended)
+    (part,) = result(replace(run, attempt=1), ended)
     assert blocks_of(part, "markdown")[0]["text"] == "Half"
     assert blocks_of(part, "context")[0]["elements"][0]["text"] == "Stopped by <@U7> after 42 s"
+    (unbegun,) = result(run, replace(ended, answer=""))
+    assert unbegun.text == "Stopped by <@U7> before it began"
     assert not blocks_of(part, "context_actions")
 
 

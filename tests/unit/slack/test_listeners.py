@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slack_bolt.async_app import AsyncApp
 
+from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Thread
 from app.slack.identity import BotIdentity
 from app.slack.listeners import create_bolt_app, handle_http
@@ -39,6 +40,13 @@ class RecordingIntake:
 
     async def accept(self, request: RunRequest) -> None:
         self._hear(request)
+
+    async def retry(self, wish: RetryWish) -> None:
+        self._hear(wish)
+
+    async def revise(self, revision: Revision) -> bool:
+        self._hear(revision)
+        return True
 
     async def stop_run(self, run_id: RunId, *, user: str) -> bool:
         self._hear(("stop_run", run_id, user))

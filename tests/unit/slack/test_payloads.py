@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.model import RunRequest, Surface, Thread
+from app.runs.intake import RetryWish, Revision
+from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
 from app.slack.payloads import (
+    RETRY_ACTION,
     Feedback,
     Ignored,
     StopRun,
@@ -41,7 +43,7 @@ def envelope(**event: object) -> dict[str, Any]:
     }
 
 
-def parsed(**event: object) -> RunRequest | StopThread | Ignored:
+def parsed(**event: object) -> RunRequest | Revision | StopThread | Ignored:
     return from_event(envelope(**event), bot_user_id="UBOT", received_at=AT)
 
 
@@ -112,8 +114,8 @@ def test_files_are_named_and_need_no_text() -> None:
         ({"bot_id": "BBOT", "user": "UBOT"}, "own_message"),
         ({"user": "UBOT"}, "own_message"),
         ({"user": "USLACKBOT"}, "slackbot"),
-        ({"type": "message", "subtype": "message_changed"}, "subtype"),
-        ({"type": "message", "subtype": "message_deleted"}, "subtype"),
+        ({"type": "message", "subtype": "message_changed"}, "incomplete"),
+        ({"type": "message", "subtype": "message_deleted"}, "incomplete"),
         ({"type": "message", "subtype": "bot_message"}, "subtype"),
         ({"type": "message", "subtype": "channel_join"}, "subtype"),
         ({"user": None}, "no_user"),
@@ -281,3 +283,52 @@ def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: 
     assert isinstance(session_stopped(body), kinds)
     pressed = {"user": authorizations, "actions": actions, "container": event}
     assert isinstance(from_action(pressed), kinds)
+
+
+def revised(before: dict[str, Any], after: dict[str, Any] | None) -> object:
+    """What an edit (or, without `after`, a deletion) of a message is to Orion."""
+    original = {"type": "message", "user": "U1", "ts": TS, "text": "<@UBOT> hi", **before}
+    event: dict[str, Any] = {"type": "message", "previous_message": original}
+    if after is None:
+        event |= {"subtype": "message_deleted", "deleted_ts": TS}
+    else:
+        event |= {"subtype": "message_changed", "message": {**original, **after}}
+    return parsed(**event)
+
+
+MESSAGE_RUN = run_id_for(team="T1", channel="C1", message_ts=TS)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ({}, {"text": "<@UBOT> bye"}, Revision(run_id=MESSAGE_RUN, user="U1", text="bye")),
+        ({}, None, Revision(run_id=MESSAGE_RUN, user="U1", text=None)),
+        (
+            {},
+            {"subtype": "tombstone", "user": "USLACKBOT", "text": "This message was deleted."},
+            Revision(run_id=MESSAGE_RUN, user="U1", text=None),
+        ),
+        ({}, {"attachments": [{"title": "a link"}]}, Ignored(reason="unchanged")),
+        ({"bot_id": "BBOT", "user": "UBOT"}, {"text": "Thinking"}, Ignored(reason="own_message")),
+        ({"bot_id": "BBOT", "user": "UBOT"}, None, Ignored(reason="own_message")),
+        ({"user": None}, {"text": "x"}, Ignored(reason="incomplete")),
+        ({"ts": "soon"}, {"text": "x"}, Ignored(reason="incomplete")),
+    ],
+)
+def test_revisions(
+    before: dict[str, Any], after: dict[str, Any] | None, expected: Revision | Ignored
+) -> None:
+    """An edit or a deletion names the run of its message; unfurled links and the bot's own edits are nothing."""
+    assert revised(before, after) == expected
+
+
+def test_retry_button() -> None:
+    """A press of Retry names the failed run and the press, so that a repeated delivery is the same run."""
+    action = {"action_id": RETRY_ACTION, "value": "run_1", "action_ts": "1.5"}
+    body = {"user": {"id": "U1", "team_id": "T1"}, "team": {"id": "T1"}, "actions": [action]}
+    assert from_action(body) == RetryWish(run_id=RunId("run_1"), user="U1", press="1.5")
+    guest = body | {"user": {"id": "U1", "team_id": "T2"}}
+    wish = from_action(guest)
+    assert isinstance(wish, RetryWish)
+    assert wish.is_external

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import WSMsgType, web
 from slack_bolt.async_app import AsyncApp
 
+from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Thread
 from app.slack.api import SlackRefusal
 from app.slack.identity import BotIdentity
@@ -40,6 +41,12 @@ class CountingIntake:
         if self.error:
             raise self.error
         self.requests.append(request)
+
+    async def retry(self, wish: RetryWish) -> None:
+        raise NotImplementedError
+
+    async def revise(self, revision: Revision) -> bool:
+        raise NotImplementedError
 
     async def stop_run(self, run_id: RunId, *, user: str) -> bool:
         return bool(run_id and user)
