@@ -103,6 +103,10 @@ def run_id_for(*, team: str, channel: str, message_ts: str, press: str = "") -> 
     return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
 
 
+RESUMED_BY_REPEATING: Final = "repeated"
+"""How a run goes on after a crash: its turn is executed again, in a fresh sandbox (decision 14)."""
+
+
 class RunState(StrEnum):
     ACCEPTED = "accepted"
     QUEUED = "queued"

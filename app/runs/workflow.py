@@ -17,6 +17,7 @@ from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
 from app.runs.model import (
     BEGINNING_STATES,
+    RESUMED_BY_REPEATING,
     WAITING_STATES,
     QueuePosition,
     Run,
@@ -219,7 +220,6 @@ class RunService:
     async def _run(self, run: Run) -> Advance:
         now = self._clock.now()
         agent, model, provider = self._runner.identity
-        is_resumed = run.attempt > 0
         with self._signals.watch(
             run.id
         ) as stop:  # before the update, which tells of an earlier wish
@@ -238,11 +238,10 @@ class RunService:
                 return AgainIn(seconds=ENDING_RETRY_S)
             if run.stop_requested_by is not None:
                 stop.set(run.stop_requested_by)
-            _log.info(
-                "run.resumed" if is_resumed else "run.started",
-                attempt=run.attempt,
-                retry_of=run.request.retry_of,
-            )
+            if run.attempt > 1:
+                _log.info("run.resumed", attempt=run.attempt, how=RESUMED_BY_REPEATING)
+            else:
+                _log.info("run.started", retry_of=run.request.retry_of)
             with self._tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._clock.now())
                 return await self._execute(run, trace, stop, started_at=now)

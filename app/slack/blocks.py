@@ -159,7 +159,7 @@ def _stop_button(run: Run) -> Block:
 
 
 def _retry_button(run: Run) -> Block:
-    return _button(RETRY_ACTION, "Try again", run)
+    return _button(RETRY_ACTION, "Retry", run)
 
 
 def _button(action: str, label: str, run: Run, **more: str) -> Block:

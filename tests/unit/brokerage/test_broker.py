@@ -211,6 +211,15 @@ async def test_huge_bodies_are_refused(world: World) -> None:
     assert answer.status_code == 413
 
 
+async def test_nothing_but_the_model_can_be_reached(world: World) -> None:
+    """A turn is repeated after a crash because no route has an effect outside; a new one must be recorded first."""
+    paths = {getattr(route, "path", "") for route in world.broker.router().routes}
+    assert paths == {
+        "/broker/anthropic/v1/messages",
+        "/broker/anthropic/v1/messages/count_tokens",
+    }
+
+
 async def test_other_paths_do_not_exist(world: World) -> None:
     """The broker is no proxy: only the messages endpoint is served."""
     with world.broker.open_grant(grant(), world.calls.append) as token:
