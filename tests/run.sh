@@ -20,6 +20,9 @@ leave_out() { # marker, reason
 }
 
 try_install bwrap bubblewrap || leave_out bubblewrap "bubblewrap is not installed"
+# Debian keeps PostgreSQL's programs out of the PATH.
+for programs in /usr/lib/postgresql/*/bin; do PATH="$PATH:$programs"; done
+try_install initdb postgresql || leave_out postgresql "postgresql is not installed"
 try_install chromium chromium || leave_out browser "chromium is not installed"
 
 set -- ${TESTS:-tests}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -15,8 +14,8 @@ from dbos import DBOSClient, EnqueueOptions, Serializer
 from pydantic import JsonValue
 from typing_extensions import override
 
-SUBMIT_TIMEOUT_S = 2.0
-"""DBOS waits for a lost database without limit, but Slack's acknowledgement is due after 3 s."""
+from app.dispatch.database import SUBMIT_TIMEOUT_S, EngineDatabase
+
 BUSY_INTERVAL_S = 0.001
 """Between looks whether the write lock is free; the others hold it for a commit, about a millisecond."""
 
@@ -49,32 +48,6 @@ def _encode(value: object) -> object:
     raise TypeError(f"not JSON: {type(value).__name__}")
 
 
-class WalConnection(sqlite3.Connection):
-    """SQLite's default journal is two to three times slower.
-
-    With this sync a commit survives kill -9; through a power loss it is kept from the next acceptance or checkpoint on.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
-        super().__init__(*args, **kwargs)
-        self.execute("PRAGMA journal_mode=WAL")
-        self.execute("PRAGMA synchronous=NORMAL")
-
-
-class _AcceptingConnection(WalConnection):
-    """Keeps what was acknowledged through a power loss, and waits for nobody.
-
-    Without a busy timeout SQLite says at once that the write lock is taken; with one it would sleep up to 0.1 s between
-    looks, and be overtaken meanwhile. Checkpoints, which may take a slow disk half a second, are left to the others.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
-        super().__init__(*args, **kwargs)
-        self.execute("PRAGMA synchronous=FULL")
-        self.execute("PRAGMA busy_timeout=0")
-        self.execute("PRAGMA wal_autocheckpoint=0")
-
-
 @dataclass(slots=True, kw_only=True)
 class _Entry:
     options: EnqueueOptions
@@ -88,14 +61,13 @@ class Acceptor:
     An acknowledgement waits for nothing else: on the engine's connection it would queue behind every step of every run.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._engine = sa.create_engine(
-            f"sqlite:///{path}",
-            connect_args={"factory": _AcceptingConnection, "check_same_thread": False},
-            poolclass=sa.pool.StaticPool,
-        )
+    def __init__(self, database: EngineDatabase) -> None:
+        self._engine = database.open_accepting()
         self._client = DBOSClient(
-            system_database_engine=self._engine, serializer=JsonSerializer(), lazy=True
+            system_database_engine=self._engine,
+            serializer=JsonSerializer(),
+            lazy=True,
+            retry_connection_errors=False,  # which would be without limit
         )
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
         self._lock = asyncio.Lock()
@@ -129,6 +101,17 @@ class Acceptor:
                     await self._write([own])  # another one may have been the cause
         finally:
             self._waiting.remove(own)
+
+    async def hand_back(self, executor_id: str) -> None:
+        """Queue again what an executor that has ended was at; by the queue's name, or it would leave its thread's order."""
+
+        def work() -> None:
+            for row in self._client.list_workflows(
+                status="PENDING", executor_id=executor_id, load_input=False, load_output=False
+            ):
+                self._client.resume_workflow(row.workflow_id, queue_name=row.queue_name)
+
+        await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def close(self) -> None:
         def work() -> None:

@@ -5,7 +5,7 @@ run again after a crash. DBOS gives the durable enqueue, deduplication by workfl
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -14,7 +14,8 @@ from typing import Any
 
 from dbos import DBOS, DBOSConfig, EnqueueOptions
 
-from app.dispatch.acceptance import Acceptor, JsonSerializer, WalConnection
+from app.dispatch.acceptance import Acceptor, JsonSerializer
+from app.dispatch.database import engine_database
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -23,8 +24,6 @@ APPLICATION_VERSION = "1"
 
 Its default, a hash of the workflows' source, would strand them at every edit.
 """
-EXECUTOR_ID = "orion"
-"""Constant: on SQLite one process owns the database, and at start it recovers what its predecessor left."""
 PLACE_QUEUE, RUN_QUEUE = "orion-place", "orion-run"
 PLACE_WORKFLOW, RUN_WORKFLOW = "orion.place", "orion.run"
 PLACE_CONCURRENCY = 16
@@ -43,6 +42,9 @@ CLEANUP_TIMEOUT_S = 20.0
 LOST_WINDOW = timedelta(days=2)
 ACTIVE = ("ENQUEUED", "PENDING", "DELAYED")
 FAILED = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
+ENDED = ("SUCCESS", *FAILED)
+REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
+"""Old rows in one transaction, and the time left to others before the next."""
 
 _handlers: RunHandlers | None = None
 """DBOS keeps one registry of functions per process, filled at import: the workflows find the service here."""
@@ -108,33 +110,32 @@ def _service() -> RunHandlers:
 
 
 class DurableDispatcher:
-    """DBOS on a SQLite file. One per process; the caller holds the state directory's lock before `start`."""
+    """DBOS on an SQLite file or a PostgreSQL URL. One per process.
 
-    def __init__(self, path: Path, *, capacity: int) -> None:
-        self._path = path
+    On SQLite the caller holds the state directory's lock before `start`. On PostgreSQL an orderly `stop` hands what still
+    ran to whoever is there; nobody yet takes over what a process leaves that dies.
+    """
+
+    def __init__(self, location: Path | str, *, capacity: int) -> None:
+        self._database = engine_database(location)
         self._capacity = capacity
         self._acceptor: Acceptor | None = None
 
     async def start(self, handlers: RunHandlers) -> None:
         global _handlers  # noqa: PLW0603 - see its docstring
         _handlers = handlers
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         config: DBOSConfig = {
-            "name": "orion",
-            "system_database_url": f"sqlite:///{self._path}",
+            **self._database.config,
             "application_version": APPLICATION_VERSION,
-            "executor_id": EXECUTOR_ID,
+            "executor_id": self._database.executor_id,
             "serializer": JsonSerializer(),
-            # More connections would only fight for SQLite's one write lock, asleep in its busy handler.
-            "sys_db_pool_size": 1,
-            "db_engine_kwargs": {"connect_args": {"factory": WalConnection}},
             "max_executor_threads": EXECUTOR_THREADS,
             "log_level": "WARNING",
             "enable_otlp": False,
         }
         DBOS(config=config)
         DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
-        self._acceptor = Acceptor(self._path)
+        self._acceptor = Acceptor(self._database)
         await DBOS.register_queue_async(
             PLACE_QUEUE, worker_concurrency=PLACE_CONCURRENCY, polling_interval_sec=POLL_INTERVAL_S
         )
@@ -161,8 +162,12 @@ class DurableDispatcher:
         await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
         await _cancel_all()  # claimed meanwhile
         acceptor, self._acceptor = self._acceptor, None
-        await acceptor.close()
-        _handlers, _is_draining = None, False
+        try:
+            if self._database.is_shared:
+                await acceptor.hand_back(self._database.executor_id)
+        finally:
+            await acceptor.close()
+            _handlers, _is_draining = None, False
 
     async def submit(self, request: RunRequest) -> None:
         if _is_draining:
@@ -217,6 +222,27 @@ class DurableDispatcher:
             load_output=False,
         )
         return [RunRequest.model_validate(row.input["args"][0]) for row in rows if row.input]
+
+    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
+        kept = {name for run_id in keep for name in (run_id, _workflow_id(run_id))}
+        removed = skipped = 0
+        while removed < limit:
+            rows = await DBOS.list_workflows_async(
+                status=list(ENDED),
+                end_time=before.isoformat(),
+                limit=min(REMOVED_AT_ONCE, limit - removed),
+                offset=skipped,
+                load_input=False,
+                load_output=False,
+            )
+            names = [row.workflow_id for row in rows if row.workflow_id not in kept]
+            if names:
+                await DBOS.delete_workflows_async(names)
+            removed, skipped = removed + len(names), skipped + len(rows) - len(names)
+            if not rows:
+                break
+            await asyncio.sleep(REMOVAL_PAUSE_S)
+        return removed
 
 
 async def _cancel_all() -> None:

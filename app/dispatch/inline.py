@@ -1,8 +1,9 @@
 """Dispatches in this process's memory: for tests and the bench. What is submitted is lost with the process."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
+from datetime import datetime
 
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
@@ -64,6 +65,11 @@ class InlineDispatcher:
 
     async def lost_placements(self) -> Sequence[RunRequest]:
         return ()
+
+    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
+        """Nothing: what it remembers goes with the process."""
+        del before, limit, keep
+        return 0
 
     def _start_waiting(self) -> None:
         if self._handlers is None:

@@ -117,6 +117,13 @@ class RunStore(Protocol):
         """How a stored run stands: its asker's runs since then, and what it waits for when `capacity` may go at once."""
         ...
 
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        """Remove up to `limit` finished runs that ended before then, oldest first, a few at a time; returns how many.
+
+        A run that is unfinished stays, however old.
+        """
+        ...
+
     async def recent(self, *, limit: int) -> Sequence[Run]:
         """Newest first."""
         ...
@@ -188,6 +195,13 @@ class Dispatcher(Protocol):
 
     async def lost_placements(self) -> Sequence[RunRequest]:
         """Accepted requests whose `place` the engine has given up."""
+        ...
+
+    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
+        """Remove up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`.
+
+        A request that is forgotten would be accepted again. Returns how many rows are gone.
+        """
         ...
 
 

@@ -92,6 +92,17 @@ class MemoryRunStore:
             position=position_among(run, unfinished, capacity=capacity),
         )
 
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        ended = [
+            (run.ended_at or run.created_at, run.id)
+            for run in self._runs.values()
+            if run.state.is_final
+        ]
+        removed = [run_id for at, run_id in sorted(ended) if at < before][:limit]
+        for run_id in removed:
+            del self._runs[run_id]
+        return len(removed)
+
     async def recent(self, *, limit: int) -> Sequence[Run]:
         return sorted(self._runs.values(), key=lambda run: run.created_at, reverse=True)[:limit]
 

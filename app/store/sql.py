@@ -1,18 +1,16 @@
 """Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core."""
 
 import asyncio
-import functools
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from typing_extensions import Unpack, override
+from typing_extensions import Unpack
 
 from app.errors import ErrorCode
 from app.runs.model import (
@@ -27,33 +25,19 @@ from app.runs.model import (
     Usage,
 )
 from app.runs.ports import RunChanges
+from app.store import schema
+from app.store.columns import AnyText, UtcTime
+from app.store.engines import CALL_TIMEOUT_S, POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
 from app.store.queries import REFUSAL_CODES, STARTED_STATES, position_of
 
 T = TypeVar("T")
 
-CALL_TIMEOUT_S = 10.0
-"""For one store call; SQLite's own wait for the write lock is half of it."""
+REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
+"""Old runs in one transaction, and the time left to others before the next."""
 
-
-class _UtcTime(sa.TypeDecorator[datetime]):
-    """Aware UTC times as seconds since the epoch: the same on both databases, microseconds kept."""
-
-    impl = sa.Double
-    cache_ok = True
-
-    @override
-    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
-        return None if value is None else value.timestamp()
-
-    @override
-    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> datetime | None:
-        return None if value is None else datetime.fromtimestamp(value, UTC)
-
-
-_metadata = sa.MetaData()
 _runs = sa.Table(
-    "orion_runs",
-    _metadata,
+    schema.RUNS_TABLE,
+    schema.metadata,
     sa.Column("id", sa.String(64), primary_key=True),
     sa.Column("thread_key", sa.String(128), nullable=False),
     sa.Column("team", sa.String(32), nullable=False),
@@ -61,26 +45,26 @@ _runs = sa.Table(
     sa.Column("message_ts", sa.String(32), nullable=False),
     sa.Column("request", sa.JSON, nullable=False),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("created_at", _UtcTime, nullable=False),
-    sa.Column("placed_at", _UtcTime),
-    sa.Column("started_at", _UtcTime),
-    sa.Column("deadline_at", _UtcTime),
-    sa.Column("ended_at", _UtcTime),
+    sa.Column("created_at", UtcTime, nullable=False),
+    sa.Column("placed_at", UtcTime),
+    sa.Column("started_at", UtcTime),
+    sa.Column("deadline_at", UtcTime),
+    sa.Column("ended_at", UtcTime),
     sa.Column("reply_ts", sa.String(32)),
     sa.Column("part_ts", sa.JSON, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("model", sa.String(128), nullable=False),
+    sa.Column("model", AnyText, nullable=False),
     sa.Column("provider", sa.String(32), nullable=False),
     sa.Column("sandbox_id", sa.String(128)),
     sa.Column("event_offset", sa.Integer, nullable=False),
     sa.Column("stop_requested_by", sa.String(32)),
-    sa.Column("stop_requested_at", _UtcTime),
+    sa.Column("stop_requested_at", UtcTime),
     sa.Column("outcome", sa.String(16)),
-    sa.Column("answer", sa.Text, nullable=False),
+    sa.Column("answer", AnyText, nullable=False),
     sa.Column("error_code", sa.String(64)),
-    sa.Column("error_detail", sa.Text, nullable=False),
-    sa.Column("delivery", sa.String(64), nullable=False),
+    sa.Column("error_detail", AnyText, nullable=False),
+    sa.Column("delivery", AnyText, nullable=False),
     sa.Column("usage", sa.JSON, nullable=False),
     sa.Column("trace_id", sa.String(32), nullable=False),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
@@ -90,44 +74,61 @@ _runs = sa.Table(
 _REFUSALS = [code.value for code in REFUSAL_CODES]
 _UNFINISHED = _runs.c.state.in_([state.value for state in UNFINISHED_STATES])
 """Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
-
-
-def sqlite_connect(path: Path, *, busy_timeout_s: float = CALL_TIMEOUT_S / 2) -> sqlite3.Connection:
-    """A connection in WAL mode: a commit survives kill -9, and a power loss from the next acceptance of a message on."""
-    connection = sqlite3.connect(path, timeout=busy_timeout_s, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=NORMAL")
-    return connection
+_ENDED = _runs.c.state.in_([state.value for state in FINAL_STATES])
 
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
     """The store in this file, tables made on first use.
 
-    One connection and one thread: more would only fight for SQLite's one write lock.
+    Raises:
+        UnreadableStoreError: the file is no store that this Orion can use.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    engine = sa.create_engine(
-        "sqlite://", creator=functools.partial(sqlite_connect, path), poolclass=sa.pool.StaticPool
-    )
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="run-store") as executor:
-        store = SqlRunStore(engine, executor)
+    async with _open(sqlite_engine(path), name=str(path), threads=1) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_postgres_store(url: str) -> AsyncIterator["SqlRunStore"]:
+    """The store in this database (`postgresql://…`), tables made on first use; several processes may share it.
+
+    Raises:
+        UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
+    """
+    name = sa.make_url(url).render_as_string(hide_password=True)
+    async with _open(postgres_engine(url), name=name, threads=POSTGRES_CONNECTIONS) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open(engine: sa.Engine, *, name: str, threads: int) -> AsyncIterator["SqlRunStore"]:
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
+        loop = asyncio.get_running_loop()
         try:
-            await store.migrate()
-            yield store
+            await loop.run_in_executor(executor, schema.prepare, engine, name)
+            yield SqlRunStore(engine, executor, name=name)
         finally:
-            await asyncio.get_running_loop().run_in_executor(executor, engine.dispose)
+            await loop.run_in_executor(executor, engine.dispose)
 
 
 class SqlRunStore:
-    """Make it with `open_sqlite_store`."""
+    """Make it with `open_sqlite_store` or `open_postgres_store`."""
 
-    def __init__(self, engine: sa.Engine, executor: ThreadPoolExecutor) -> None:
+    def __init__(self, engine: sa.Engine, executor: ThreadPoolExecutor, *, name: str) -> None:
         self._engine = engine
         self._executor = executor
+        self._name = name
 
-    async def migrate(self) -> None:
-        await self._call(_metadata.create_all)
+    async def examine(self) -> None:
+        """Look for damage in the whole database, however long it takes.
+
+        Raises:
+            UnreadableStoreError
+        """
+        await asyncio.get_running_loop().run_in_executor(
+            self._executor, schema.examine, self._engine, self._name
+        )
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         def work(connection: sa.Connection) -> tuple[Run, bool]:
@@ -137,7 +138,10 @@ class SqlRunStore:
             connection.execute(sa.insert(_runs).values(_to_row(run)))
             return run, True
 
-        return await self._call(work)
+        try:
+            return await self._call(work)
+        except sa.exc.IntegrityError:  # another thread or process was quicker
+            return await self._call(work)
 
     async def get(self, run_id: RunId) -> Run | None:
         return await self._call(lambda connection: _select_one(connection, run_id))
@@ -253,6 +257,19 @@ class SqlRunStore:
                 ahead_in_thread=row.in_thread, ahead_elsewhere=row.elsewhere, capacity=capacity
             ),
         )
+
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        ended_at = sa.func.coalesce(_runs.c.ended_at, _runs.c.created_at)
+        query = sa.select(_runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
+        run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())
+        for start in range(0, len(run_ids), REMOVED_AT_ONCE):
+            await self._remove(run_ids[start : start + REMOVED_AT_ONCE])
+            await asyncio.sleep(REMOVAL_PAUSE_S)
+        return len(run_ids)
+
+    async def _remove(self, run_ids: Sequence[str]) -> None:
+        statement = sa.delete(_runs).where(_runs.c.id.in_(run_ids), _ENDED)
+        await self._call(lambda connection: connection.execute(statement))
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
         return await self._select(sa.select(_runs).order_by(_runs.c.created_at.desc()).limit(limit))

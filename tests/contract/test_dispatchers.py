@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,26 @@ class Handlers:
         return Done()
 
 
-def make_dispatcher(kind: str, directory: Path) -> Dispatcher:
-    if kind == "inline":
-        return InlineDispatcher(capacity=CAPACITY)
-    return DurableDispatcher(directory / "engine.db", capacity=CAPACITY)
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
+
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Of the engine's database."""
+    if request.param == "sqlite":
+        return tmp_path / "engine.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["inline", "sqlite", POSTGRESQL])
+def dispatcher(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatcher:
+    match request.param:
+        case "inline":
+            return InlineDispatcher(capacity=CAPACITY)
+        case "sqlite":
+            return DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)
+        case _:
+            return DurableDispatcher(request.getfixturevalue("postgres_url"), capacity=CAPACITY)
 
 
 @asynccontextmanager
@@ -69,9 +86,9 @@ async def started(dispatcher: Dispatcher) -> AsyncIterator[Handlers]:
         await dispatcher.stop(grace_s=1)
 
 
-@pytest.fixture(params=["inline", "durable"])
-async def handlers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Handlers]:
-    async with started(make_dispatcher(request.param, tmp_path)) as handlers:
+@pytest.fixture
+async def handlers(dispatcher: Dispatcher) -> AsyncIterator[Handlers]:
+    async with started(dispatcher) as handlers:
         yield handlers
 
 
@@ -182,23 +199,23 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
     assert handlers.running == 0
 
 
-async def test_durable_resumes_what_was_cut_off(tmp_path: Path) -> None:
+async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
     """A run that was going when the process stopped is advanced again by the next start; finished ones are not."""
     request, done = make_request(), make_request(ts="1795302399.000100")
-    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as first:
+    async with started(DurableDispatcher(location, capacity=CAPACITY)) as first:
         await first.dispatcher.submit(done)
         await until(lambda: first.ended == [done.run_id])
         first.hold = lambda _run_id: 60.0
         await first.dispatcher.submit(request)
         await until(lambda: request.run_id in first.started)
-    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as second:
+    async with started(DurableDispatcher(location, capacity=CAPACITY)) as second:
         await until(lambda: second.ended == [request.run_id])
         await second.dispatcher.submit(done)
         await asyncio.sleep(0.5)
         assert second.started == [request.run_id]
 
 
-async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> None:
+async def test_durable_gives_up_a_placement_that_cannot_work(location: Path | str) -> None:
     """A placement that fails is told to the reconciler, with its request."""
 
     class Broken(Handlers):
@@ -206,7 +223,7 @@ async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> 
         async def place(self, request: RunRequest) -> None:
             raise ValueError(f"cannot place {request.run_id}")
 
-    dispatcher = DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)
+    dispatcher = DurableDispatcher(location, capacity=CAPACITY)
     await dispatcher.start(Broken(dispatcher))
     try:
         request = make_request()
@@ -220,3 +237,42 @@ async def test_durable_gives_up_a_placement_that_cannot_work(tmp_path: Path) -> 
         ] is EngineState.ENDED
     finally:
         await dispatcher.stop(grace_s=1)
+
+
+async def test_durable_forgets_what_is_old_and_over(location: Path | str) -> None:
+    """Old rows go, as many as were asked for; young, kept and moving ones stay; what stays is not accepted again."""
+    old, kept, moving, young = (make_request(ts=f"179530236{n}.000100") for n in range(4))
+    async with started(DurableDispatcher(location, capacity=CAPACITY)) as handlers:
+        engine = handlers.dispatcher
+        handlers.hold = lambda run_id: 60.0 if run_id == moving.run_id else 0.0
+        for request in (old, kept, moving):
+            await engine.submit(request)
+        await until(lambda: moving.run_id in handlers.started and len(handlers.ended) == 2)
+        await _until_over(engine, old, kept)
+        await asyncio.sleep(2.1)  # the engine counts in seconds
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        await engine.submit(young)
+        await _until_over(engine, young)
+        keep = [kept.run_id, moving.run_id]
+        assert await engine.forget(before=before - timedelta(days=1), limit=10, keep=keep) == 0
+        assert await engine.forget(before=before, limit=1, keep=keep) == 1
+        assert await engine.forget(before=before, limit=10, keep=keep) == 1
+        assert await engine.forget(before=before, limit=10, keep=keep) == 0
+        # With its placement's row gone, too, a run that moves goes on.
+        assert await engine.forget(before=before, limit=10, keep=[kept.run_id]) == 1
+        assert (await engine.engine_states([moving.run_id]))[moving.run_id] is EngineState.MOVING
+        handlers.schedules = False
+        for request in (old, kept, young):
+            await engine.submit(request)
+        await until(lambda: handlers.placed.count(old.run_id) == 2)
+        assert handlers.placed.count(kept.run_id) == handlers.placed.count(young.run_id) == 1
+
+
+async def _until_over(engine: Dispatcher, *requests: RunRequest) -> None:
+    """The engine notes the end of a run a moment after the run."""
+    async with asyncio.timeout(WAIT_S):
+        while (
+            EngineState.MOVING
+            in (await engine.engine_states([request.run_id for request in requests])).values()
+        ):
+            await asyncio.sleep(0.02)

@@ -1,8 +1,10 @@
 """What every run store promises."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -12,17 +14,32 @@ from app.errors import ErrorCode
 from app.runs.model import WAITING_STATES, QueuePosition, Run, RunState, Usage
 from app.runs.ports import RunStore
 from app.store.memory import MemoryRunStore
-from app.store.sql import open_sqlite_store
+from app.store.sql import SqlRunStore, open_postgres_store, open_sqlite_store
 from tests.building import T0, make_request, make_run
 
+OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
 
-@pytest.fixture(params=["memory", "sqlite"])
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> OpenDatabase:
+    """Opens one and the same database, as often as it is called."""
+    if request.param == "sqlite":
+        return partial(open_sqlite_store, tmp_path / "orion.db")
+    return partial(open_postgres_store, request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture(params=["memory", "sqlite", POSTGRESQL])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
-    if request.param == "memory":
-        yield MemoryRunStore()
-        return
-    async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
-        yield sqlite
+    match request.param:
+        case "memory":
+            yield MemoryRunStore()
+        case "sqlite":
+            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+                yield sqlite
+        case _:
+            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+                yield postgres
 
 
 async def test_add_is_once(store: RunStore) -> None:
@@ -213,12 +230,72 @@ async def test_concurrent_adds_agree(store: RunStore) -> None:
     assert sum(fresh) == 1
 
 
-async def test_sqlite_survives_reopening(tmp_path: Path) -> None:
+async def test_records_survive_reopening(open_database: OpenDatabase) -> None:
     """A second opening finds the records of the first."""
     run = make_run()
-    async with open_sqlite_store(tmp_path / "orion.db") as store:
+    async with open_database() as store:
         await store.add(run)
-    async with open_sqlite_store(tmp_path / "orion.db") as store:
+    async with open_database() as store:
         assert await store.get(run.id) == run
         assert [found.id for found in await store.starting_with(run.id[:8])] == [run.id]
         assert list(await store.starting_with("run_%")) == []
+
+
+async def test_several_processes_agree(open_database: OpenDatabase) -> None:
+    """Of many openings that make the tables, add a run and ask it to stop at once, each succeeds, and one is the first."""
+    run = make_run()
+    added: list[bool] = []
+    asked: list[bool] = []
+
+    async def work(number: int) -> None:
+        async with open_database() as store:
+            added.append((await store.add(run))[1])
+            asked.append(await store.request_stop(run.id, user=f"U{number}", at=T0))
+
+    async with anyio.create_task_group() as group:
+        for number in range(5):
+            group.start_soon(work, number)
+    assert (sum(added), len(added)) == (1, 5)
+    assert (sum(asked), len(asked)) == (1, 5)
+
+
+async def test_text_of_any_kind_and_length_is_kept(store: RunStore) -> None:
+    """An answer with control characters does not lose the record, nor does a long refusal of Slack's."""
+    run = make_run()
+    await store.add(run)
+    written = await store.update(
+        run.id, answer="a\x00b\u202e" + "x" * 100_000, delivery=f"failed({'x' * 300})"
+    )
+    assert written.answer in {f"a{nul}b\u202e" + "x" * 100_000 for nul in ("\x00", "\ufffd")}
+    assert len(written.delivery) == 308
+
+
+async def test_old_ends_are_removed_oldest_first(store: RunStore) -> None:
+    """Runs that ended before a time go, as many as were asked for; unfinished ones stay, however old."""
+    hour = timedelta(hours=1)
+    old, older, oldest, young, unfinished = (
+        make_run(make_request(ts=f"{n}.000001"), age_s=100 * 3600) for n in range(1, 6)
+    )
+    for run in (old, older, oldest, young, unfinished):
+        await store.add(run)
+    for run, hours in ((old, 50), (older, 51), (young, 47)):
+        await store.update(run.id, state=RunState.SUCCEEDED, ended_at=T0 - hours * hour)
+    await store.update(
+        oldest.id, state=RunState.FAILED
+    )  # without a time of its end: its beginning counts
+    before = T0 - 48 * hour
+    assert await store.remove_ended(before=before, limit=2) == 2
+    assert await store.get(old.id) is not None
+    assert await store.remove_ended(before=before, limit=2) == 1
+    assert await store.remove_ended(before=before, limit=2) == 0
+    assert {run.id for run in await store.recent(limit=9)} == {young.id, unfinished.id}
+
+
+async def test_many_old_ends_are_removed(store: RunStore) -> None:
+    """More than fit one transaction."""
+    for n in range(250):
+        run = make_run(make_request(ts=f"{n}.000001"))
+        await store.add(run)
+        await store.update(run.id, state=RunState.SUCCEEDED, ended_at=T0)
+    assert await store.remove_ended(before=T0 + timedelta(seconds=1), limit=10_000) == 250
+    assert dict(await store.counts()) == {}

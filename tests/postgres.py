@@ -1,0 +1,105 @@
+"""A PostgreSQL of the tests' own: on a free port of this machine, in a temporary directory, gone with the tests."""
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+UNSAFE_BUT_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
+"""What a crash of the machine would cost is of no interest here."""
+
+
+@contextmanager
+def run_postgres() -> Iterator[str]:
+    """Yields the URL of the server, without a database's name. Ended by its pid.
+
+    Raises:
+        FileNotFoundError: PostgreSQL is not installed.
+    """
+    programs = _programs()
+    with tempfile.TemporaryDirectory(prefix="orion-postgres-") as home:
+        user = _unprivileged_user()
+        if user is not None:
+            shutil.chown(home, user)
+        data = Path(home, "data")
+        subprocess.run(
+            [programs / "initdb", "-D", data, "-U", "orion", "-A", "trust", "-E", "UTF8", "-N"],
+            check=True,
+            cwd=home,
+            capture_output=True,
+            timeout=START_TIMEOUT_S,
+            user=user,
+        )
+        port = _free_port()
+        argv = [str(programs / "postgres"), "-D", str(data)]
+        argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
+        for setting in UNSAFE_BUT_QUICK:
+            argv += ["-c", setting]
+        with Path(home, "log").open("wb") as log:
+            server = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log, user=user)
+        url = f"postgresql://orion@127.0.0.1:{port}"
+        try:
+            _wait_until_ready(url, server, Path(home, "log"))
+            yield url
+        finally:
+            server.send_signal(
+                2
+            )  # SIGINT: end all sessions. Source: PostgreSQL 15 docs, 19.5 Shutting Down the Server
+            try:
+                server.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                server.kill()
+                server.wait(STOP_TIMEOUT_S)
+
+
+def create_database(server_url: str, name: str) -> str:
+    """Make an empty database; returns its URL."""
+    with psycopg.connect(f"{server_url}/postgres", autocommit=True) as connection:
+        connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return f"{server_url}/{name}"
+
+
+def _programs() -> Path:
+    """Debian keeps them out of the PATH, by version."""
+    found = shutil.which("initdb")
+    places = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found and not places:
+        raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
+    return Path(found).parent if found else places[-1].parent
+
+
+def _unprivileged_user() -> str | None:
+    """PostgreSQL refuses to run as root."""
+    if os.geteuid() != 0:
+        return None
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"
+
+
+def _wait_until_ready(url: str, server: "subprocess.Popen[bytes]", log: Path) -> None:
+    until = time.monotonic() + START_TIMEOUT_S
+    while True:
+        try:
+            psycopg.connect(f"{url}/postgres", connect_timeout=2).close()
+        except psycopg.OperationalError as exc:
+            if server.poll() is not None or time.monotonic() > until:
+                raise AssertionError(f"PostgreSQL does not start:\n{log.read_text()}") from exc
+            time.sleep(0.05)
+        else:
+            return
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
