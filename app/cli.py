@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -102,6 +104,15 @@ def manifest(
     print(json.dumps(build(public_url=public_url, socket_mode=public_url is None), indent=2))
 
 
+@app.command()
+def migrate() -> None:
+    """Bring the database up to this version of Orion, while no Orion is running on it."""
+    from app.commands.migrate import migrate as run
+
+    with _failures_shown():
+        print(run(_settings()))
+
+
 @runs.command("list")
 def list_runs(
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: AsJson = False
@@ -111,7 +122,8 @@ def list_runs(
 
     from app.commands.runs import as_row, recent_runs
 
-    rows = [as_row(run) for run in asyncio.run(recent_runs(_settings(), limit=limit))]
+    with _failures_shown():
+        rows = [as_row(run) for run in asyncio.run(recent_runs(_settings(), limit=limit))]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -127,12 +139,10 @@ def show_run(run_id: str, as_json: AsJson = False) -> None:
     """One run, by its id or the beginning of it."""
     import asyncio
 
-    from app.commands.runs import UnknownRunError, as_row, find_run
+    from app.commands.runs import as_row, find_run
 
-    try:
+    with _failures_shown():
         row = as_row(asyncio.run(find_run(_settings(), run_id)))
-    except UnknownRunError as exc:
-        _fail(str(exc))
     if as_json:
         print(json.dumps(row, indent=2))
         return
@@ -145,16 +155,26 @@ def stop_run(run_id: str) -> None:
     """Stop a run that is going or waiting, by its id or the beginning of it."""
     import asyncio
 
-    from app.commands.runs import UnknownRunError
     from app.commands.runs import stop_run as stop
 
-    try:
+    with _failures_shown():
         is_asked = asyncio.run(stop(_settings(), run_id))
-    except UnknownRunError as exc:
-        _fail(str(exc))
     if not is_asked:
         _fail(f"run {run_id} is over, or was asked to stop already")
     print("asked to stop")
+
+
+@contextmanager
+def _failures_shown() -> Iterator[None]:
+    """What can go wrong with records, in a line each."""
+    from app.commands.runs import UnknownRunError
+    from app.dispatch.lock import StateDirectoryBusyError
+    from app.store.schema import UnreadableStoreError
+
+    try:
+        yield
+    except (UnknownRunError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
+        _fail(str(exc))
 
 
 def _settings(*, for_serving: bool = False) -> "Settings":
@@ -164,7 +184,10 @@ def _settings(*, for_serving: bool = False) -> "Settings":
         settings = load_settings()
     except SettingsError as exc:
         _fail(f"bad settings:\n{exc}", code=2)
-    make_private(settings.orion_state_dir)
+    try:
+        make_private(settings.orion_state_dir)
+    except OSError as exc:
+        _fail(f"ORION_STATE_DIR cannot be used: {exc}")
     if for_serving and settings.missing_for_serving:
         _fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=2)
     return settings

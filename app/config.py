@@ -112,6 +112,13 @@ class Settings(BaseSettings):
         32, ge=1, le=256, description="Runs at once in one process."
     )
 
+    orion_retention_days: int = Field(
+        14,
+        ge=2,
+        le=3650,
+        description="Days that finished runs are kept; at least 2, as Slack may send a message again.",
+    )
+
     # -- Orion: who may ask --------------------------------------------------------------------------------------------
     orion_allowed_users: WordList = Field(
         (), description="Slack user ids; empty = everyone in the workspace."

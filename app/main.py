@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from fastapi import FastAPI
 
@@ -30,6 +31,7 @@ from app.runs.intake import Intake
 from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
+from app.runs.retention import Retention
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 from app.slack.api import SlackFault
@@ -90,6 +92,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     Raises:
         SettingsError: something `serve` needs is missing.
         StateDirectoryBusyError: another process owns the state directory.
+        UnreadableStoreError: its database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
     if settings.missing_for_serving:
@@ -102,6 +105,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         make_private(settings.orion_state_dir)
         stack.enter_context(own_state_directory(settings.orion_state_dir))
         store = await stack.enter_async_context(open_sqlite_store(settings.database_path))
+        await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_socket))
         provider = await stack.enter_async_context(overrides.provider or create_local(settings))
@@ -137,6 +141,12 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         reconciler = Reconciler(
             store=store, dispatcher=dispatcher, service=service, policy=policy, clock=clock
         )
+        retention = Retention(
+            store=store,
+            dispatcher=dispatcher,
+            kept_for=timedelta(days=settings.orion_retention_days),
+            clock=clock,
+        )
         health = _health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
         await dispatcher.start(service)
         stack.push_async_callback(_drain, dispatcher, health)
@@ -144,6 +154,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             _background(
                 signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
+                retention.run_forever(),
                 _identify_forever(slack),
                 _prepare_quietly(runner),
             )

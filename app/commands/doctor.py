@@ -12,6 +12,7 @@ from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import UnsupportedPythonError, check_python, create_local, slack_options
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
+from app.store.schema import UnreadableStoreError
 from app.store.sql import open_sqlite_store
 from sandbox_runtime.errors import SandboxError
 
@@ -79,7 +80,10 @@ async def _python(_settings: Settings) -> str:
 async def _database(settings: Settings) -> str:
     try:
         async with open_sqlite_store(settings.database_path) as store:
+            await store.examine()
             total = sum((await store.counts()).values())
+    except UnreadableStoreError as exc:
+        raise _ProblemError(exc.reason, exc.fix) from exc
     except Exception as exc:
         raise _ProblemError(
             f"{settings.database_path}: {exc}", "check the directory's owner and free space"

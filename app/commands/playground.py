@@ -10,11 +10,13 @@ from pathlib import Path
 
 import httpx
 
+from app.commands.migrate import migrate
 from app.config import Settings, SettingsError, host_environment, load_settings, make_private
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import create_local
 from app.playground.slack_types import LookalikeConfig
 from app.playground.world import create_world, orion_environment
+from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
 
@@ -32,8 +34,10 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
         settings = load_settings()
         make_private(directory)
         with own_state_directory(directory / "playground"):
+            # Its runs are nobody's records: no need to ask.
+            migrate(settings.model_copy(update={"orion_state_dir": directory}))
             return asyncio.run(_run(settings, port=port, directory=directory))
-    except (SettingsError, StateDirectoryBusyError, OSError) as exc:
+    except (SettingsError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         print(f"the playground cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
         return 1
 

@@ -13,6 +13,7 @@ from app.log import get_logger
 from app.main import Overrides, open_service
 from app.parts import UnsupportedPythonError
 from app.slack.api import SlackFault
+from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve as serve_http
 from app.web.routes import install_routes
 from sandbox_runtime.errors import SandboxError
@@ -24,6 +25,7 @@ SWITCH_INTERVAL_S = 0.0005
 """How long the loop waits for a thread that holds the interpreter; by default 5 ms, and each message crosses several."""
 EXPECTED = (
     StateDirectoryBusyError,
+    UnreadableStoreError,
     SettingsError,
     UnsupportedPythonError,
     SandboxError,

@@ -22,7 +22,12 @@ _schema = sa.Table("orion_schema", metadata, sa.Column("version", sa.Integer, pr
 
 
 class UnreadableStoreError(Exception):
-    """The database cannot be used as it is. One sentence: which one, why, and what to do."""
+    """The database cannot be used as it is. One sentence: which one and why, and what to do."""
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(f"{reason}: {fix}")
+        self.reason = reason
+        self.fix = fix
 
 
 def newest_version() -> int:
@@ -65,7 +70,8 @@ def migrate(engine: sa.Engine, name: str) -> tuple[int, int]:
         before = _version(connection, name)
         if before is None:
             raise UnreadableStoreError(
-                f"{name} holds no runs yet: there is nothing to migrate, `orion serve` makes its tables"
+                f"{name} holds no runs yet",
+                "there is nothing to migrate; `orion serve` makes its tables",
             )
         if before > newest_version():
             _refuse_other_versions(before, name)
@@ -109,13 +115,13 @@ def _refuse_other_versions(version: int, name: str) -> None:
     newest = newest_version()
     if version > newest:
         raise UnreadableStoreError(
-            f"{name} was written by a newer Orion (its tables have version {version}, this Orion reads {newest}): "
-            "update Orion, or give it another ORION_STATE_DIR"
+            f"{name} was written by a newer Orion (its tables have version {version}, this Orion reads {newest})",
+            "update Orion, or give it another ORION_STATE_DIR",
         )
     if version < newest:
         raise UnreadableStoreError(
-            f"{name} was written by an older Orion (its tables have version {version}, this Orion reads {newest}): "
-            "stop Orion, keep a copy, and run `orion migrate`"
+            f"{name} was written by an older Orion (its tables have version {version}, this Orion reads {newest})",
+            "stop Orion, keep a copy, and run `orion migrate`",
         )
 
 
@@ -130,13 +136,14 @@ def _refuse_missing_columns(connection: sa.Connection, name: str) -> None:
 
 def _half_made(name: str, reason: str) -> UnreadableStoreError:
     return UnreadableStoreError(
-        f"{name} is half made ({reason}): put a copy of it back, or move it away to begin anew"
+        f"{name} is half made ({reason})", "put a copy of it back, or move it away to begin anew"
     )
 
 
 def _damaged(name: str, reason: str) -> UnreadableStoreError:
     return UnreadableStoreError(
-        f"{name} is damaged ({_first_line(reason)}): put a copy of it back, or move it away to begin anew"
+        f"{name} is damaged ({_first_line(reason)})",
+        "put a copy of it back, or move it away to begin anew",
     )
 
 
@@ -164,20 +171,26 @@ def _explained(name: str) -> Iterator[None]:
 def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
     """Source of the codes: SQLite, Result and Error Codes, read 2026-11; the low byte is the primary one."""
     reason = _first_line(error.orig)
+    if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL: a table or column is not there
+        return _half_made(name, reason)
     match getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_ERROR:  # the same
+            return _half_made(name, reason)
         case sqlite3.SQLITE_NOTADB:
             return UnreadableStoreError(
-                f"{name} is not an SQLite database: move it away, or give Orion another ORION_STATE_DIR"
+                f"{name} is not an SQLite database",
+                "move it away, or give Orion another ORION_STATE_DIR",
             )
         case sqlite3.SQLITE_CORRUPT:
             return _damaged(name, reason)
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return UnreadableStoreError(
-                f"{name} is locked by another program: end that program, then try again"
+                f"{name} is locked by another program", "end that program, then try again"
             )
         case _:
             return UnreadableStoreError(
-                f"{name} cannot be used ({reason}): check that it can be reached, its owner, and the free space"
+                f"{name} cannot be used ({reason})",
+                "check that it can be reached, its owner, and the free space",
             )
 
 

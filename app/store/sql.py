@@ -77,6 +77,18 @@ _UNFINISHED = _runs.c.state.in_([state.value for state in UNFINISHED_STATES])
 _ENDED = _runs.c.state.in_([state.value for state in FINAL_STATES])
 
 
+def migrate_store(engine: sa.Engine, name: str) -> tuple[int, int]:
+    """Raise the tables behind an engine, which is disposed, to this Orion's version; the versions before and after.
+
+    Raises:
+        UnreadableStoreError: nothing has been changed.
+    """
+    try:
+        return schema.migrate(engine, name)
+    finally:
+        engine.dispose()
+
+
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
     """The store in this file, tables made on first use.
