@@ -19,5 +19,7 @@ def migrate(settings: Settings) -> str:
             return f"{path}: not there yet, `orion serve` makes it"
         before, after = migrate_store(sqlite_engine(path), str(path))
     return (
-        f"{path}: version {after}, as before" if before == after else f"{path}: {before} -> {after}"
+        f"{path}: version {after}, as before"
+        if before == after
+        else f"{path}: version {after}, raised from {before}"
     )
