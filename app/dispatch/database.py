@@ -1,14 +1,16 @@
 """Where the engine keeps its rows: an SQLite file or PostgreSQL, and everything in which the two differ."""
 
+import logging
 import sqlite3
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from dbos import DBOSConfig
+from dbos import DBOS, DBOSConfig, error
 
 SUBMIT_TIMEOUT_S = 2.0
 """DBOS waits for a lost database without limit, but Slack's acknowledgement is due after 3 s."""
@@ -20,6 +22,8 @@ POSTGRES_CONNECTIONS = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineDatabase:
+    name: str
+    """What the operator calls it; a path, or a URL without its password."""
     config: DBOSConfig
     """The engine's settings that depend on the database."""
     open_accepting: Callable[[], sa.Engine]
@@ -33,12 +37,40 @@ def engine_database(location: Path | str) -> EngineDatabase:
     """`location`: the path of an SQLite file, whose directory is made, or a `postgresql://…` URL."""
     if isinstance(location, Path):
         location.parent.mkdir(parents=True, exist_ok=True)
-        return _sqlite(f"sqlite:///{location}")
+        return _sqlite(location)
     return _postgres(location)
 
 
-def _sqlite(url: str) -> EngineDatabase:
+@contextmanager
+def launching(database: EngineDatabase) -> Iterator[None]:
+    """Around the start of the engine, which raises whatever its database does.
+
+    Raises:
+        OSError: its tables cannot be used; which, why, and what to do. The engine is gone again.
+    """
+    logger = logging.getLogger("dbos")
+    logger.addFilter(_without_stack)  # it logs the stack of what it raises
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, error.DBOSException) as exc:
+        DBOS.destroy()
+        reason = str(getattr(exc, "orig", exc)).partition("\n")[0]
+        raise OSError(
+            f"the engine's tables in {database.name} cannot be used ({reason}): "
+            "put a copy of the database back, or move it away to begin anew"
+        ) from exc
+    finally:
+        logger.removeFilter(_without_stack)
+
+
+def _without_stack(record: logging.LogRecord) -> bool:
+    return not record.exc_info
+
+
+def _sqlite(path: Path) -> EngineDatabase:
+    url = f"sqlite:///{path}"
     return EngineDatabase(
+        name=str(path),
         config={
             "name": "orion",
             "system_database_url": url,
@@ -59,6 +91,7 @@ def _sqlite(url: str) -> EngineDatabase:
 def _postgres(url: str) -> EngineDatabase:
     timeout_ms = int(SUBMIT_TIMEOUT_S * 1000)
     return EngineDatabase(
+        name=sa.make_url(url).render_as_string(hide_password=True),
         config={
             "name": "orion",
             "system_database_url": url,

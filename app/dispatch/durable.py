@@ -15,7 +15,7 @@ from typing import Any
 from dbos import DBOS, DBOSConfig, EnqueueOptions
 
 from app.dispatch.acceptance import Acceptor, JsonSerializer
-from app.dispatch.database import engine_database
+from app.dispatch.database import engine_database, launching
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -133,8 +133,9 @@ class DurableDispatcher:
             "log_level": "WARNING",
             "enable_otlp": False,
         }
-        DBOS(config=config)
-        DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
+        with launching(self._database):
+            DBOS(config=config)
+            DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
         self._acceptor = Acceptor(self._database)
         await DBOS.register_queue_async(
             PLACE_QUEUE, worker_concurrency=PLACE_CONCURRENCY, polling_interval_sec=POLL_INTERVAL_S

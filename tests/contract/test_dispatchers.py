@@ -1,8 +1,9 @@
 """What every dispatcher promises."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -237,6 +238,26 @@ async def test_durable_gives_up_a_placement_that_cannot_work(location: Path | st
         ] is EngineState.ENDED
     finally:
         await dispatcher.stop(grace_s=1)
+
+
+async def test_durable_refuses_tables_that_it_cannot_use(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It names the database and what to do, without a stack; put right, it starts in the same process."""
+    path = tmp_path / "engine.db"
+    async with started(DurableDispatcher(path, capacity=CAPACITY)):
+        pass
+    for old, new in (("workflow_status", "gone"), ("gone", "workflow_status")):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+        if new == "gone":
+            with pytest.raises(OSError, match=r"engine\.db cannot be used .*no such table.*a copy"):
+                async with started(DurableDispatcher(path, capacity=CAPACITY)):
+                    pass
+    assert "Traceback" not in capfd.readouterr().err
+    async with started(DurableDispatcher(path, capacity=CAPACITY)) as handlers:
+        await handlers.dispatcher.submit(make_request())
+        await until(lambda: handlers.ended == [make_request().run_id])
 
 
 async def test_durable_forgets_what_is_old_and_over(location: Path | str) -> None:
