@@ -25,7 +25,7 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     """`orion --help` names the commands and loads neither the engine nor Slack nor FastAPI."""
     shown = orion("--help", cwd=tmp_path)
     assert shown.returncode == 0
-    for command in ("serve", "playground", "verify", "doctor", "manifest", "runs"):
+    for command in ("serve", "playground", "verify", "doctor", "migrate", "manifest", "runs"):
         assert command in shown.stdout
     code = "import sys, app.cli; print([m for m in ('dbos', 'slack_bolt', 'fastapi', 'sqlalchemy', 'langfuse') if m in sys.modules])"
     loaded = subprocess.run(

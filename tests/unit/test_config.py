@@ -41,6 +41,14 @@ def test_all_bad_settings_are_named_together(monkeypatch: pytest.MonkeyPatch) ->
         assert part in text
 
 
+@pytest.mark.parametrize("days", ["1", "0", "-3", "1.9", "soon", "1000000"])
+def test_runs_are_kept_for_two_days_at_least(days: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slack sends messages again for hours: a shorter time is a start-up error with the setting's name."""
+    monkeypatch.setenv("ORION_RETENTION_DAYS", days)
+    with pytest.raises(SettingsError, match="ORION_RETENTION_DAYS"):
+        load_settings(env_file=None)
+
+
 @pytest.mark.parametrize("place", ["environment", "file"])
 def test_a_misspelt_setting_is_an_error(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,110 @@
+"""What is old and over goes, what is young or unfinished stays, and no message that Slack sends again runs twice."""
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from app.playground.slack_types import LookalikeConfig
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import Stage, open_world, text_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+
+REMOVED_WITHIN_S = 60.0
+
+
+async def test_old_runs_go_and_nothing_runs_twice(start_orion: OpenOrion) -> None:
+    """With rows three days old and two days to keep: one run and its rows go; redeliveries of the others change nothing."""
+    config = LookalikeConfig(rate_limits="off")
+    async with open_world(config) as world, start_orion(world, ORION_RETENTION_DAYS="2") as stage:
+        texts = ("old", "young", "no row", "no record")
+        async with asyncio.TaskGroup() as group:
+            asked = [group.create_task(_asked(stage, text)) for text in texts]
+        old, young, without_row, without_record = [task.result() for task in asked]
+        going = await stage.client.say("@Orion !slow 90")
+        await stage.client.wait_for_reply(
+            going, lambda reply: "model and I write" in text_of(reply)
+        )
+        assert await stage.orion.terminate() == 0
+        database = stage.orion.state_dir / "orion.db"
+        for ts in (old, going):
+            _make_older(database, stage.run_id(ts))
+        # As if a removal had ended between the two: either alone must do.
+        _execute(
+            database,
+            "DELETE FROM workflow_status WHERE workflow_uuid LIKE ? || '%'",
+            stage.run_id(without_row),
+        )
+        _execute(database, "DELETE FROM orion_runs WHERE id = ?", stage.run_id(without_record))
+        await stage.orion.start()
+        async with asyncio.timeout(REMOVED_WITHIN_S):
+            while not (removed := stage.orion.log_lines("retention.removed")):
+                await asyncio.sleep(0.2)
+        assert [(line["runs"], line["engine_rows"]) for line in removed] == [(1, 2)]
+        assert await stage.orion.run(stage.run_id(old)) is None
+        assert _rows(database, stage.run_id(old)) == []
+        assert (await stage.record(young)).state == "succeeded"
+        for ts in (young, going):
+            run_id = stage.run_id(ts)
+            assert _rows(database, run_id) == [run_id, f"{run_id}.run"]
+        again = (young, without_row, without_record, going)
+        for ts in again:
+            await _redeliver(stage, ts)
+        await _asked(stage, "after all of them")
+        assert [len(await stage.bot_messages(ts)) for ts in again] == [1] * len(again)
+        await stage.client.say("stop", thread_ts=going)
+        await stage.answer(going)
+        record = await stage.record(going)
+        assert (record.state, record.attempt) == ("stopped", 2)
+
+
+async def _asked(stage: Stage, text: str) -> str:
+    ts = await stage.client.say(f"@Orion {text}")
+    await stage.answer(ts)
+    return ts
+
+
+async def _redeliver(stage: Stage, ts: str) -> None:
+    """Every event of that message once more; returns when each is acknowledged."""
+    first = [entry for entry in await stage.client.deliveries() if entry["message_ts"] == ts]
+    event_ids = {entry["event_id"] for entry in first}
+    assert event_ids
+    for event_id in event_ids:
+        await stage.client.redeliver(event_id)
+    async with asyncio.timeout(10):
+        while True:
+            entries = [each for each in await stage.client.deliveries() if each["message_ts"] == ts]
+            if len(entries) == len(first) + len(event_ids):
+                break
+            await asyncio.sleep(0.05)
+    assert {entry["status"] for entry in entries} == {200}
+
+
+def _make_older(database: Path, run_id: str) -> None:
+    """By three days, both the record and the engine's rows."""
+    _execute(
+        database,
+        "UPDATE orion_runs SET created_at = created_at - 3 * 86400, ended_at = ended_at - 3 * 86400 WHERE id = ?",
+        run_id,
+    )
+    _execute(
+        database,
+        "UPDATE workflow_status SET created_at = created_at - 3 * 86400000 WHERE workflow_uuid LIKE ? || '%'",
+        run_id,
+    )
+
+
+def _rows(database: Path, run_id: str) -> Sequence[str]:
+    """Ids of the engine's rows for a run."""
+    query = "SELECT workflow_uuid FROM workflow_status WHERE workflow_uuid LIKE ? || '%' ORDER BY 1"
+    with closing(sqlite3.connect(database, timeout=10)) as connection:
+        return [row[0] for row in connection.execute(query, (run_id,))]
+
+
+def _execute(database: Path, statement: str, run_id: str) -> None:
+    with closing(sqlite3.connect(database, timeout=10)) as connection, connection:
+        assert connection.execute(statement, (run_id,)).rowcount > 0

@@ -1,0 +1,63 @@
+"""When old runs are removed, and what survives it."""
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+import pytest
+from typing_extensions import override
+
+from app.dispatch.inline import InlineDispatcher
+from app.runs.model import RunId, RunState
+from app.runs.retention import INTERVAL_S, START_DELAY_S, Retention
+from app.store.memory import MemoryRunStore
+from tests.building import T0, make_request, make_run
+
+
+class EndOfTestError(Exception):
+    """The clock's last word."""
+
+
+class ScriptedClock:
+    """Sleeps at once, a number of times."""
+
+    def __init__(self, rounds: int) -> None:
+        self.slept: list[float] = []
+        self._rounds = rounds
+
+    def now(self) -> datetime:
+        return T0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        if len(self.slept) > self._rounds:
+            raise EndOfTestError
+
+
+class Engine(InlineDispatcher):
+    """Notes what it is asked to forget; fails the first time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[tuple[datetime, Collection[RunId]]] = []
+
+    @override
+    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
+        self.asked.append((before, keep))
+        if len(self.asked) == 1:
+            raise OSError("the database is away")
+        return 2
+
+
+async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() -> None:
+    """Unfinished runs are named to the engine as to be kept; a failed round removes nothing, the next one does."""
+    store, engine, clock = MemoryRunStore(), Engine(), ScriptedClock(rounds=2)
+    old, unfinished = (make_run(make_request(ts=f"{n}.000001"), age_s=9 * 86_400) for n in (1, 2))
+    for run in (old, unfinished):
+        await store.add(run)
+    await store.update(old.id, state=RunState.STOPPED)
+    retention = Retention(store=store, dispatcher=engine, kept_for=timedelta(days=8), clock=clock)
+    with pytest.raises(EndOfTestError):
+        await retention.run_forever()
+    assert clock.slept == [START_DELAY_S, INTERVAL_S, INTERVAL_S]
+    assert engine.asked == [(T0 - timedelta(days=8), [unfinished.id])] * 2
+    assert [run.id for run in await store.recent(limit=9)] == [unfinished.id]
