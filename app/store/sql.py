@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from app.errors import ErrorCode
 from app.runs.model import (
+    FINAL_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
     Run,
