@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Protocol, TypeVar
 
 from fastapi import FastAPI
 
@@ -52,13 +53,26 @@ IDENTIFY_INTERVAL_S = 10.0
 
 _log = get_logger(__name__)
 
+PartT = TypeVar("PartT")
+
+
+class Around(Protocol):
+    """Told of each adapter by its port's name, gives back what takes its place."""
+
+    def __call__(self, port: str, part: PartT, /) -> PartT: ...
+
+
+def _as_it_is(_port: str, part: PartT, /) -> PartT:
+    return part
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overrides:
-    """Parts that tests and the bench put in place of the real ones."""
+    """Parts that tests and the bench put in place of the real ones, or around them."""
 
     provider: SandboxProvider | None = None
     adapter: AgentAdapter | None = None
+    around: Around = _as_it_is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,29 +114,36 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     check_python()
     clock = SystemClock()
     masker = Masker(settings.secrets)
+    around = overrides.around
     configure_logging(fmt=settings.orion_log_format, level=settings.orion_log_level, masker=masker)
     async with AsyncExitStack() as stack:
         make_private(settings.orion_state_dir)
         stack.enter_context(own_state_directory(settings.orion_state_dir))
-        store = await stack.enter_async_context(open_sqlite_store(settings.database_path))
+        store = around(
+            "store", await stack.enter_async_context(open_sqlite_store(settings.database_path))
+        )
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_socket))
-        provider = await stack.enter_async_context(overrides.provider or create_local(settings))
+        provider = await stack.enter_async_context(
+            around("provider", overrides.provider or create_local(settings))
+        )
         _log.info("sandbox.selected", provider=provider.name, finding=await provider.probe())
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
         policy = run_policy(settings)
         signals = StopSignals()
-        dispatcher = create_dispatcher(settings.database_path, capacity=policy.capacity)
+        dispatcher = around(
+            "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
+        )
         runner = create_runner(
             settings, provider=provider, broker=broker, adapter=overrides.adapter
         )
         service = RunService(
             store=store,
             dispatcher=dispatcher,
-            replies=slack.replies,
-            reader=slack.reader,
+            replies=around("replies", slack.replies),
+            reader=around("reader", slack.reader),
             tracer=tracer,
             runner=runner,
             signals=signals,
@@ -148,7 +169,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             clock=clock,
         )
         health = _health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
-        await dispatcher.start(service)
+        await dispatcher.start(around("handlers", service))
         stack.push_async_callback(_drain, dispatcher, health)
         await stack.enter_async_context(
             _background(

@@ -56,7 +56,8 @@ class Deliverer:
     def send_event(self, payload: JsonObject, *, delay_s: float = 0.0) -> None:
         """Deliver in the background, with Slack's retries."""
         self._payloads.append(payload)
-        self._start(payload, delay_s=delay_s, attempt=0, reason="", retries=True)
+        for _ in range(self._config.deliveries_per_event):
+            self._start(payload, delay_s=delay_s, attempt=0, reason="", retries=True)
 
     def redeliver(self, event_id: str, *, with_header: bool) -> bool:
         """Send a past event once more; without the retry header, as has been seen on real workspaces."""

@@ -58,6 +58,8 @@ class LookalikeConfig:
     retry_delays_s: tuple[float, ...] = (0.0, 60.0, 300.0)
     twin_gap_s: float = 0.25
     """Between the `message` and the `app_mention` event of one mention, as observed on real workspaces."""
+    deliveries_per_event: int = 1
+    """More: Slack has been seen to send the same event again without a retry header."""
     twin_order: Literal["message_first", "mention_first", "random"] = "random"
     send_bot_events: bool = True
     """Slack sends an app its own posts and edits too; the app must ignore them."""

@@ -2,13 +2,14 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+from starlette.types import ASGIApp
 
 from app.playground.client import LookalikeClient, open_client
 from app.playground.lookalike import SlackLookalike
@@ -18,7 +19,7 @@ from app.playground.world import create_world, orion_environment
 from app.runs.model import Run, RunId, run_id_for
 from app.slack.payloads import RETRY_ACTION, STOP_ACTION
 from app.web.hosting import serve
-from tests.e2e.orion_process import OrionProcess, put_environments, run_cli
+from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 
 RUN_TIMEOUT_S = 120.0
 POLL_S = 0.05
@@ -53,13 +54,16 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    config: LookalikeConfig | None = None, *, pace: ModelPace = AT_ONCE
+    config: LookalikeConfig | None = None,
+    *,
+    pace: ModelPace = AT_ONCE,
+    wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[World]:
-    """A world; without a config one in which Slack limits no rates."""
+    """A world; without a config one in which Slack limits no rates. `wrap` may stand before all its addresses."""
     config = config or LookalikeConfig(rate_limits="off")
     app = create_world(config, pace=pace)
     async with (
-        serve(app) as url,
+        serve(wrap(app)) as url,
         open_client(url) as client,
         httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http,
     ):
@@ -157,12 +161,19 @@ class Stage:
 
 @asynccontextmanager
 async def open_orion(
-    world: World, state_dir: Path, prepared: Path, **settings: str
+    world: World,
+    state_dir: Path,
+    prepared: Path,
+    *,
+    command: Sequence[str] = SERVE,
+    **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
     put_environments(prepared, state_dir)
     orion = OrionProcess(
-        state_dir=state_dir, settings={**orion_environment(world.url, world.config), **settings}
+        state_dir=state_dir,
+        settings={**orion_environment(world.url, world.config), **settings},
+        command=command,
     )
     world.lookalike.events_url = f"{orion.url}/slack/events"
     try:

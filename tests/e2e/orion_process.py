@@ -25,13 +25,18 @@ READY_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 25.0
 CLI_TIMEOUT_S = 60.0
 POLL_S = 0.05
+SERVE = ("app.cli", "serve")
+"""Module and arguments."""
 
 
 class OrionProcess:
     """`orion serve` on a state directory of its own; may be killed and started again on the same one."""
 
-    def __init__(self, *, state_dir: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, *, state_dir: Path, settings: Mapping[str, str], command: Sequence[str] = SERVE
+    ) -> None:
         self.state_dir = state_dir
+        self._command = command
         self.log_path = state_dir.with_suffix(".log")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -75,15 +80,7 @@ class OrionProcess:
         Raises:
             AssertionError: it ended, or does not answer in time; with its log.
         """
-        with self.log_path.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "app.cli", "serve"),
-                env=self.environment,
-                cwd=self._cwd,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        await self.launch()
         async with httpx.AsyncClient(trust_env=False) as http:
             with suppress(TimeoutError):
                 async with asyncio.timeout(READY_TIMEOUT_S):
@@ -93,6 +90,30 @@ class OrionProcess:
                                 return
                         await asyncio.sleep(POLL_S)
         raise AssertionError(f"orion serve is not ready (exit code {self.exit_code}):\n{self.log}")
+
+    async def launch(self) -> None:
+        """Begin to start; returns at once."""
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", *self._command),
+                env=self.environment,
+                cwd=self._cwd,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def kill_group(self) -> None:
+        """SIGKILL to the whole process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def died(self, *, timeout_s: float) -> bool:
+        """Whether it ended within that time, by itself or by others."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._living.wait()
+        return self.exit_code is not None
 
     async def kill9(self) -> None:
         """The process alone, as the kernel's out-of-memory killer would: its children must end by themselves."""

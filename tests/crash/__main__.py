@@ -1,0 +1,60 @@
+"""`python -m tests.crash [--only NAME …] [--write FILE]`: every kill and what came of it, as tables."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.crash.load import HEAVY, REAL, LoadResult, run_load
+from tests.crash.matrix import run_matrix
+from tests.crash.report import line_of_load, line_of_row, render
+from tests.crash.scenarios import Row
+from tests.e2e.prepared import prepared_state_dir
+
+TIMEOUT_S = 3 * 3600.0
+LOAD = "load"
+
+
+async def run(
+    only: list[str], prepared: Path, directory: Path
+) -> tuple[list[Row], list[LoadResult]]:
+    rows: list[Row] = []
+    loads: list[LoadResult] = []
+
+    def tell(row: Row) -> None:
+        rows.append(row)
+        sys.stdout.write(line_of_row(row) + "\n")
+        sys.stdout.flush()
+
+    async with asyncio.timeout(TIMEOUT_S):
+        if only != [LOAD]:
+            await run_matrix(directory, prepared, only=only, tell=tell)
+        if not only or LOAD in only:
+            for plan in (HEAVY, REAL):
+                loads.append(await run_load(directory, prepared, plan))
+                sys.stdout.write(line_of_load(loads[-1]) + "\n")
+                sys.stdout.flush()
+    return rows, loads
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.crash")
+    parser.add_argument("--only", nargs="*", default=[], help="scenarios, or load")
+    parser.add_argument("--write", type=Path, help="also write the summary to this file")
+    given = parser.parse_args()
+    started = time.monotonic()
+    prepared = prepared_state_dir()
+    with tempfile.TemporaryDirectory(prefix="orion-crash-") as directory:
+        rows, loads = asyncio.run(run(given.only, prepared, Path(directory)))
+    summary = render(rows, loads, took_s=time.monotonic() - started)
+    sys.stdout.write("\n" + summary)
+    if given.write:
+        given.write.write_text(summary)
+    is_good = all(row.is_good for row in rows) and all(not load.faults for load in loads)
+    return 0 if is_good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

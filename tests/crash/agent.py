@@ -1,0 +1,44 @@
+"""A small real agent: it runs in the real sandbox under the real supervisor, and its environment is made in a moment."""
+
+import json
+from collections.abc import Sequence
+
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
+from agent_scripts.adapters.anthropic_sdk import AnthropicParser
+
+SCRIPT = """\
+import json, sys, time
+asked = json.load(open(sys.argv[1]))
+for word in asked.split():
+    print(json.dumps({"type": "text", "text": word + " "}), flush=True)
+    time.sleep(0.05)
+print(json.dumps({"type": "final", "text": "You wrote: " + asked}), flush=True)
+"""
+
+
+class SmallAdapter:
+    """Says again what it was told."""
+
+    name = "small"
+    default_model = "claude-small"
+    helper_models: Sequence[str] = ()
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        script = f"{paths.environment}/small.py"
+        return EnvironmentRecipe(
+            name="small-1",
+            files=(AgentFile(path=script, data=SCRIPT.encode()),),
+            commands=(("python3", "-m", "py_compile", script),),
+        )
+
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        asked = f"{turn.paths.run}/asked.json"
+        data = json.dumps(turn.messages[-1].text).encode("ascii")
+        return AgentCommand(
+            argv=("python3", f"{turn.paths.environment}/small.py", asked),
+            env={"HOME": turn.paths.home},
+            files=(AgentFile(path=asked, data=data),),
+        )
+
+    def parser(self) -> AnthropicParser:
+        return AnthropicParser()

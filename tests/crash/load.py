@@ -1,0 +1,189 @@
+"""Kills at random under load: nothing is lost, nothing doubled, threads keep their order."""
+
+import asyncio
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+from app.errors import ErrorCode
+from app.runs.model import Run, RunState
+from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
+from tests.e2e.harness import has_stop_button, run_of
+
+SETTLED_WITHIN_S = 120.0
+WATCH_INTERVAL_S = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPlan:
+    name: str
+    agent: str
+    threads: int
+    rounds: int
+    """Messages in each thread."""
+    pause_s: float
+    """Between two messages, of any threads."""
+    kills: int
+    seed: int = 20_261_121
+
+    @property
+    def messages(self) -> int:
+        return self.threads * self.rounds
+
+
+HEAVY = LoadPlan(name="instant", agent="instant", threads=50, rounds=7, pause_s=0.25, kills=10)
+REAL = LoadPlan(name="anthropic", agent="anthropic", threads=6, rounds=3, pause_s=2.5, kills=3)
+SMALL = LoadPlan(name="instant", agent="instant", threads=10, rounds=4, pause_s=0.3, kills=2)
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadResult:
+    name: str
+    messages: int
+    threads: int
+    kills: int
+    deliveries: int = 0
+    lost: int = 0
+    doubled: int = 0
+    pairs: int = 0
+    disordered: int = 0
+    interrupted: int = 0
+    """Ended honestly, but without an answer."""
+    last_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Load:
+    rig: Rig
+    plan: LoadPlan
+    chance: random.Random
+    threads: list[list[str]] = field(default_factory=list)
+    deliveries: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    accepted_at: dict[str, datetime] = field(default_factory=dict)
+    restarted: float = 0.0
+
+
+async def run_load(directory: Path, prepared: Path, plan: LoadPlan) -> LoadResult:
+    """Talk, kill, wait for the end, count."""
+    config = replace(QUICK_RETRIES, deliveries_per_event=2)
+    async with open_rig(directory, prepared, agent=plan.agent, config=config) as rig:
+        load = _Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(_watch(load))
+            async with asyncio.TaskGroup() as people:
+                people.create_task(_talk(load))
+                people.create_task(_kill(load))
+            await _settle(load)
+            watching.cancel()
+        result = await _judge(load)
+        result.faults += await rig.faults_of_machine()
+        return result
+
+
+async def _talk(load: _Load) -> None:
+    plan, client = load.plan, load.rig.stage.client
+    load.threads += [[] for _ in range(plan.threads)]
+    for number in range(plan.rounds):
+        for thread in load.chance.sample(load.threads, plan.threads):
+            root = thread[0] if thread else None
+            thread.append(await client.say(f"@Orion number {number}", thread_ts=root))
+            await asyncio.sleep(plan.pause_s * load.chance.uniform(0.5, 1.5))
+
+
+async def _kill(load: _Load) -> None:
+    """Kills spread over the talk, each at a moment of its own; at once after the restart, too."""
+    plan, orion = load.plan, load.rig.stage.orion
+    each_s = plan.messages * plan.pause_s / plan.kills
+    for _ in range(plan.kills):
+        due = time.monotonic() + each_s
+        await asyncio.sleep(load.chance.uniform(0.0, each_s / 2))
+        orion.kill_group()
+        assert await load.rig.has_died()
+        load.restarted = time.monotonic()
+        await orion.start()
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+async def _watch(load: _Load) -> None:
+    """Slack's log of deliveries keeps the last thousand only."""
+    while True:
+        for entry in await load.rig.stage.client.deliveries():
+            key = f"{entry['event_id']} {entry['at']}"
+            if key not in load.deliveries:
+                load.deliveries[key] = entry
+                _note_acceptance(load, entry)
+        await asyncio.sleep(WATCH_INTERVAL_S)
+
+
+def _note_acceptance(load: _Load, entry: Mapping[str, object]) -> None:
+    ts, at = entry["message_ts"], datetime.fromisoformat(str(entry["at"]))
+    if isinstance(ts, str) and entry["status"] == 200:
+        load.accepted_at[ts] = min(at, load.accepted_at.get(ts, at))
+
+
+async def _settle(load: _Load) -> None:
+    """Returns when nothing moves any more, or it takes too long; the counts then tell."""
+    async with asyncio.timeout(SETTLED_WITHIN_S):
+        while True:
+            accepted = all(ts in load.accepted_at for thread in load.threads for ts in thread)
+            if accepted and not await load.rig.stage.orion.unfinished():
+                break
+            await asyncio.sleep(WATCH_INTERVAL_S)
+    await asyncio.sleep(1.0)  # for the last deliveries of what is long done
+
+
+async def _judge(load: _Load) -> LoadResult:
+    plan = load.plan
+    result = LoadResult(
+        name=plan.name,
+        messages=plan.messages,
+        threads=plan.threads,
+        kills=plan.kills,
+        deliveries=len(load.deliveries),
+    )
+    ended = []
+    for thread in load.threads:
+        records = {run.request.message_ts: run for run in await load.rig.thread_records(thread[0])}
+        replies = await load.rig.stage.client.replies(thread[0])
+        bots = Counter(run_of(reply) for reply in replies if reply["is_bot"])
+        open_ones = [reply for reply in replies if reply["is_bot"] and has_stop_button(reply)]
+        result.faults += [f"still open: {reply['text']}" for reply in open_ones]
+        own = {load.rig.stage.run_id(ts) for ts in thread}
+        result.faults += [f"a message of no run: {run_id}" for run_id in set(bots) - own]
+        for ts in thread:
+            count, record = bots[load.rig.stage.run_id(ts)], records.get(ts)
+            result.lost += count == 0 or record is None or not record.state.is_final
+            result.doubled += count > 1
+            result.interrupted += record is not None and record.error_code is ErrorCode.INTERRUPTED
+            if record is not None:
+                ended.append(record)
+        result.doubled += len(set(records) - set(thread))
+        _judge_order(load, [records[ts] for ts in thread if ts in records], result)
+    result.faults += [
+        f"{run.id} is {run.state} ({run.error_code}, {run.delivery})"
+        for run in ended
+        if run.delivery != "sent"
+        or (run.state is not RunState.SUCCEEDED and run.error_code is not ErrorCode.INTERRUPTED)
+    ]
+    last = max((run.ended_at.timestamp() for run in ended if run.ended_at), default=0.0)
+    result.last_s = max(0.0, last - (time.time() - (time.monotonic() - load.restarted)))
+    if result.lost or result.doubled or result.disordered:
+        result.faults.append("lost, doubled or out of order")
+    return result
+
+
+def _judge_order(load: _Load, records: list[Run], result: LoadResult) -> None:
+    for before, after in pairwise(records):
+        accepted = load.accepted_at
+        if accepted[before.request.message_ts] > accepted[after.request.message_ts]:
+            continue
+        result.pairs += 1
+        if before.ended_at is None or after.started_at is None:
+            continue
+        result.disordered += before.ended_at > after.started_at

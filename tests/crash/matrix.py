@@ -1,0 +1,135 @@
+"""The matrix: every scenario's points, found by playing it once unharmed, then a kill at each of them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.crash.points import Point
+from tests.crash.reconciliation import kill_while_reconciling
+from tests.crash.rig import Rig, open_rig
+from tests.crash.scenarios import (
+    Announcement,
+    Environment,
+    Play,
+    Question,
+    Refusal,
+    Row,
+    Scenario,
+    Shutdown,
+    Start,
+    Stop,
+    dry_run,
+    kill_at,
+    killed,
+    missing_steps,
+)
+from tests.crash.steps import KILLED_IN, SLACK_CALLS
+
+Tell = Callable[[Row], None]
+Kill = Callable[[Rig], Awaitable[Row]]
+DRAINING_S = (1.0, 9.9)
+"""Seconds after SIGTERM: while runs may still end, and about when they are cancelled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    scenario: Scenario
+    agent: str = "anthropic"
+    settings: dict[str, str] = field(default_factory=dict)
+
+
+SECTIONS: Sequence[Section] = (
+    Section(scenario=Question()),
+    Section(scenario=Stop()),
+    Section(scenario=Refusal()),
+    Section(scenario=Start()),
+    Section(scenario=Environment(), agent="small"),
+    Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
+    Section(scenario=Shutdown()),
+)
+RECONCILIATION = "reconciliation"
+
+
+async def run_matrix(directory: Path, prepared: Path, *, only: Sequence[str], tell: Tell) -> None:
+    """All sections, or those named."""
+    for section in SECTIONS:
+        if not only or section.scenario.name in only:
+            await run_section(directory, prepared, section, tell=tell)
+    if not only or RECONCILIATION in only:
+        async with open_rig(directory, prepared, agent="small") as rig:
+            await kill_while_reconciling(rig, tell=tell)
+
+
+async def run_section(
+    directory: Path,
+    prepared: Path,
+    section: Section,
+    *,
+    tell: Tell,
+    choice: Callable[[Point], bool] = lambda _point: True,
+) -> None:
+    """A dry run, then a row for each of its points; after a fault the next ones get a new Orion."""
+    kills: list[Kill] | None = None
+    while kills is None or kills:
+        async with open_rig(
+            directory, prepared, agent=section.agent, settings=section.settings
+        ) as rig:
+            if kills is None:
+                kills = [
+                    _at(section.scenario, point)
+                    for point in await find_points(rig, section.scenario)
+                    if choice(point)
+                ]
+                if isinstance(section.scenario, Shutdown):
+                    kills += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
+            is_good = True
+            while kills and is_good:
+                row = await kills.pop(0)(rig)
+                tell(row)
+                is_good = row.is_good
+
+
+async def find_points(rig: Rig, scenario: Scenario) -> Sequence[Point]:
+    """The points of a scenario that are its own.
+
+    Raises:
+        AssertionError: it does not reach a step that it must reach.
+    """
+    points = await dry_run(rig, scenario)
+    expected = [
+        *KILLED_IN[scenario.name],
+        *(f"slack.{name}" for name, where in SLACK_CALLS.items() if where == scenario.name),
+    ]
+    missing = missing_steps(points, expected)
+    assert missing == [], f"{scenario.name} does not reach {missing}"
+    if scenario.name in ("question", "shutdown", "start", "environment"):
+        return points
+    # What a question passes as well is killed there.
+    own = {"stop": ("process.kill", "store.update[stopped]"), "refusal": ("store.update[failed]",)}
+    wanted = (*expected, *own.get(scenario.name, ()))
+    return [point for point in points if point.step.startswith(tuple(wanted))]
+
+
+def _at(scenario: Scenario, point: Point) -> Kill:
+    async def kill(rig: Rig) -> Row:
+        return await kill_at(rig, scenario, point)
+
+    return kill
+
+
+def _draining(scenario: Scenario, after_s: float) -> Kill:
+    async def kill(rig: Rig) -> Row:
+        play = Play(rig=rig)
+        await scenario.begin(play)
+
+        async def go_on() -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(scenario.go_on(play))
+                await asyncio.sleep(after_s)
+                rig.stage.orion.kill_group()
+
+        name = f"{after_s:g} s after SIGTERM"
+        return await killed(rig, play, scenario, name, arm=lambda: None, go_on=go_on)
+
+    return kill

@@ -1,0 +1,99 @@
+"""Points that Slack sees: each Web API call, before it is carried out and after it was, before the answer is sent."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tests.crash.points import Point, Side
+
+PREFIX = "/api/"
+
+
+class SlackTripwire:
+    """Stands before the world's addresses; at the armed call the service is killed, and the call never answered."""
+
+    def __init__(self) -> None:
+        self.passed: list[Point] = []
+        self._wanted: Point | None = None
+        self._kill: Callable[[], None] | None = None
+        self._count = 0
+
+    def wrap(self, app: ASGIApp) -> ASGIApp:
+        async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and _is_call(scope["path"]):
+                await self._call(app, scope, receive, send)
+            else:
+                await app(scope, receive, send)
+
+        return wrapped
+
+    def arm(self, point: Point, kill: Callable[[], None]) -> None:
+        self._wanted, self._kill, self._count = point, kill, 0
+
+    def disarm(self) -> None:
+        self._wanted = self._kill = None
+        self.passed.clear()
+
+    async def _call(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await _read(receive)
+        step = f"slack.{scope['path'].removeprefix(PREFIX)}{_kind(body)}"
+        dead = asyncio.Event()
+
+        async def again() -> Message:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._meets(step, "after"):
+                dead.set()
+            if not dead.is_set():
+                await send(message)
+
+        if self._meets(step, "before"):
+            return
+        await app(scope, again, answer)
+
+    def _meets(self, step: str, side: Side) -> bool:
+        """Whether this was the armed point: the service is dead then."""
+        self.passed.append(Point(step=step, side=side))
+        if self._wanted is None or (step, side) != (self._wanted.step, self._wanted.side):
+            return False
+        self._count += 1
+        if self._count < self._wanted.number or self._kill is None:
+            return False
+        kill, self._wanted, self._kill = self._kill, None, None
+        kill()
+        return True
+
+
+def _is_call(path: str) -> bool:
+    """The trace receiver has longer paths below the same prefix."""
+    return path.startswith(PREFIX) and "/" not in path.removeprefix(PREFIX)
+
+
+async def _read(receive: Receive) -> bytes:
+    body = b""
+    while True:
+        message = await receive()
+        body += bytes(message.get("body", b""))
+        if not message.get("more_body", False):
+            return body
+
+
+def _kind(body: bytes) -> str:
+    """What a message shows: progress still has its Stop button, the end has not."""
+    blocks = _argument(body, "blocks")
+    if blocks is None:
+        return ""
+    return "[progress]" if any(block["type"] == "actions" for block in blocks) else "[end]"
+
+
+def _argument(body: bytes, name: str) -> Any:
+    try:
+        return json.loads(body).get(name)
+    except ValueError:
+        found = parse_qs(body.decode("utf-8", "replace")).get(name)
+        return json.loads(found[0]) if found else None

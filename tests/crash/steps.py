@@ -1,0 +1,104 @@
+"""Which steps are killed in which scenario, and which are not, with the reason: the one place that must name a new step."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from app.runs import ports
+from sandbox_runtime import provider
+
+PORTS: Mapping[str, type[Any]] = {
+    "store": ports.RunStore,
+    "dispatcher": ports.Dispatcher,
+    "handlers": ports.RunHandlers,
+    "replies": ports.ReplySink,
+    "live": ports.LiveReply,
+    "reader": ports.ThreadReader,
+    "broker": ports.ModelBroker,
+    "clock": ports.Clock,
+    "step": ports.TraceStep,
+    "trace": ports.RunTrace,
+    "tracer": ports.Tracer,
+    "provider": provider.SandboxProvider,
+    "sandbox": provider.Sandbox,
+    "process": provider.Process,
+}
+"""Every port by the name it has in a point."""
+
+KILLED_IN: Mapping[str, tuple[str, ...]] = {
+    "question": (
+        *("dispatcher.submit", "dispatcher.schedule", "handlers.place", "handlers.advance"),
+        *("store.add", "store.update", "replies.place", "replies.live", "replies.finish"),
+        *("reader.read", "provider.find_snapshot", "provider.create", "sandbox.write_files"),
+        *("sandbox.spawn", "process.events", "process.kill", "sandbox.destroy"),
+    ),
+    "refusal": ("replies.refuse",),
+    "stop": ("store.request_stop", "sandbox.write_file"),
+    "announcement": ("replies.announce",),
+    "shutdown": ("dispatcher.stop", "provider.leave"),
+    "start": (
+        *("provider.enter", "provider.probe", "dispatcher.start", "dispatcher.lost_placements"),
+        *("dispatcher.engine_states", "store.unfinished"),
+    ),
+    "environment": ("provider.ensure_ready", "sandbox.exec", "sandbox.snapshot"),
+}
+"""Scenario to the steps that it must reach; each is killed before and after."""
+
+_READ = "only reads; the neighbouring steps are the same moments"
+_INSTANT = "does not wait: between two points nothing happens but this"
+_UNUSED = "the service does not call it"
+SPARED: Mapping[str, str] = {
+    "store.get": _READ,
+    "store.stop_requested": _READ,
+    "store.of_thread": _READ,
+    "store.standing": _READ,
+    "store.recent": "only the command line and the metrics read it",
+    "store.counts": "only the metrics read it",
+    "live.show": _INSTANT + "; the Slack call that follows is a point",
+    "broker.endpoint": _INSTANT,
+    "broker.open_grant": _INSTANT + "; tokens die with the process that signs them",
+    "clock.now": _INSTANT,
+    "clock.sleep": "changes nothing",
+    **{f"step.{name}": _INSTANT for name in ("set", "fail", "attempt", "tool", "generation")},
+    **{f"trace.{name}": _INSTANT for name in ("step", "past_step", "finish")},
+    **{f"tracer.{name}": _INSTANT for name in ("trace_id", "trace", "score")},
+    "provider.name": _INSTANT,
+    "provider.capabilities": _INSTANT,
+    "provider.attach": _UNUSED,
+    "provider.list": _UNUSED,
+    "provider.list_snapshots": _UNUSED,
+    "provider.delete_snapshot": _UNUSED,
+    "sandbox.id": _INSTANT,
+    "sandbox.paths": _INSTANT,
+    "sandbox.read_file": _UNUSED,
+}
+"""Steps without a point of their own, and why."""
+
+SLACK_CALLS: Mapping[str, str] = {
+    "chat.postMessage": "question",
+    "chat.update": "question",
+    "agents.sessions.setStatus": "question",
+    "conversations.replies": "question",
+    "users.info": "question",
+    "chat.postEphemeral": "refusal",
+}
+"""Web API methods to the scenario that must reach them."""
+SLACK_SPARED: Mapping[str, str] = {"auth.test": "asks who the bot is, at start; changes nothing"}
+
+
+def steps_of_ports() -> Iterator[str]:
+    """Port and method, for every method and property of every port."""
+    renamed = {"__aenter__": "enter", "__aexit__": "leave"}
+    for port, protocol in PORTS.items():
+        for name in vars(protocol):
+            if name in renamed or not name.startswith("_"):
+                yield f"{port}.{renamed.get(name, name)}"
+
+
+def bare(step: str) -> str:
+    """Port and method of a point's step: `store.update[running]` is `store.update`."""
+    name = step.partition("[")[0]
+    return name if name.startswith("slack.") else ".".join(name.split(".")[:2])
+
+
+def is_spared(step: str) -> bool:
+    return bare(step) in SPARED or step.removeprefix("slack.") in SLACK_SPARED
