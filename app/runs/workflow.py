@@ -114,25 +114,27 @@ class RunService:
         return await self._store.standing(run, since=since, capacity=self._policy.capacity)
 
     async def _refuse(self, run: Run, standing: Standing) -> bool:
-        refusal = find_refusal(
-            run.request,
-            self._policy,
-            runs_last_hour=standing.runs_of_user,
-            unfinished=standing.unfinished,
-            is_going=run.request.retry_of is not None and await self._is_going(run),
-        )
-        if refusal is None:
-            return False
-        _log.info("event.rejected", code=refusal.code)
-        await self._store.update(
-            run.id,
-            state=RunState.FAILED,
-            outcome=RunState.FAILED,
-            error_code=refusal.code,
-            error_detail=refusal.detail,
-            ended_at=self._clock.now(),
-        )
-        await self._replies.refuse(run.request, refusal.code, detail=refusal.detail)
+        """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
+        if run.outcome is None:
+            refusal = find_refusal(
+                run.request,
+                self._policy,
+                runs_last_hour=standing.runs_of_user,
+                unfinished=standing.unfinished,
+                is_going=run.request.retry_of is not None and await self._is_going(run),
+            )
+            if refusal is None:
+                return False
+            _log.info("event.rejected", code=refusal.code)
+            run = await self._store.update(
+                run.id,
+                outcome=RunState.FAILED,
+                error_code=refusal.code,
+                error_detail=refusal.detail,
+            )
+        code = run.error_code or ErrorCode.INTERNAL
+        await self._replies.refuse(run.request, code, detail=run.error_detail)
+        await self._store.update(run.id, state=RunState.FAILED, ended_at=self._clock.now())
         return True
 
     async def _is_going(self, run: Run) -> bool:

@@ -210,6 +210,22 @@ async def test_a_refused_person_costs_nothing(tmp_path: Path) -> None:
         assert core.provider.created == 0
 
 
+async def test_a_refusal_that_a_crash_cut_off_is_told(tmp_path: Path) -> None:
+    """Decided but not closed, as a crash leaves it: the asker is told what was decided, whatever the limits say now."""
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        await core.store.update(
+            run.id, outcome=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED, error_detail="no"
+        )
+        await core.service.place(request)
+        run = await ended(core, run.id)
+        assert (run.state, run.error_code) == (RunState.FAILED, ErrorCode.NOT_ALLOWED)
+        assert core.replies.refused == [ErrorCode.NOT_ALLOWED]
+        assert core.provider.created == 0
+
+
 async def test_slack_refusing_for_good_ends_the_run(tmp_path: Path) -> None:
     """When no thinking message can stand, nothing runs and nothing retries for ever."""
     async with core_of(tmp_path) as core:
