@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test lint bench screenshots lock clean
+.PHONY: setup playground test crash-test lint bench screenshots lock clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ playground: setup
 
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
+
+# Half an hour; the reduced form is one of the tests.
+crash-test: setup
+	@$(BIN)/python -m tests.crash --write docs/crash-test.md
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.crash.load import HEAVY, REAL, LoadResult, run_load
 from tests.crash.matrix import run_matrix
-from tests.crash.report import line_of_load, line_of_row, render
+from tests.crash.report import line_of_load, render
 from tests.crash.scenarios import Row
 from tests.e2e.prepared import prepared_state_dir
 
@@ -22,15 +22,9 @@ async def run(
 ) -> tuple[list[Row], list[LoadResult]]:
     rows: list[Row] = []
     loads: list[LoadResult] = []
-
-    def tell(row: Row) -> None:
-        rows.append(row)
-        sys.stdout.write(line_of_row(row) + "\n")
-        sys.stdout.flush()
-
     async with asyncio.timeout(TIMEOUT_S):
         if only != [LOAD]:
-            await run_matrix(directory, prepared, only=only, tell=tell)
+            rows = await run_matrix(directory, prepared, only=only)
         if not only or LOAD in only:
             for plan in (HEAVY, REAL):
                 loads.append(await run_load(directory, prepared, plan))

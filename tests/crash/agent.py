@@ -7,17 +7,20 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn
 from agent_scripts.adapters.anthropic_sdk import AnthropicParser
 
 SCRIPT = """\
-import json, sys, time
+import json, re, sys, time
 asked = json.load(open(sys.argv[1]))
-for word in asked.split():
+slow = re.search(r"!slow (\\d+)", asked)
+pause_s = float(slow[1]) / 40 if slow else 0.01
+words = ("I am a small agent and I write slowly. " * 5).split() if slow else asked.split()
+for word in words:
     print(json.dumps({"type": "text", "text": word + " "}), flush=True)
-    time.sleep(0.05)
-print(json.dumps({"type": "final", "text": "You wrote: " + asked}), flush=True)
+    time.sleep(pause_s)
+print(json.dumps({"type": "final", "text": " ".join(words)}), flush=True)
 """
 
 
 class SmallAdapter:
-    """Says again what it was told."""
+    """Says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
 
     name = "small"
     default_model = "claude-small"
@@ -26,7 +29,7 @@ class SmallAdapter:
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
-            name="small-1",
+            name="small-2",
             files=(AgentFile(path=script, data=SCRIPT.encode()),),
             commands=(("python3", "-m", "py_compile", script),),
         )

@@ -38,7 +38,9 @@ async def kill_while_reconciling(rig: Rig, *, tell: Callable[[Row], None]) -> No
     by_run = {str(rig.stage.run_id(ts)): ts for ts in asked}
     points = await _find_points(rig)
     assert len(points) < len(asked), f"{len(points)} points need more than {len(asked)} questions"
-    victims: list[str] = []
+    victims = [
+        run_id for run_id, ts in by_run.items() if (await rig.stage.record(ts)).state.is_final
+    ]
     last: _Killed | None = None
     for point in [*points, None]:
         started = time.monotonic()
@@ -80,6 +82,7 @@ async def _row(rig: Rig, killed: _Killed, *, since: float) -> Row:
     faults += await rig.faults_of_thread([killed.ts], outcomes=(RunState.FAILED,))
     return Row(
         scenario=NAME,
+        agent=rig.agent,
         point=str(killed.point),
         pid=killed.pid,
         signal=killed.signal,

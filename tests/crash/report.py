@@ -20,14 +20,16 @@ down; then it is played again for each of them, with a kill before it and after 
 named in `tests/crash/steps.py` with its reason fails a test.
 
 `repaired` is the time from the beginning of the restart until every question of the thread has its end; it holds the start of
-the service and whole runs, of which the scenario `shutdown` has the agent write for 12 s.
+the service and whole runs, of which the scenario `shutdown` has the agent write for 12 s. The agent is a small script in the
+real sandbox, under the real supervisor, but where another one is named.
 """
 
 
 def line_of_row(row: Row) -> str:
     repaired = "-" if row.repaired_s is None else f"{row.repaired_s:.1f}"
     verdict = "ok" if row.is_good else "; ".join(row.faults)
-    return f"| {row.scenario} | {row.point} | {row.pid} | {row.signal} | {repaired} | {verdict} |"
+    scenario = row.scenario if row.agent == "small" else f"{row.scenario} ({row.agent})"
+    return f"| {scenario} | {row.point} | {row.pid} | {row.signal} | {repaired} | {verdict} |"
 
 
 def line_of_load(load: LoadResult) -> str:

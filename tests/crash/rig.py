@@ -38,6 +38,7 @@ QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
     stage: Stage
+    agent: str
     mailbox: Mailbox
     slack: SlackTripwire
 
@@ -200,4 +201,4 @@ async def open_rig(
         open_world(config, pace=pace, wrap=slack.wrap) as world,
         open_orion(world, state_dir, prepared, command=command, **(settings or {})) as stage,
     ):
-        yield Rig(stage=stage, mailbox=Mailbox(mailbox_path), slack=slack)
+        yield Rig(stage=stage, agent=agent, mailbox=Mailbox(mailbox_path), slack=slack)

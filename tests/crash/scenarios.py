@@ -16,7 +16,8 @@ from tests.crash.rig import GIVEN_UP_AFTER_S, REPAIRED_WITHIN_S, Rig
 from tests.crash.steps import bare, is_spared
 from tests.e2e.harness import text_of
 
-SLOW_WORDS = "offline model and I"
+SLOW_WORDS = "and I write slowly"
+"""Of the offline model and of the small agent."""
 ANSWERED_WITHIN_S = 90.0
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
@@ -27,6 +28,7 @@ class Row:
     """One kill and what came of it."""
 
     scenario: str
+    agent: str
     point: str
     pid: int
     signal: int
@@ -339,6 +341,7 @@ async def killed(
     faults += [*await scenario.faults(play), *await rig.faults_of_machine()]
     return Row(
         scenario=scenario.name,
+        agent=rig.agent,
         point=name,
         pid=pid,
         signal=-code if code is not None and code < 0 else 0,

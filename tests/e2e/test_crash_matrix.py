@@ -1,0 +1,64 @@
+"""The crash matrix in short: kill -9 at the points that matter most, and at random under load. In full: `make crash-test`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.crash.load import SMALL, run_load
+from tests.crash.matrix import Section, run_section
+from tests.crash.points import Point
+from tests.crash.scenarios import Question, Refusal, Row
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.crash,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(400),
+]
+
+CHOSEN = {
+    "after dispatcher.submit",
+    "after slack.chat.postMessage[progress]",
+    "after provider.create",
+    "before process.events.item",
+    "before store.update[answering]",
+    "after slack.chat.update[end]",
+}
+
+
+async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> None:
+    """Accepted and not placed; posted and not recorded; with a sandbox; writing; ended and not told; told and not closed."""
+    rows = await _rows(tmp_path, prepared, Section(scenario=Question(), agent="small"), CHOSEN)
+    assert len(rows) == len(CHOSEN)
+    assert [row for row in rows if row.faults] == []
+    assert {row.signal for row in rows} == {9}
+
+
+async def test_killed_while_refusing(tmp_path: Path, prepared: Path) -> None:
+    """Who is refused is told so, also when the service dies between the decision and the telling."""
+    section = Section(scenario=Refusal(), agent="small")
+    rows = await _rows(tmp_path, prepared, section, {"before replies.refuse"})
+    assert [(row.signal, row.faults) for row in rows] == [(9, ())]
+
+
+async def test_killed_at_random_under_load(
+    tmp_path: Path, prepared: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Every event twice, as mention and as message: nothing lost, nothing doubled, threads in order."""
+    result = await run_load(tmp_path, prepared, SMALL)
+    record_property("killed at random: last restart to last answer [s]", round(result.last_s, 1))
+    assert result.faults == []
+    assert (result.lost, result.doubled, result.disordered) == (0, 0, 0)
+    assert result.pairs > 0
+
+
+async def _rows(directory: Path, prepared: Path, section: Section, chosen: set[str]) -> list[Row]:
+    rows: list[Row] = []
+
+    def choice(point: Point) -> bool:
+        is_middle = point.number > 1 or not point.step.endswith(".item")
+        return is_middle and f"{point.side} {point.step}" in chosen
+
+    await run_section(directory, prepared, section, tell=rows.append, choice=choice)
+    return rows
