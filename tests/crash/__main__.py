@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,10 @@ LOAD = "load"
 async def run(
     only: list[str], prepared: Path, directory: Path
 ) -> tuple[list[Row], list[LoadResult]]:
+    # Asked to end, it ends its services first.
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     rows: list[Row] = []
     loads: list[LoadResult] = []
     async with asyncio.timeout(TIMEOUT_S):

@@ -45,10 +45,9 @@ class Section:
     settings: dict[str, str] = field(default_factory=dict)
 
 
-REAL_AGENT = ("sandbox.", "process.", "slack.chat.update", "store.update[answering]")
+REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
-    Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),
     Section(scenario=Refusal()),
     Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
@@ -56,37 +55,57 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
 )
+ALONE: Sequence[Section] = (Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),)
+"""Not beside others: its agent takes seconds of processor time, and gives way to everybody."""
 RECONCILIATION = "reconciliation"
 
 
 async def run_matrix(directory: Path, prepared: Path, *, only: Sequence[str]) -> list[Row]:
     """All sections, or those named; two beside each other, for they mostly wait. Each row is printed when it is there."""
-    rows: list[list[Row]] = [[] for _ in range(len(SECTIONS) + 1)]
+    rows: list[Row] = []
 
-    def teller(number: int) -> Tell:
-        def tell(row: Row) -> None:
-            rows[number].append(row)
-            sys.stdout.write(line_of_row(row) + "\n")
-            sys.stdout.flush()
+    def tell(row: Row) -> None:
+        rows.append(row)
+        sys.stdout.write(line_of_row(row) + "\n")
+        sys.stdout.flush()
 
-        return tell
+    def wanted(sections: Sequence[Section]) -> list[tuple[str, Awaitable[None]]]:
+        return [
+            (section.scenario.name, run_section(directory, prepared, section, tell=tell))
+            for section in sections
+            if not only or section.scenario.name in only
+        ]
 
-    waiting: list[Awaitable[None]] = [
-        run_section(directory, prepared, section, tell=teller(number))
-        for number, section in enumerate(SECTIONS)
-        if not only or section.scenario.name in only
-    ]
+    waiting = wanted(SECTIONS)
     if not only or RECONCILIATION in only:
-        waiting.append(_reconcile(directory, prepared, tell=teller(len(SECTIONS))))
-
-    async def lane() -> None:
-        while waiting:
-            await waiting.pop(0)
-
+        waiting.append((RECONCILIATION, _reconcile(directory, prepared, tell=tell)))
     async with asyncio.TaskGroup() as group:
         for _ in range(LANES):
-            group.create_task(lane())
-    return [row for section in rows for row in section]
+            group.create_task(_lane(waiting, tell))
+    await _lane(wanted(ALONE), tell)
+    names = [*(section.scenario.name for section in SECTIONS), RECONCILIATION]
+    return sorted(rows, key=lambda row: (row.agent != "small", names.index(row.scenario)))
+
+
+async def _lane(waiting: list[tuple[str, Awaitable[None]]], tell: Tell) -> None:
+    """One section after the other; what cannot even be played is a fault as well."""
+    while waiting:
+        name, section = waiting.pop(0)
+        try:
+            await section
+        except (AssertionError, TimeoutError) as exc:
+            reason = " ".join(f"{type(exc).__name__}: {exc}".split())[:400]
+            tell(
+                Row(
+                    scenario=name,
+                    agent="small",
+                    point="none",
+                    pid=0,
+                    signal=0,
+                    repaired_s=None,
+                    faults=(f"could not be played: {reason}",),
+                )
+            )
 
 
 async def _reconcile(directory: Path, prepared: Path, *, tell: Tell) -> None:
