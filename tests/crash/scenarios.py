@@ -139,6 +139,17 @@ class Stop(Question):
         message = await play.rig.stage.thinking(play.asked[0])
         await play.rig.stage.client.press(message, STOP_ACTION)
 
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """A wish that got as far as the record is fulfilled; a press that never got there is Slack's to report."""
+        first, after = await play.rig.thread_records(play.asked[0])
+        is_wished = first.stop_requested_by is not None
+        return [
+            *await super().faults(play),
+            *(["the stop was forgotten"] if is_wished != (first.state is RunState.STOPPED) else []),
+            *([f"the next one {after.state}"] if after.state is not RunState.SUCCEEDED else []),
+        ]
+
 
 class Shutdown(Question):
     """SIGTERM while the agent writes, and for longer than the grace of 10 s."""

@@ -53,8 +53,11 @@ class SlackTripwire:
                 await send(message)
 
         if self._meets(step, "before"):
-            return
-        await app(scope, again, answer)
+            dead.set()
+        else:
+            await app(scope, again, answer)
+        while dead.is_set() and (await receive())["type"] != "http.disconnect":
+            pass  # a killed service hangs up at once
 
     def _meets(self, step: str, side: Side) -> bool:
         """Whether this was the armed point: the service is dead then."""
