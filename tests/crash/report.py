@@ -27,7 +27,7 @@ real sandbox, under the real supervisor, but where another one is named.
 
 def line_of_row(row: Row) -> str:
     repaired = "-" if row.repaired_s is None else f"{row.repaired_s:.1f}"
-    verdict = "ok" if row.is_good else "; ".join(row.faults)
+    verdict = "; ".join([*(row.faults or ["ok"]), *([row.note] if row.note else [])])
     scenario = row.scenario if row.agent == "small" else f"{row.scenario} ({row.agent})"
     return f"| {scenario} | {row.point} | {row.pid} | {row.signal} | {repaired} | {verdict} |"
 

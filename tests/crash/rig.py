@@ -141,14 +141,14 @@ class Rig:
                     await asyncio.sleep(POLL_S)
         return faults
 
-    async def faults_of_death(self, pid: int) -> list[str]:
-        """What outlived its service: processes of its group, and of its sandboxes."""
-        faults: list[str] = []
+    async def survivors_of(self, pid: int) -> list[str]:
+        """What outlives its service for 5 s: processes of its group, and of its sandboxes; `pid: command` each."""
+        found: list[str] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(GONE_WITHIN_S):
-                while faults := [*self.stage.orion.sandbox_processes(), *members_of_group(pid)]:
+                while found := [*self.stage.orion.sandbox_processes(), *members_of_group(pid)]:
                     await asyncio.sleep(POLL_S)
-        return [f"outlived the service: {process}" for process in faults]
+        return found
 
     def _left(self) -> list[str]:
         orion = self.stage.orion
@@ -167,6 +167,15 @@ def _faults_of_order(records: Sequence[Run]) -> list[str]:
         if before.ended_at > after.started_at:
             faults.append("the later message was begun before the earlier one had ended")
     return faults
+
+
+def is_alive(survivor: str) -> bool:
+    """Source: Linux, proc_pid_stat(5): the state of a process that nobody has waited for is Z."""
+    try:
+        stat = Path(f"/proc/{survivor.partition(':')[0]}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(") ")[2].split()[0] != "Z"
 
 
 def members_of_group(pgid: int) -> list[str]:

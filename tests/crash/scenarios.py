@@ -12,7 +12,7 @@ from typing_extensions import override
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
 from tests.crash.points import Order, Point
-from tests.crash.rig import GIVEN_UP_AFTER_S, REPAIRED_WITHIN_S, Rig
+from tests.crash.rig import GIVEN_UP_AFTER_S, REPAIRED_WITHIN_S, Rig, is_alive
 from tests.crash.steps import bare, is_spared
 from tests.e2e.harness import text_of
 
@@ -36,6 +36,7 @@ class Row:
     repaired_s: float | None
     """From the restart to the thread with every end in it."""
     faults: tuple[str, ...]
+    note: str = ""
 
     @property
     def is_good(self) -> bool:
@@ -337,7 +338,7 @@ async def killed(
         await rig.has_died()
     elif code >= 0:
         faults.append(f"ended by itself with {code}")
-    faults += await rig.faults_of_death(pid)
+    survivors = await rig.survivors_of(pid)
     restarted = time.monotonic()
     repaired_s = None
     await orion.start()
@@ -350,6 +351,7 @@ async def killed(
     except TimeoutError as exc:
         faults.append(f"not repaired: {'; '.join(getattr(exc, '__notes__', []))}")
     faults += [*await scenario.faults(play), *await rig.faults_of_machine()]
+    faults += [f"outlived the restart: {each}" for each in survivors if is_alive(each)]
     return Row(
         scenario=scenario.name,
         agent=rig.agent,
@@ -358,4 +360,5 @@ async def killed(
         signal=-code if code is not None and code < 0 else 0,
         repaired_s=repaired_s,
         faults=tuple(faults),
+        note=f"{len(survivors)} processes lived until the restart" if survivors else "",
     )

@@ -18,6 +18,7 @@ from sandbox_runtime.providers.local.host import HostView, ca_env, python_prefix
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
 from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile
+from sandbox_runtime.providers.local.tree import MARK_NAME
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
 
 SANDBOX_USER = "agent"
@@ -135,7 +136,8 @@ class BubblewrapIsolation(Isolation):
 
         return HostCommand(
             argv=argv,
-            env={},  # bubblewrap is PID 1 inside, and everyone there can read what it was started with
+            # Nothing else: bubblewrap is PID 1 inside, and everyone there can read what it was started with.
+            env={MARK_NAME: place.directory.name},
             cwd="/",
             namespaces=1 if place.host_uid is None else 2,
             output_uid=place.host_uid,

@@ -17,9 +17,8 @@ from sandbox_runtime.providers.local.host import HostView, ca_env, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
 from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand
+from sandbox_runtime.providers.local.tree import mark_of
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
-
-MARK_NAME = "SANDBOX_RUNTIME_MARK"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ class PlainIsolation(Isolation):
 
     @override
     def command(self, place: Place, request: Request) -> HostCommand:
-        mark = f"{MARK_NAME}={secrets.token_hex(16)}"
+        mark = f"{mark_of(place.directory.name)}-{secrets.token_hex(16)}"
         limits = limit_arguments(self.prlimit, place.limits, count_processes=False)
         # The whole tree dies with its exec; this covers the command itself when the service is killed.
         argv = yielding([self.setpriv, "--pdeathsig", "KILL", *limits, *request.command()])

@@ -21,6 +21,7 @@ from sandbox_runtime.providers.local.place import Isolation, Place
 from sandbox_runtime.providers.local.records import Owner, SandboxRecord, SnapshotRecord
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
 from sandbox_runtime.providers.local.store import LocalStore
+from sandbox_runtime.providers.local.tree import kill_marked, mark_of
 from sandbox_runtime.types import (
     Capability,
     SandboxId,
@@ -81,6 +82,10 @@ class LocalProvider(SandboxProvider):
     async def __aenter__(self) -> Self:
         def prepare() -> None:
             self._store.prepare({"passwd": PASSWD, "group": GROUP})
+            # A bubblewrap whose parent is killed in the milliseconds before it asks to die with it (PR_SET_PDEATHSIG)
+            # stays for ever, waiting for that parent. Source: bubblewrap 0.8.0, main and handle_die_with_parent; seen.
+            for sandbox_id in self._store.abandoned():
+                kill_marked(mark_of(sandbox_id))
             self._store.sweep()
 
         await asyncio.to_thread(prepare)

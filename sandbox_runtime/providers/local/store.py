@@ -144,6 +144,13 @@ class LocalStore:
         with self._locked():
             self._throw_away(self.sandbox(sandbox_id))
 
+    def abandoned(self) -> list[str]:
+        """Ids of the sandboxes that the next `sweep` throws away."""
+        living = {record.id for record in self.sandboxes() if record.owner.alive}
+        return [
+            path.name for path in (self._root / "sandboxes").iterdir() if path.name not in living
+        ]
+
     def sweep(self) -> None:
         """Throw away sandboxes whose owner is dead, replaced snapshots, and environments that nobody refers to."""
         with self._locked():

@@ -6,6 +6,14 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+MARK_NAME = "SANDBOX_RUNTIME_MARK"
+"""Variable in the environment of what is started for a sandbox; its value begins with the sandbox's id."""
+
+
+def mark_of(sandbox_id: str) -> str:
+    """What the environments of a sandbox's processes hold."""
+    return f"{MARK_NAME}={sandbox_id}"
+
 
 class NamespaceInit:
     """The init process of the outermost bubblewrap, as it reports. Killing it kills everything in its namespace.

@@ -9,6 +9,8 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,10 @@ from sandbox_runtime import (
     open_sandbox,
 )
 from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.local.opening import IsolationKind
+from sandbox_runtime.providers.local.records import Owner, SandboxRecord
+from sandbox_runtime.providers.local.store import LocalStore
+from sandbox_runtime.providers.local.tree import kill_marked, mark_of
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -168,6 +174,57 @@ def test_killed_service_leaves_no_process(state_dir: Path, kind: str) -> None:
                 assert list((state_dir / name).iterdir()) == []
 
     asyncio.run(start())
+
+
+def test_start_kills_what_outlived_a_dead_owner(state_dir: Path) -> None:
+    """As bubblewrap does when its parent dies before it asked to die with it; a living owner's processes go on."""
+    store = LocalStore(state_dir, base="")
+    store.prepare({})
+    here = Owner.current()
+    owners = {"dead": replace(here, started="1@other-boot"), "living": here}
+    left: dict[str, subprocess.Popen[bytes]] = {}
+    for name, owner in owners.items():
+        store.claim(
+            SandboxRecord(
+                id=name,
+                owner=owner,
+                created_at=datetime.now(UTC),
+                labels={},
+                environment=None,
+                host_uid=None,
+            ),
+            uids=None,
+        )
+        variable, _, value = mark_of(name).partition("=")
+        left[name] = subprocess.Popen(["/bin/sleep", "60"], env={variable: value})
+
+    async def start() -> None:
+        async with LocalProvider(state_dir, isolation="none"):
+            pass
+
+    try:
+        asyncio.run(start())
+        assert left["dead"].wait(timeout=5) == -signal.SIGKILL
+        assert left["living"].poll() is None
+    finally:
+        for process in left.values():
+            process.kill()
+            process.wait(timeout=5)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+async def test_commands_of_a_sandbox_are_marked(state_dir: Path, kind: IsolationKind) -> None:
+    """By the mark they are found when nobody else knows them any more."""
+    async with (
+        LocalProvider(state_dir, isolation=kind) as provider,
+        open_sandbox(provider, SandboxSpec()) as sandbox,
+    ):
+        process = await sandbox.spawn(["sh", "-c", "echo up; sleep 60"])
+        async with asyncio.timeout(10):
+            events = process.events()
+            await anext(events)
+            assert kill_marked(mark_of(sandbox.id)) > 0
+            assert [event async for event in events] != []
 
 
 async def test_living_owner_is_not_swept(provider: LocalProvider, state_dir: Path) -> None:
