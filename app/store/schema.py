@@ -52,16 +52,14 @@ def prepare(engine: sa.Engine, name: str) -> None:
             with _exclusively(engine) as connection:
                 version = _version(connection, name)  # another process may have been quicker
                 if version is None:
-                    metadata.create_all(connection)
-                    version = newest_version()
-                    connection.execute(sa.insert(_schema).values(version=version))
+                    version = _create(connection)
         _refuse_other_versions(version, name)
         with engine.connect() as connection:
             _refuse_missing_columns(connection, name)
 
 
 def migrate(engine: sa.Engine, name: str) -> tuple[int, int]:
-    """Raise the tables to the newest version, all or nothing; returns the versions before and after.
+    """Raise the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
 
     Raises:
         UnreadableStoreError: nothing has been changed.
@@ -69,10 +67,7 @@ def migrate(engine: sa.Engine, name: str) -> tuple[int, int]:
     with _explained(name), _exclusively(engine) as connection:
         before = _version(connection, name)
         if before is None:
-            raise UnreadableStoreError(
-                f"{name} holds no runs yet",
-                "there is nothing to migrate; `orion serve` makes its tables",
-            )
+            before = _create(connection)
         if before > newest_version():
             _refuse_other_versions(before, name)
         for version, statements in MIGRATIONS:
@@ -86,8 +81,14 @@ def migrate(engine: sa.Engine, name: str) -> tuple[int, int]:
         return before, newest_version()
 
 
+def _create(connection: sa.Connection) -> int:
+    metadata.create_all(connection)
+    connection.execute(sa.insert(_schema).values(version=newest_version()))
+    return newest_version()
+
+
 def examine(engine: sa.Engine, name: str) -> None:
-    """See that an SQLite file can be written, and read the whole of it (about half a second for 100 MB).
+    """See that an SQLite file can be written, and read the whole of it (100 MB took 0.25 s).
 
     A closed or damaged file shows here, not in the middle of a run.
 
