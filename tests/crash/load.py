@@ -16,7 +16,7 @@ from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
 from tests.e2e.harness import has_stop_button, run_of
 
 SETTLED_WITHIN_S = 120.0
-WATCH_INTERVAL_S = 0.25
+WATCH_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ async def _kill(load: _Load) -> None:
 async def _watch(load: _Load) -> None:
     """Slack's log of deliveries keeps the last thousand only."""
     while True:
-        for entry in await load.rig.stage.client.deliveries():
+        for entry in load.rig.stage.world.lookalike.log.entries():
             key = f"{entry['event_id']} {entry['at']}"
             if key not in load.deliveries:
                 load.deliveries[key] = entry

@@ -60,14 +60,14 @@ class Rig:
         """Waits until Slack was told that the message is accepted, or the service is dead."""
         async with asyncio.timeout(timeout_s):
             while True:
-                if await self._is_acknowledged(ts):
+                if self._is_acknowledged(ts):
                     return True
                 if self.stage.orion.exit_code is not None:
-                    return await self._is_acknowledged(ts)
+                    return self._is_acknowledged(ts)
                 await asyncio.sleep(POLL_S)
 
-    async def _is_acknowledged(self, ts: str) -> bool:
-        entries = await self.stage.client.deliveries()
+    def _is_acknowledged(self, ts: str) -> bool:
+        entries = self.stage.world.lookalike.log.entries()
         return any(entry["message_ts"] == ts and entry["status"] == 200 for entry in entries)
 
     async def thread_records(self, root: str) -> Sequence[Run]:
