@@ -5,8 +5,9 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -129,12 +130,13 @@ def _note_acceptance(load: _Load, entry: Mapping[str, object]) -> None:
 
 async def _settle(load: _Load) -> None:
     """Returns when nothing moves any more, or it takes too long; the counts then tell."""
-    async with asyncio.timeout(SETTLED_WITHIN_S):
-        while True:
-            accepted = all(ts in load.accepted_at for thread in load.threads for ts in thread)
-            if accepted and not await load.rig.stage.orion.unfinished():
-                break
-            await asyncio.sleep(WATCH_INTERVAL_S)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(SETTLED_WITHIN_S):
+            while True:
+                accepted = all(ts in load.accepted_at for thread in load.threads for ts in thread)
+                if accepted and not await load.rig.stage.orion.unfinished():
+                    break
+                await asyncio.sleep(WATCH_INTERVAL_S)
     await asyncio.sleep(1.0)  # for the last deliveries of what is long done
 
 
@@ -180,8 +182,10 @@ async def _judge(load: _Load) -> LoadResult:
 
 def _judge_order(load: _Load, records: list[Run], result: LoadResult) -> None:
     for before, after in pairwise(records):
-        accepted = load.accepted_at
-        if accepted[before.request.message_ts] > accepted[after.request.message_ts]:
+        accepted, late = load.accepted_at, datetime.max.replace(tzinfo=UTC)
+        if accepted.get(before.request.message_ts, late) >= accepted.get(
+            after.request.message_ts, late
+        ):
             continue
         result.pairs += 1
         if before.ended_at is None or after.started_at is None:

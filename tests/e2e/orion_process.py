@@ -135,7 +135,8 @@ class OrionProcess:
         try:
             await self.terminate()
         except TimeoutError:
-            await self.kill9()
+            with suppress(ProcessLookupError):  # it ended just now
+                await self.kill9()
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
