@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from dbos import DBOS, DBOSConfig, EnqueueOptions
 
 from app.dispatch.acceptance import Acceptor, JsonSerializer
 from app.dispatch.database import engine_database, launching
+from app.dispatch.turns import Gate
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -35,7 +37,17 @@ START_INTERVAL_S = 0.05
 
 With 33 a second the loop is full, and acknowledgements wait (p99 90 ms instead of 30).
 """
-MAX_RECOVERIES = 3
+MAX_CLAIMED = 1000
+"""Runs that the engine hands over beyond those that have a place; people take turns among them.
+
+The engine's own order is no queue: when it may not claim all, it takes threads at random (dbos 3.4,
+start_queued_partitioned_workflows, read 2026-11).
+"""
+MAX_PLACE_RECOVERIES = 3
+MAX_RUN_CLAIMS = 1000
+"""The engine counts claims, and so restarts during which a run only waited for a place. Executions are counted in the
+run record, which ends a run after three; this only bounds what no record can.
+"""
 EXECUTOR_THREADS = 16
 CLEANUP_TIMEOUT_S = 20.0
 """For the cancelled runs to destroy their sandboxes."""
@@ -46,7 +58,14 @@ ENDED = ("SUCCESS", *FAILED)
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old rows in one transaction, and the time left to others before the next."""
 
-_handlers: RunHandlers | None = None
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Serving:
+    handlers: RunHandlers
+    gate: Gate
+
+
+_serving: _Serving | None = None
 """DBOS keeps one registry of functions per process, filled at import: the workflows find the service here."""
 _executing: set[asyncio.Task[Any]] = set()
 _is_draining = False
@@ -66,22 +85,25 @@ class _Pace:
         await asyncio.sleep(start - now)
 
 
-_placing, _running = _Pace(START_INTERVAL_S), _Pace(START_INTERVAL_S)
+_placing = _Pace(START_INTERVAL_S)
 
 
-@DBOS.workflow(name=PLACE_WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
+@DBOS.workflow(name=PLACE_WORKFLOW, max_recovery_attempts=MAX_PLACE_RECOVERIES)
 async def _place(request: dict[str, Any]) -> None:
     with _tracked():
-        await _until_admitted(_placing)
-        await _service().place(RunRequest.model_validate(request))
+        await _until_admitted()
+        await _placing.turn()
+        await _service().handlers.place(RunRequest.model_validate(request))
 
 
-@DBOS.workflow(name=RUN_WORKFLOW, max_recovery_attempts=MAX_RECOVERIES)
+@DBOS.workflow(name=RUN_WORKFLOW, max_recovery_attempts=MAX_RUN_CLAIMS)
 async def _run(run_id: str) -> None:
     with _tracked():
-        await _until_admitted(_running)
-        while isinstance(again := await _service().advance(RunId(run_id)), AgainIn):  # noqa: ASYNC110 - told when, not polling
-            await asyncio.sleep(again.seconds)
+        await _until_admitted()
+        handlers, gate = _service().handlers, _service().gate
+        async with gate.place(RunId(run_id), handlers.turn):
+            while isinstance(again := await handlers.advance(RunId(run_id)), AgainIn):  # noqa: ASYNC110 - told when, not polling
+                await asyncio.sleep(again.seconds)
 
 
 @contextmanager
@@ -96,17 +118,16 @@ def _tracked() -> Iterator[None]:
         _executing.discard(task)
 
 
-async def _until_admitted(pace: _Pace) -> None:
+async def _until_admitted() -> None:
     """What the engine claims while the service drains waits here for its cancellation; the next process takes it up."""
     if _is_draining:
         await asyncio.Event().wait()
-    await pace.turn()
 
 
-def _service() -> RunHandlers:
-    if _handlers is None:
+def _service() -> _Serving:
+    if _serving is None:
         raise RuntimeError("a workflow ran before the dispatcher was started")
-    return _handlers
+    return _serving
 
 
 class DurableDispatcher:
@@ -122,8 +143,9 @@ class DurableDispatcher:
         self._acceptor: Acceptor | None = None
 
     async def start(self, handlers: RunHandlers) -> None:
-        global _handlers  # noqa: PLW0603 - see its docstring
-        _handlers = handlers
+        global _serving  # noqa: PLW0603 - see its docstring
+        gate = Gate(capacity=self._capacity, interval_s=START_INTERVAL_S)
+        _serving = _Serving(handlers=handlers, gate=gate)
         config: DBOSConfig = {
             **self._database.config,
             "application_version": APPLICATION_VERSION,
@@ -144,15 +166,16 @@ class DurableDispatcher:
         await DBOS.register_queue_async(
             RUN_QUEUE,
             partition_concurrency=1,
-            worker_concurrency=self._capacity,
+            worker_concurrency=self._capacity + MAX_CLAIMED,
             polling_interval_sec=POLL_INTERVAL_S,
         )
 
     async def stop(self, *, grace_s: float) -> None:
-        global _handlers, _is_draining  # noqa: PLW0603 - see their docstring
+        global _serving, _is_draining  # noqa: PLW0603 - see their docstring
         if self._acceptor is None or _is_draining:
             return
         _is_draining = True
+        _service().gate.close()  # who waits for a place waits on in the next process
         if _executing:
             await asyncio.wait(list(_executing), timeout=grace_s)
         # Before the engine goes: it takes the loop's thread pool with it, which the cleanup of the runs needs, and a run
@@ -168,7 +191,7 @@ class DurableDispatcher:
                 await acceptor.hand_back(self._database.executor_id)
         finally:
             await acceptor.close()
-            _handlers, _is_draining = None, False
+            _serving, _is_draining = None, False
 
     async def submit(self, request: RunRequest) -> None:
         if _is_draining:
@@ -193,6 +216,10 @@ class DurableDispatcher:
         )
         # Not through DBOS itself, which inside a workflow would record the enqueue as a step besides.
         await self._started().enqueue(options, run.id)
+
+    def wake(self, run_id: RunId) -> None:
+        if _serving is not None:
+            _serving.gate.wake(run_id)
 
     def _started(self) -> Acceptor:
         if self._acceptor is None:

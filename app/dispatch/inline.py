@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 
+from app.dispatch.turns import Gate
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
 
@@ -14,7 +15,7 @@ class InlineDispatcher:
 
     def __init__(self, *, capacity: int = 32) -> None:
         self._capacity = capacity
-        self._running = 0
+        self._gate = Gate(capacity=capacity)
         self._handlers: RunHandlers | None = None
         self._stack = AsyncExitStack()
         self._group: asyncio.TaskGroup | None = None
@@ -39,8 +40,12 @@ class InlineDispatcher:
         self._waiting.append(run)
         self._start_waiting()
 
+    def wake(self, run_id: RunId) -> None:
+        self._gate.wake(run_id)
+
     async def start(self, handlers: RunHandlers) -> None:
         self._handlers = handlers
+        self._gate = Gate(capacity=self._capacity)
         self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
         for request in self._submitted.values():
             self._start_task(handlers.place(request))
@@ -49,6 +54,7 @@ class InlineDispatcher:
         if self._group is None:
             return
         self._handlers = None
+        self._gate.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in list(self._tasks):
@@ -77,21 +83,18 @@ class InlineDispatcher:
         for run in sorted(
             self._waiting, key=lambda run: (run.request.order, run.request.order_in_thread)
         ):
-            if self._running >= self._capacity:
-                return
             if run.thread.key not in self._busy_threads:
                 self._waiting.remove(run)
                 self._busy_threads.add(run.thread.key)
-                self._running += 1
                 self._start_task(self._advance(run, self._handlers))
 
     async def _advance(self, run: Run, handlers: RunHandlers) -> None:
         try:
-            while isinstance(advance := await handlers.advance(run.id), AgainIn):  # noqa: ASYNC110 - not polling: told when
-                await asyncio.sleep(advance.seconds)
+            async with self._gate.place(run.id, handlers.turn):
+                while isinstance(advance := await handlers.advance(run.id), AgainIn):  # noqa: ASYNC110 - not polling: told when
+                    await asyncio.sleep(advance.seconds)
             self._ended.add(run.id)
         finally:
-            self._running -= 1
             self._busy_threads.discard(run.thread.key)
             self._start_waiting()
 

@@ -59,6 +59,8 @@ class Ending:
             "answer": result.answer,
             "error_code": result.error_code,
         }
+        if result.detail:
+            changes["error_detail"] = result.detail
         if attempt is not None:
             changes["usage"] = attempt.usage
             changes["sandbox_id"] = attempt.sandbox_id
@@ -117,6 +119,16 @@ def failure(code: ErrorCode) -> RunResult:
     return RunResult(outcome=RunState.FAILED, error_code=code)
 
 
+def waited_too_long(run: Run, policy: RunPolicy, *, now: datetime) -> RunResult:
+    """The result of a run whose turn did not come in time."""
+    return RunResult(
+        outcome=RunState.FAILED,
+        error_code=ErrorCode.QUEUE_FULL,
+        detail=f"this one waited longer than {policy.queue_timeout_s:g} s for its turn",
+        duration_s=(now - run.created_at).total_seconds(),
+    )
+
+
 def recorded_result(run: Run) -> RunResult:
     """The result as its record has it."""
     end = run.ended_at or run.started_at or run.created_at
@@ -124,6 +136,7 @@ def recorded_result(run: Run) -> RunResult:
         outcome=run.outcome or RunState.FAILED,
         answer=run.answer,
         error_code=run.error_code,
+        detail=run.error_detail if run.attempt == 0 else "",
         stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
         duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
     )

@@ -131,6 +131,7 @@ WAITING_STATES = frozenset({RunState.ACCEPTED, RunState.QUEUED, RunState.PLACED}
 """Not begun."""
 BEGINNING_STATES = WAITING_STATES | {RunState.RUNNING}
 """May be executed (again): its outcome is not decided."""
+STARTED_STATES = frozenset({RunState.RUNNING, RunState.ANSWERING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ class QueuePosition:
     ahead_in_thread: int = 0
     """Unfinished runs before it in the same thread."""
     ahead_elsewhere: int = 0
-    """With the thread free: runs before it because the process is at its limit."""
+    """With the thread free: its number among the runs that wait for a place, when people take turns; 0 = it need not wait."""
 
     @property
     def is_waiting(self) -> bool:
@@ -241,6 +242,8 @@ class RunResult:
     answer: str = field(default="", repr=False)
     error_code: ErrorCode | None = None
     stopped_by: str | None = None
+    detail: str = field(default="", repr=False)
+    """What the error's sentence leaves open, for the person who asked: lower case, no full stop."""
     duration_s: float = 0.0
     steps: int = 0
 

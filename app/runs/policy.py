@@ -67,7 +67,8 @@ def find_refusal(
         )
     if unfinished > policy.queue_limit:
         return Refusal(
-            code=ErrorCode.QUEUE_FULL, detail=f"{policy.queue_limit} messages are waiting already"
+            code=ErrorCode.QUEUE_FULL,
+            detail=f"the limit is {policy.queue_limit} messages that wait or are worked on",
         )
     return None
 

@@ -151,10 +151,24 @@ class AgainIn:
 Advance = Done | AgainIn
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What a run brings when it waits for one of the places."""
+
+    user: str
+    """People take turns."""
+    order: int
+    """A person's lowest goes first."""
+
+
 class RunHandlers(Protocol):
-    """What a dispatcher calls; both may be called twice, at once or later."""
+    """What a dispatcher calls; all may be called twice, at once or later."""
 
     async def place(self, request: RunRequest) -> None: ...
+
+    async def turn(self, run_id: RunId) -> Turn | None:
+        """Whose turn a queued run waits for; None when `advance` needs no place for it: it is over, or will not start."""
+        ...
 
     async def advance(self, run_id: RunId) -> Advance: ...
 
@@ -169,7 +183,11 @@ class EngineState(StrEnum):
 
 
 class Dispatcher(Protocol):
-    """Durable hand-over of runs. One `place` each at once; `advance` one at a time per thread, oldest message first."""
+    """Durable hand-over of runs. One `place` each at once; `advance` one at a time per thread, oldest message first.
+
+    No more than `capacity` runs that need a place are advanced at once. When places are scarce, the next one goes to the
+    person with the fewest, of those to whoever was given one longest ago.
+    """
 
     async def submit(self, request: RunRequest) -> None:
         """Accept a request: durable when it returns, once per run id for ever (a repeated one changes nothing).
@@ -181,6 +199,10 @@ class Dispatcher(Protocol):
 
     async def schedule(self, run: Run) -> None:
         """Queue `advance` for a placed run; once per run id."""
+        ...
+
+    def wake(self, run_id: RunId) -> None:
+        """If the run waits for a place, ask for its `turn` again, which has changed; else nothing."""
         ...
 
     async def start(self, handlers: RunHandlers) -> None:

@@ -4,12 +4,14 @@ from datetime import timedelta
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import Run, RunState
+from app.runs.model import WAITING_STATES, Run, RunState
 from app.runs.policy import RunPolicy
 from app.runs.ports import Clock, Dispatcher, EngineState, RunStore
 from app.runs.workflow import RunService
 
 INTERVAL_S = 30.0
+LEAST_INTERVAL_S = 1.0
+"""When a run's time to wait is over sooner, so that it hears so soon."""
 OVERDUE_GRACE_S = 60.0
 """A run past its deadline by this much has lost whoever should have ended it."""
 
@@ -31,6 +33,7 @@ class Reconciler:
         self._service = service
         self._policy = policy
         self._clock = clock
+        self._pause_s = INTERVAL_S
 
     async def run_forever(self) -> None:
         while True:
@@ -38,10 +41,11 @@ class Reconciler:
                 await self.reconcile()
             except Exception:  # noqa: BLE001 - must outlive a sick database; the next round is 30 s away
                 _log.exception("reconciler.failed")
-            await self._clock.sleep(INTERVAL_S)
+            await self._clock.sleep(max(self._pause_s, LEAST_INTERVAL_S))
 
     async def reconcile(self) -> int:
         """One round; returns how many runs it ended."""
+        self._pause_s = min(INTERVAL_S, self._policy.queue_timeout_s)
         ended = 0
         for request in await self._dispatcher.lost_placements():
             run, _ = await self._store.add(
@@ -57,7 +61,14 @@ class Reconciler:
             if code is not None:
                 await self._service.end(run, code)
                 ended += 1
+            elif run.state in WAITING_STATES:
+                self._pause_s = min(self._pause_s, self._patience_s(run))
         return ended
+
+    def _patience_s(self, run: Run) -> float:
+        """How much longer a waiting run may wait."""
+        waited_s = (self._clock.now() - run.created_at).total_seconds()
+        return self._policy.queue_timeout_s - waited_s
 
     def _verdict(self, run: Run, engine: EngineState) -> ErrorCode | None:
         now = self._clock.now()
@@ -65,8 +76,7 @@ class Reconciler:
             # A placement may be between its record and its schedule; it has had its chance after the grace.
             is_fresh = now - run.created_at < timedelta(seconds=OVERDUE_GRACE_S)
             return None if is_fresh and run.state is RunState.ACCEPTED else ErrorCode.INTERRUPTED
-        is_waiting = run.state in (RunState.ACCEPTED, RunState.QUEUED, RunState.PLACED)
-        if is_waiting and now - run.created_at > timedelta(seconds=self._policy.queue_timeout_s):
+        if run.state in WAITING_STATES and self._patience_s(run) < 0:
             return ErrorCode.QUEUE_FULL
         grace = timedelta(seconds=OVERDUE_GRACE_S)
         if run.deadline_at is not None and now > run.deadline_at + grace:

@@ -12,7 +12,14 @@ from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.ending import SLACK_RETRY_S, Ending, failure, recorded_result, trace_waiting
+from app.runs.ending import (
+    SLACK_RETRY_S,
+    Ending,
+    failure,
+    recorded_result,
+    trace_waiting,
+    waited_too_long,
+)
 from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
 from app.runs.model import (
@@ -40,6 +47,7 @@ from app.runs.ports import (
     RunTrace,
     ThreadReader,
     Tracer,
+    Turn,
 )
 from app.runs.progress import ProgressTracker
 from app.runs.stops import RunStoppedError, StopRequest, StopSignals
@@ -182,6 +190,15 @@ class RunService:
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
+    async def turn(self, run_id: RunId) -> Turn | None:
+        """Whose turn it waits for; None when there is only something to tell, or nothing at all."""
+        run = await self._store.get(run_id)
+        if run is None or run.state.is_final or run.outcome is not None:
+            return None
+        if self._end_before_start(run) is not None:
+            return None
+        return Turn(user=run.request.user, order=run.request.order)
+
     async def advance(self, run_id: RunId) -> Advance:
         """Bring a run to its end. May be repeated, also after a crash at any line."""
         run = await self._store.get(run_id)
@@ -211,12 +228,16 @@ class RunService:
         if run.reply_ts is None:
             # Nobody would see the answer.
             return failure(ErrorCode.INTERNAL)
+        return self._end_before_start(run)
+
+    def _end_before_start(self, run: Run) -> RunResult | None:
+        """What keeps a run from starting once and for all."""
         if run.stop_requested_by is not None:
             return RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
         if run.attempt >= MAX_ATTEMPTS:
             return failure(ErrorCode.INTERRUPTED)
         if self._has_waited_too_long(run):
-            return failure(ErrorCode.QUEUE_FULL)
+            return waited_too_long(run, self._policy, now=self._clock.now())
         return None
 
     async def _run(self, run: Run) -> Advance:
@@ -319,6 +340,7 @@ class RunService:
             while run.state is RunState.ANSWERING and run.attempt == 0:
                 again = await self._ending.deliver(run, result, resumed=is_resumed)
                 if isinstance(again, Done):
+                    self._dispatcher.wake(run.id)
                     return
                 await self._clock.sleep(again.seconds)
                 is_resumed = True
@@ -326,7 +348,10 @@ class RunService:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     async def end(self, run: Run, code: ErrorCode) -> None:
-        """End a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round."""
+        """End a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round.
+
+        QUEUE_FULL means that it waited too long.
+        """
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
                 await self._ending.deliver(run, recorded_result(run), resumed=True)
@@ -334,7 +359,11 @@ class RunService:
             with suppress(ConnectionError):
                 run = await self._ensure_placed(run)
             if not run.state.is_final:
-                await self._ending.finish(run, failure(code))
+                result = failure(code)
+                if code is ErrorCode.QUEUE_FULL:
+                    result = waited_too_long(run, self._policy, now=self._clock.now())
+                await self._ending.finish(run, result)
+            self._dispatcher.wake(run.id)
 
 
 @asynccontextmanager

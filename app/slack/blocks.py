@@ -113,6 +113,7 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
         case _:
             code = ended.error_code
             text = error_text(code) if code else "I encountered an error processing your request."
+            text += f" ({escape(ended.detail)})" if ended.detail else ""
             detail = " · ".join(f"`{fact}`" for fact in (code, run.id) if fact)
             return (_section(text), _context(f"{detail} · {took}"), _retry_button(run)), text
 
@@ -121,7 +122,9 @@ def _waiting_text(position: QueuePosition, *, capacity: int) -> str:
     if position.ahead_in_thread:
         plural = "" if position.ahead_in_thread == 1 else "s"
         return f"Queued behind {position.ahead_in_thread} earlier message{plural} in this thread"
-    return f"All {capacity} places are busy; you are number {position.ahead_elsewhere}"
+    places = "The only place is" if capacity == 1 else f"All {capacity} places are"
+    # About: people who have nothing going may still come before.
+    return f"{places} busy; you are about number {position.ahead_elsewhere}, as people take turns"
 
 
 def _tool_text(shown: Progress) -> str:

@@ -15,6 +15,7 @@ from typing_extensions import Unpack
 from app.errors import ErrorCode
 from app.runs.model import (
     FINAL_STATES,
+    STARTED_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
     Run,
@@ -29,7 +30,7 @@ from app.runs.ports import RunChanges
 from app.store import schema
 from app.store.columns import AnyText, UtcTime
 from app.store.engines import CALL_TIMEOUT_S, POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
-from app.store.queries import REFUSAL_CODES, STARTED_STATES, position_of
+from app.store.queries import REFUSAL_CODES, position_of
 
 T = TypeVar("T")
 
@@ -175,7 +176,10 @@ class SqlRunStore:
         def work(connection: sa.Connection) -> Run:
             connection.execute(
                 sa.update(_runs)
-                .where(_runs.c.id == run_id, _in(UNFINISHED_STATES & frozenset(while_in)))
+                .where(
+                    _runs.c.id == run_id,
+                    _in(_runs.c.state, UNFINISHED_STATES & frozenset(while_in)),
+                )
                 .values(values)
             )
             run = _select_one(connection, run_id)
@@ -211,7 +215,9 @@ class SqlRunStore:
             if run is None or run.state not in WAITING_STATES:
                 return False
             request = run.request.model_copy(update={"text": text}).model_dump(mode="json")
-            statement = sa.update(_runs).where(_runs.c.id == run_id, _in(WAITING_STATES))
+            statement = sa.update(_runs).where(
+                _runs.c.id == run_id, _in(_runs.c.state, WAITING_STATES)
+            )
             return connection.execute(statement.values(request=request)).rowcount == 1
 
         return await self._call(work)
@@ -248,9 +254,6 @@ class SqlRunStore:
         in_thread = other & (
             (_runs.c.thread_key == run.thread.key) & (_runs.c.message_ts < request.message_ts)
         )
-        elsewhere = other & (
-            _in(STARTED_STATES) | (_in(WAITING_STATES) & (_runs.c.created_at < run.created_at))
-        )
         query = sa.select(
             *(
                 sa.func.count().filter(condition).label(name)
@@ -258,9 +261,9 @@ class SqlRunStore:
                     ("of_user", of_user),
                     ("unfinished", _UNFINISHED),
                     ("in_thread", in_thread),
-                    ("elsewhere", elsewhere),
                 )
-            )
+            ),
+            _count_elsewhere(run.id).label("elsewhere"),
         ).where(_UNFINISHED | of_user)
         row = await self._call(lambda connection: connection.execute(query).one())
         return Standing(
@@ -311,8 +314,41 @@ class SqlRunStore:
             return await asyncio.get_running_loop().run_in_executor(self._executor, in_transaction)
 
 
-def _in(states: Collection[RunState]) -> sa.ColumnElement[bool]:
-    return _runs.c.state.in_([state.value for state in states])
+def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:
+    """Runs that go or come before this one when people take turns: `queries.position_among` in SQL."""
+    is_waiting = _in(_runs.c.state, WAITING_STATES)
+    ranked = (
+        sa.select(
+            _runs.c.id,
+            _runs.c.state,
+            _runs.c.created_at,
+            sa.func.row_number()
+            .over(
+                partition_by=(_runs.c.team, _runs.c.user),
+                order_by=(sa.case((is_waiting, 1), else_=0), _runs.c.created_at, _runs.c.id),
+            )
+            .label("round"),
+        )
+        .where(_UNFINISHED)
+        .cte("ranked")
+    )
+    own = ranked.alias("own")
+    comes_before = (ranked.c.round < own.c.round) | (
+        (ranked.c.round == own.c.round) & (ranked.c.created_at < own.c.created_at)
+    )
+    return (
+        sa.select(sa.func.count())
+        .where(own.c.id == run_id, ranked.c.id != run_id)
+        .where(
+            _in(ranked.c.state, STARTED_STATES)
+            | (_in(ranked.c.state, WAITING_STATES) & comes_before)
+        )
+        .scalar_subquery()
+    )
+
+
+def _in(column: sa.ColumnElement[str], states: Collection[RunState]) -> sa.ColumnElement[bool]:
+    return column.in_([state.value for state in states])
 
 
 def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:

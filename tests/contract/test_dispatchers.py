@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing_extensions import override
 from app.dispatch.durable import DurableDispatcher
 from app.dispatch.inline import InlineDispatcher
 from app.runs.model import Run, RunId, RunRequest
-from app.runs.ports import Advance, AgainIn, Dispatcher, Done, EngineState
+from app.runs.ports import Advance, AgainIn, Dispatcher, Done, EngineState, Turn
 from tests.building import T0, make_request
 
 CAPACITY = 4
@@ -26,25 +26,39 @@ class Handlers:
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.dispatcher = dispatcher
         self.placed: list[RunId] = []
+        self.requests: dict[RunId, RunRequest] = {}
+        self.asked: list[RunId] = []
+        self.needless: set[RunId] = set()
         self.started: list[RunId] = []
         self.ended: list[RunId] = []
         self.running = 0
         self.most_running = 0
         self.hold: Callable[[RunId], float] = lambda _run_id: 0.0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
         self.again: set[RunId] = set()
         self.schedules = True
 
     async def place(self, request: RunRequest) -> None:
         self.placed.append(request.run_id)
+        self.requests[request.run_id] = request
         if self.schedules:
             run = Run(id=request.run_id, request=request, created_at=T0)
             await self.dispatcher.schedule(run)
+
+    async def turn(self, run_id: RunId) -> Turn | None:
+        self.asked.append(run_id)
+        if run_id in self.needless:
+            return None
+        request = self.requests[run_id]
+        return Turn(user=request.user, order=request.order)
 
     async def advance(self, run_id: RunId) -> Advance:
         self.started.append(run_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         try:
+            await self.may_end.wait()
             await asyncio.sleep(self.hold(run_id))
         finally:
             self.running -= 1
@@ -78,13 +92,17 @@ def dispatcher(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatcher:
 
 
 @asynccontextmanager
-async def started(dispatcher: Dispatcher) -> AsyncIterator[Handlers]:
+async def started(
+    dispatcher: Dispatcher, *, placed: Sequence[RunRequest] = (), grace_s: float = 1
+) -> AsyncIterator[Handlers]:
+    """`placed`: by an earlier process."""
     handlers = Handlers(dispatcher)
+    handlers.requests = {request.run_id: request for request in placed}
     await dispatcher.start(handlers)
     try:
         yield handlers
     finally:
-        await dispatcher.stop(grace_s=1)
+        await dispatcher.stop(grace_s=grace_s)
 
 
 @pytest.fixture
@@ -200,6 +218,90 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
     assert handlers.running == 0
 
 
+async def test_people_take_turns(handlers: Handlers) -> None:
+    """While one person's many threads wait for a place, another person's only message is next."""
+    handlers.may_end.clear()
+    many = [make_request(ts=f"17953023{60 + n}.000100", user="U1") for n in range(3 * CAPACITY)]
+    for request in many:
+        await handlers.dispatcher.submit(request)
+    await until(lambda: len(handlers.asked) == len(many) and handlers.running == CAPACITY)
+    only = make_request(ts="1795302399.000100", user="U2")
+    await handlers.dispatcher.submit(only)
+    await until(lambda: only.run_id in handlers.asked)
+    handlers.may_end.set()
+    await until(lambda: len(handlers.ended) == len(many) + 1)
+    assert handlers.started[CAPACITY] == only.run_id
+    assert handlers.most_running == CAPACITY
+
+
+async def test_a_persons_oldest_message_is_next(handlers: Handlers) -> None:
+    """Of one person's threads that wait for a place, the one with the oldest message goes first."""
+    handlers.may_end.clear()
+    for n in range(CAPACITY):
+        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: handlers.running == CAPACITY)
+    waiting = [make_request(ts=f"17953023{80 + n}.000100") for n in (3, 1, 4, 0, 2)]
+    for request in waiting:
+        await handlers.dispatcher.submit(request)
+    await until(lambda: len(handlers.asked) == CAPACITY + len(waiting))
+    handlers.may_end.set()
+    await until(lambda: len(handlers.ended) == CAPACITY + len(waiting))
+    in_order = sorted(waiting, key=lambda request: request.message_ts)
+    assert handlers.started[CAPACITY:] == [request.run_id for request in in_order]
+
+
+async def test_what_needs_no_place_waits_for_none(handlers: Handlers) -> None:
+    """With all places taken, a run that is over goes through at once, also when it becomes so while it waits."""
+    handlers.hold = lambda run_id: 0.0 if run_id in handlers.needless else 60.0
+    for n in range(CAPACITY):
+        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: handlers.running == CAPACITY)
+    over = make_request(ts="1795302380.000100")
+    handlers.needless = {over.run_id}
+    await handlers.dispatcher.submit(over)
+    await until(lambda: handlers.ended == [over.run_id])
+    waiting = make_request(ts="1795302390.000100")
+    await handlers.dispatcher.submit(waiting)
+    await until(lambda: waiting.run_id in handlers.asked)
+    handlers.dispatcher.wake(waiting.run_id)
+    handlers.dispatcher.wake(RunId("unknown"))
+    await until(lambda: handlers.asked.count(waiting.run_id) == 2)
+    assert waiting.run_id not in handlers.started
+    handlers.needless.add(waiting.run_id)
+    handlers.dispatcher.wake(waiting.run_id)
+    await until(lambda: waiting.run_id in handlers.ended)
+
+
+async def test_what_waits_for_a_place_does_not_delay_a_stop(handlers: Handlers) -> None:
+    """Draining waits for what runs; nothing that waits is begun meanwhile."""
+    handlers.hold = lambda _run_id: 1.5
+    for n in range(2 * CAPACITY):
+        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: len(handlers.asked) == 2 * CAPACITY and handlers.running == CAPACITY)
+    async with asyncio.timeout(10):
+        await handlers.dispatcher.stop(grace_s=30)
+    assert len(handlers.started) == CAPACITY
+    assert sorted(handlers.ended) == sorted(handlers.started)
+
+
+async def test_durable_never_gives_up_who_only_waited(tmp_path: Path) -> None:
+    """A run that waited for a place through many restarts is begun in the end."""
+    path = tmp_path / "engine.db"
+    both = make_request(ts="1795302360.000100"), make_request(ts="1795302370.000100")
+    run_ids = {request.run_id for request in both}
+    for restart in range(7):
+        dispatcher = DurableDispatcher(path, capacity=1)
+        async with started(dispatcher, placed=both, grace_s=0) as handlers:
+            handlers.may_end.clear()
+            if restart == 0:
+                for request in both:
+                    await dispatcher.submit(request)
+            await until(lambda: set(handlers.asked) == run_ids and handlers.running == 1)
+            assert len(handlers.started) == 1
+    async with started(DurableDispatcher(path, capacity=1), placed=both) as last:
+        await until(lambda: set(last.ended) == run_ids)
+
+
 async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
     """A run that was going when the process stopped is advanced again by the next start; finished ones are not."""
     request, done = make_request(), make_request(ts="1795302399.000100")
@@ -209,7 +311,8 @@ async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
         first.hold = lambda _run_id: 60.0
         await first.dispatcher.submit(request)
         await until(lambda: request.run_id in first.started)
-    async with started(DurableDispatcher(location, capacity=CAPACITY)) as second:
+    resumed = DurableDispatcher(location, capacity=CAPACITY)
+    async with started(resumed, placed=[request, done]) as second:
         await until(lambda: second.ended == [request.run_id])
         await second.dispatcher.submit(done)
         await asyncio.sleep(0.5)

@@ -1,5 +1,6 @@
 """What every run store promises."""
 
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
@@ -200,6 +201,26 @@ async def test_position_counts_thread_and_capacity(store: RunStore) -> None:
     assert (await position(elsewhere, 1)).ahead_elsewhere == 2
 
 
+async def test_people_take_turns_in_the_position(store: RunStore) -> None:
+    """Before a person's first message come the first ones of others that are older, not their second ones."""
+    backlog = [make_run(make_request(ts=f"1.00000{n}", user="U1"), age_s=40 - n) for n in range(5)]
+    early = make_run(make_request(ts="2.000001", user="U2"), age_s=20)
+    late = make_run(make_request(ts="2.000002", user="U3"), age_s=10)
+    for run in (*backlog, early, late):
+        await store.add(run)
+    await store.update(backlog[0].id, state=RunState.RUNNING)
+
+    async def number(run: Run, capacity: int = 1) -> int:
+        standing = await store.standing(run, since=T0, capacity=capacity)
+        return standing.position.ahead_elsewhere
+
+    assert [await number(run) for run in (early, late)] == [1, 2]
+    assert [await number(run) for run in backlog[1:]] == [3, 4, 5, 6]
+    assert [await number(run, 3) for run in (early, late)] == [0, 0]
+    await store.update(early.id, state=RunState.ANSWERING)
+    assert [await number(run) for run in (late, backlog[1])] == [2, 3]
+
+
 async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
     """Runs since a time, per person, without those that were refused."""
     old = make_run(make_request(ts="1.000001"), age_s=7200)
@@ -299,3 +320,33 @@ async def test_many_old_ends_are_removed(store: RunStore) -> None:
         await store.update(run.id, state=RunState.SUCCEEDED, ended_at=T0)
     assert await store.remove_ended(before=T0 + timedelta(seconds=1), limit=10_000) == 250
     assert dict(await store.counts()) == {}
+
+
+async def test_stores_agree_on_positions(tmp_path: Path) -> None:
+    """The database counts what the memory store counts, whoever waits."""
+    dice = random.Random(7)  # noqa: S311 - the same states in every run
+    memory = MemoryRunStore()
+    async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+        runs = [
+            make_run(
+                make_request(
+                    ts=f"{n}.000001",
+                    thread_ts=f"{dice.randint(0, n)}.000001",
+                    user=f"U{dice.randint(0, 4)}",
+                ),
+                age_s=dice.randint(0, 30),
+            )
+            for n in range(60)
+        ]
+        for run in runs:
+            for store in (memory, sqlite):
+                await store.add(run)
+        for run in runs:
+            state = dice.choice(list(RunState))
+            for store in (memory, sqlite):
+                await store.update(run.id, state=state)
+        for run in await memory.unfinished():
+            capacity = dice.randint(1, 12)
+            assert await memory.standing(run, since=T0, capacity=capacity) == (
+                await sqlite.standing(run, since=T0, capacity=capacity)
+            )

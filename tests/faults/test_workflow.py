@@ -16,7 +16,7 @@ from app.runs import ending, workflow
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
-from app.runs.ports import Done
+from app.runs.ports import Done, EngineState
 from app.runs.reconciler import Reconciler
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
@@ -184,6 +184,59 @@ async def test_stop_of_a_waiting_run_keeps_it_from_starting(tmp_path: Path) -> N
         assert await core.intake.stop_run(second.run_id, user="U1")
         assert (await ended(core, second.run_id)).state is RunState.STOPPED
         assert (await ended(core, first.run_id)).state is RunState.SUCCEEDED
+        assert core.provider.created == 2  # one prepared the environment, one answered
+
+
+async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> None:
+    """At the time limit, not at the end of the run that has the place; the next one of its thread moves up."""
+    policy = replace(POLICY, capacity=1, queue_timeout_s=1.5)
+    async with core_of(tmp_path, policy) as core, asyncio.TaskGroup() as group:
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=policy,
+            clock=SystemClock(),
+        )
+        rounds = group.create_task(reconciler.run_forever())
+        first = request_of([{"text": "a"}, {"sleep": 15}, {"final": "one"}])
+        await core.intake.accept(first)
+        await until(lambda: core.provider.alive == 1)
+        second = request_of(ANSWER, ts="1795302365.000100")
+        await core.intake.accept(second)
+        run = await ended(core, second.run_id)
+        assert (run.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
+        assert run.ended_at is not None
+        assert run.ended_at - run.created_at < timedelta(seconds=10)
+        told = core.replies.finished[0][1]
+        assert told.detail == "this one waited longer than 1.5 s for its turn"
+        assert ending.recorded_result(run).detail == told.detail
+        async with asyncio.timeout(5):
+            while (await core.dispatcher.engine_states([run.id]))[run.id] is not EngineState.ENDED:
+                await asyncio.sleep(0.01)
+        assert core.provider.alive == 1
+        await core.intake.stop_run(first.run_id, user="U1")
+        await ended(core, first.run_id)
+        rounds.cancel()
+
+
+async def test_a_waiting_run_that_is_over_takes_no_place(tmp_path: Path) -> None:
+    """Ended by somebody else while it waits for a place, a run neither starts nor is told of twice."""
+    async with core_of(tmp_path, replace(POLICY, capacity=1)) as core:
+        first = request_of([{"text": "a"}, {"sleep": 1}, {"final": "one"}])
+        second = request_of(ANSWER, ts="1795302365.000100")
+        await core.intake.accept(first)
+        await until(lambda: core.provider.alive == 1)
+        await core.intake.accept(second)
+        await until(lambda: len(core.replies.placed) == 2)
+        await core.store.update(second.run_id, state=RunState.STOPPED)
+        assert (await ended(core, first.run_id)).state is RunState.SUCCEEDED
+        async with asyncio.timeout(5):
+            while (await core.dispatcher.engine_states([second.run_id]))[
+                second.run_id
+            ] is not EngineState.ENDED:
+                await asyncio.sleep(0.01)
+        assert [run_id for run_id, _ in core.replies.finished] == [first.run_id]
         assert core.provider.created == 2  # one prepared the environment, one answered
 
 

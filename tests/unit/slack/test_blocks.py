@@ -55,7 +55,10 @@ def test_quoted_sentences_are_verbatim() -> None:
         (QueuePosition(), "Thinking…"),
         (QueuePosition(ahead_in_thread=1), "Queued behind 1 earlier message in this thread"),
         (QueuePosition(ahead_in_thread=2), "Queued behind 2 earlier messages in this thread"),
-        (QueuePosition(ahead_elsewhere=3), "All 32 places are busy; you are number 3"),
+        (
+            QueuePosition(ahead_elsewhere=3),
+            "All 32 places are busy; you are about number 3, as people take turns",
+        ),
     ],
 )
 def test_thinking_says_why_it_waits(run: Run, position: QueuePosition, text: str) -> None:
