@@ -109,7 +109,7 @@ class Settings(BaseSettings):
     orion_queue_timeout_s: float = Field(1800, gt=0, description="Seconds a message may wait.")
     orion_queue_limit: int = Field(500, ge=1, description="Messages waiting at the most.")
     orion_max_concurrent_runs: int = Field(
-        32, ge=1, le=256, description="Runs at once in one process."
+        32, ge=1, le=1000, description="Runs at once in one process."
     )
 
     orion_retention_days: int = Field(

@@ -5,6 +5,7 @@ run again after a crash. DBOS gives the durable enqueue, deduplication by workfl
 """
 
 import asyncio
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -155,6 +156,7 @@ class DurableDispatcher:
             "log_level": "WARNING",
             "enable_otlp": False,
         }
+        logging.getLogger("dbos").addFilter(_is_news)
         with launching(self._database):
             DBOS(config=config)
             DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
@@ -271,6 +273,11 @@ class DurableDispatcher:
                 break
             await asyncio.sleep(REMOVAL_PAUSE_S)
         return removed
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """DBOS warns of each workflow that is cancelled, which at a stop are all that run or wait."""
+    return not str(record.msg).startswith("Asyncio task cancelled")
 
 
 async def _cancel_all() -> None:

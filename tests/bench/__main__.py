@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 from tests.bench.acks import measure_acks
+from tests.bench.crowd import measure_crowd
 from tests.bench.placing import measure_placing
 from tests.bench.processes import BenchError
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render
 from tests.bench.turns import measure_turns
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 360.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
@@ -34,6 +35,7 @@ async def measure(bench: Bench) -> list[Row]:
             *await measure_acks(bench),
             *await measure_placing(bench),
             *await measure_turns(bench),
+            *await measure_crowd(bench),
         ]
 
 

@@ -43,21 +43,22 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
     sync_s: list[float] = []
     closed: dict[Kind, list[LoadResult]] = {"orion": [], "bolt": []}
     cpu_ms: dict[Kind, list[float]] = {kind: [] for kind in opened}
-    async with _slack(bench) as slack:
+    async with open_slack(bench) as slack:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
                 if kind in ("orion-held", "orion-memory") and round_number > 0:
                     continue  # these explain the figure; once is enough
                 async with _server(bench, kind, slack) as server:
                     before_s = server.cpu_s
-                    results.append(await _load(bench, server, "open", scale.ack_seconds))
+                    results.append(await load(bench, server, "open", scale.ack_seconds))
                     events = results[-1].answered + results[-1].failed + WARM_UP_EVENTS
                     cpu_ms[kind].append(1000 * (server.cpu_s - before_s) / events)
-            sync_s += await asyncio.to_thread(_sync_at_rate, bench)
+            if round_number == 0:
+                sync_s += await asyncio.to_thread(_sync_at_rate, bench)
         for _ in range(scale.saturation_rounds):
             for kind, results in closed.items():
                 async with _server(bench, kind, slack) as server:
-                    results.append(await _load(bench, server, "closed", scale.saturation_seconds))
+                    results.append(await load(bench, server, "closed", scale.saturation_seconds))
     rate = f"{scale.ack_rate:.0f} events/s"
     orion, memory, held, bolt = opened.values()
     return (
@@ -122,7 +123,8 @@ def _middle(results: Sequence[LoadResult], field: str) -> float:
 
 
 @asynccontextmanager
-async def _slack(bench: Bench) -> AsyncIterator[Server]:
+async def open_slack(bench: Bench) -> AsyncIterator[Server]:
+    """A Slack that says yes to everything."""
     port = free_port()
     argv = ("tests.bench.slack_server", str(port), "instant")
     async with open_server(argv, port=port, directory=bench.directory) as server:
@@ -139,7 +141,10 @@ async def _server(bench: Bench, kind: Kind, slack: Server) -> AsyncIterator[Serv
         with tempfile.TemporaryDirectory(dir=parent) as directory:
             place = replace(bench, directory=Path(directory))
             async with open_instant_orion(
-                place, api_url=f"{slack.url}/api/", holds=kind == "orion-held"
+                place,
+                api_url=f"{slack.url}/api/",
+                holds=kind == "orion-held",
+                capacity=1 if kind == "orion-held" else 32,
             ) as server:
                 yield server
 
@@ -172,7 +177,7 @@ async def open_bolt(
 
 @asynccontextmanager
 async def open_instant_orion(
-    bench: Bench, *, api_url: str, port: int | None = None, holds: bool = False
+    bench: Bench, *, api_url: str, port: int | None = None, holds: bool = False, capacity: int = 32
 ) -> AsyncIterator[Server]:
     """`orion serve` on a fresh state directory, with the fake sandbox and the instant agent."""
     port = port or free_port()
@@ -185,7 +190,7 @@ async def open_instant_orion(
         "ORION_PORT": str(port),
         "ORION_RUNS_PER_USER_HOUR": "1000000",
         "ORION_QUEUE_LIMIT": "1000000",
-        "ORION_MAX_CONCURRENT_RUNS": "1" if holds else "32",
+        "ORION_MAX_CONCURRENT_RUNS": str(capacity),
     }
     argv = ["tests.bench.orion_server", *(["--hold"] if holds else [])]
     async with open_server(
@@ -194,14 +199,20 @@ async def open_instant_orion(
         yield server
 
 
-async def _load(
-    bench: Bench, server: Server, mode: Literal["open", "closed"], seconds: float
+async def load(
+    bench: Bench,
+    server: Server,
+    mode: Literal["open", "closed"],
+    seconds: float,
+    *,
+    rate: float | None = None,
 ) -> LoadResult:
+    """What the load process measured; `rate` in events per second, the scale's unless given."""
     plan = LoadPlan(
         url=f"{server.url}/slack/events",
         mode=mode,
         seconds=seconds,
-        rate=bench.scale.ack_rate,
+        rate=rate or bench.scale.ack_rate,
         in_flight=bench.scale.in_flight,
     )
     output = await run_to_end(

@@ -22,6 +22,13 @@ FIGURES = (
     *("thinking message after, p50", "thinking message after, p95"),
     *("mention to answer", "of which Orion's own"),
     *("idle memory after runs, with Langfuse", "idle memory after a run, without Langfuse"),
+    *(
+        "runs in flight at once",
+        "memory, 50 runs going (",
+        "memory, 50 runs going, more",
+        "processor, 50 runs going",
+    ),
+    "ack p99, 50 events/s, 50 runs going",
 )
 
 

@@ -240,6 +240,23 @@ async def test_a_waiting_run_that_is_over_takes_no_place(tmp_path: Path) -> None
         assert core.provider.created == 2  # one prepared the environment, one answered
 
 
+async def test_stop_of_a_run_that_waits_for_a_place_needs_no_place(tmp_path: Path) -> None:
+    """It ends while the run that has the only place goes on."""
+    async with core_of(tmp_path, replace(POLICY, capacity=1)) as core:
+        first = request_of([{"text": "a"}, {"sleep": 15}, {"final": "one"}])
+        second = request_of(ANSWER, ts="1795302365.000100")
+        await core.intake.accept(first)
+        await until(lambda: core.provider.alive == 1)
+        await core.intake.accept(second)
+        await until(lambda: len(core.replies.placed) == 2)
+        assert await core.intake.stop_run(second.run_id, user="U1")
+        run = await ended(core, second.run_id)
+        assert (run.state, run.attempt) == (RunState.STOPPED, 0)
+        assert core.provider.alive == 1
+        await core.intake.stop_run(first.run_id, user="U1")
+        await ended(core, first.run_id)
+
+
 async def test_the_word_stop_stops_the_oldest_unfinished_run(tmp_path: Path) -> None:
     """Stopping a thread stops the run that is going, once; then there is nothing to stop."""
     async with core_of(tmp_path) as core:

@@ -1,0 +1,91 @@
+"""What a thousand runs at once cost: memory of the one process, and acknowledgements meanwhile."""
+
+import asyncio
+import re
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+
+from tests.bench.acks import MEMORY_DIRECTORY, load, open_bolt, open_instant_orion, open_slack
+from tests.bench.processes import Server
+from tests.bench.scale import Bench
+from tests.bench.table import Row
+
+FILL_RATE = 150.0
+"""Events per second until all have been sent; Orion begins 20 runs a second."""
+STARTS_PER_S = 20.0
+FILL_SLACK_S = 25.0
+IDLE_S = 4.0
+MEMORY_TARGET_MIB = 400.0
+ACK_TARGET_MS = 60.0
+
+
+async def measure_crowd(bench: Bench) -> Sequence[Row]:
+    """Fills the process with runs whose agents say nothing, weighs it, and sends more events that have to wait."""
+    crowd, seconds = bench.scale.crowd, bench.scale.crowd_seconds
+    async with open_slack(bench) as slack:
+        api_url = f"{slack.url}/api/"
+        async with open_bolt(bench, api_url=api_url) as bolt:
+            bolt_acks = await load(bench, bolt, "open", seconds)
+            bolt_mib = bolt.memory_mib
+        with tempfile.TemporaryDirectory(dir=MEMORY_DIRECTORY) as directory:
+            place = replace(bench, directory=Path(directory))
+            async with open_instant_orion(
+                place, api_url=api_url, holds=True, capacity=crowd
+            ) as orion:
+                await load(bench, orion, "open", crowd / FILL_RATE + 1, rate=FILL_RATE)
+                await _until_running(orion, crowd)
+                before_s = orion.cpu_s
+                await asyncio.sleep(IDLE_S)
+                idle_share = (orion.cpu_s - before_s) / IDLE_S
+                filled_mib = orion.memory_mib
+                acks = await load(bench, orion, "open", seconds)
+                loaded_mib = orion.memory_mib
+                running = await _running(orion)
+    going = f"{crowd} runs going"
+    rate = f"{bench.scale.ack_rate:.0f} events/s"
+    return (
+        Row(figure="runs in flight at once", unit="", orion=running, sign=">=", target=crowd),
+        _memory(f"memory, {going} (fake sandbox)", filled_mib, bolt_mib),
+        _memory(f"memory, {going}, more waiting", loaded_mib, bolt_mib),
+        Row(figure=f"processor, {going}, nothing else", unit="%", orion=100 * idle_share),
+        Row(
+            figure=f"ack p99, {rate}, {going}, database in memory",
+            unit="ms",
+            orion=acks.p99_ms,
+            baseline=bolt_acks.p99_ms,
+            target=ACK_TARGET_MS,
+        ),
+        Row(
+            figure=f"events not acknowledged with 200, {going}",
+            unit="",
+            orion=acks.failed,
+            baseline=bolt_acks.failed,
+            target=0,
+        ),
+    )
+
+
+def _memory(figure: str, orion_mib: float, bolt_mib: float) -> Row:
+    return Row(
+        figure=figure, unit="MiB", orion=orion_mib, baseline=bolt_mib, target=MEMORY_TARGET_MIB
+    )
+
+
+async def _until_running(orion: Server, crowd: int) -> None:
+    """Or until the time for it is over: the table then says how many there were."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(crowd / STARTS_PER_S + FILL_SLACK_S):
+            while await _running(orion) < crowd:
+                await asyncio.sleep(0.5)
+
+
+async def _running(orion: Server) -> int:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"{orion.url}/metrics")).text
+    found = re.search(r'^orion_runs\{state="running"\} (\d+)', text, re.MULTILINE)
+    return int(found.group(1)) if found else 0
