@@ -109,7 +109,7 @@ class LookalikeClient:
         return versions
 
     async def faults(self, method: str = "*", **fault: Any) -> None:  # noqa: ANN401 - the fields of controls.NewFault
-        """Plan a fault: times, skip, status, retry_after, error, drop_after_accept, drop_before_accept, delay_s."""
+        """Plan a fault: the fields of `app.playground.faults.Fault`."""
         await self._post("/ui/faults", {"method": method, **fault})
 
     async def switches(

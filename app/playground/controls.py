@@ -24,6 +24,8 @@ class NewFault(_Body):
     drop_after_accept: bool = False
     drop_before_accept: bool = False
     delay_s: float = Field(default=0.0, ge=0, le=120)
+    answer_after_s: float = Field(default=0.0, ge=0, le=120)
+    is_html: bool = False
 
 
 class Switches(_Body):

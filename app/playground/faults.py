@@ -21,6 +21,11 @@ class Fault:
     drop_before_accept: bool = False
     """The connection is cut and nothing took effect."""
     delay_s: float = 0.0
+    """Before the call takes effect."""
+    answer_after_s: float = 0.0
+    """The call takes effect at once, its answer comes this much later."""
+    is_html: bool = False
+    """The refusal is a page of a gateway instead of Slack's JSON."""
 
     def raise_refusal(self) -> None:
         """The answer in place of the method's own, if this fault has one."""

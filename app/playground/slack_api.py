@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
 from app.playground import api_chat, api_conversations, api_files, api_sessions
 from app.playground.faults import Fault, Faults
@@ -92,8 +92,12 @@ class WebApi:
         args, token = await read_arguments(request)
         body, status, headers = self._answer(name, args, token, request=request, fault=fault)
         self._log(name, body)
+        if fault and fault.answer_after_s:
+            await self._clock.sleep(fault.answer_after_s)
         if fault and fault.drop_after_accept:
             return cut(request)
+        if fault and fault.is_html:
+            return HTMLResponse("<h1>Bad gateway</h1>", status)
         return JSONResponse(body, status, headers={"x-slack-req-id": new_id("R"), **headers})
 
     def _answer(

@@ -107,7 +107,6 @@ class Intake:
         is_new = await self._store.request_stop(run_id, user=user, at=self._clock.now())
         if is_new:
             self._signals.notify(run_id, user)
-            self._dispatcher.wake(run_id)  # who waits for a place need not wait for it to stop
         return is_new
 
     async def stop_thread(self, thread: Thread, *, user: str) -> bool:

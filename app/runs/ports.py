@@ -132,6 +132,10 @@ class RunStore(Protocol):
         """Runs by state."""
         ...
 
+    async def deliveries(self) -> Mapping[str, int]:
+        """Ended runs by whether the thread was told: `sent`, or `failed(reason)`."""
+        ...
+
 
 # ---- dispatch -------------------------------------------------------------------------------------------------------
 

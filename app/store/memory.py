@@ -1,5 +1,6 @@
 """Run records in memory, for tests and the bench; the same contract as the durable store."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -111,3 +112,6 @@ class MemoryRunStore:
         for run in self._runs.values():
             totals[run.state] = totals.get(run.state, 0) + 1
         return totals
+
+    async def deliveries(self) -> Mapping[str, int]:
+        return Counter(run.delivery for run in self._runs.values() if run.delivery)

@@ -301,6 +301,15 @@ class SqlRunStore:
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {RunState(state): int(count) for state, count in rows}
 
+    async def deliveries(self) -> Mapping[str, int]:
+        query = (
+            sa.select(_runs.c.delivery, sa.func.count())
+            .where(_runs.c.delivery != "")
+            .group_by(_runs.c.delivery)
+        )
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {delivery: int(count) for delivery, count in rows}
+
     async def _select(self, query: sa.Select[Any]) -> Sequence[Run]:
         rows = await self._call(lambda connection: connection.execute(query).mappings().all())
         return [_from_row(dict(row)) for row in rows]

@@ -27,6 +27,12 @@ class Metrics:
         self._runs = Gauge(
             "orion_runs", "Run records by state.", ["state"], registry=self._registry
         )
+        self._deliveries = Gauge(
+            "orion_deliveries",
+            "Ended runs by whether the thread was told: sent, or failed(reason).",
+            ["delivery"],
+            registry=self._registry,
+        )
         self._trace_failures = Gauge(
             "orion_trace_export_failures",
             "Failed exports of traces since start.",
@@ -39,5 +45,7 @@ class Metrics:
     async def render(self) -> bytes:
         for state, count in (await self._store.counts()).items():
             self._runs.labels(state=state).set(count)
+        for delivery, count in (await self._store.deliveries()).items():
+            self._deliveries.labels(delivery=delivery).set(count)
         self._trace_failures.set(self._export_failures())
         return generate_latest(self._registry)

@@ -184,6 +184,15 @@ async def test_unfinished_and_recent(store: RunStore) -> None:
     assert dict(await store.counts()) == {RunState.ACCEPTED: 3, RunState.FAILED: 1}
 
 
+async def test_deliveries_are_counted_by_their_words(store: RunStore) -> None:
+    """Only runs whose thread was to be told count."""
+    for number, delivery in enumerate(["sent", "", "failed(is_archived)", "sent"], start=1):
+        run = make_run(make_request(ts=f"{number}.000001"))
+        await store.add(run)
+        await store.update(run.id, state=RunState.FAILED, delivery=delivery)
+    assert dict(await store.deliveries()) == {"sent": 2, "failed(is_archived)": 1}
+
+
 async def test_position_counts_thread_and_capacity(store: RunStore) -> None:
     """A run waits for earlier messages of its thread, or for a free place."""
     first = make_run(make_request(ts="1.000001"), age_s=30)
