@@ -3,10 +3,11 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Protocol, TypeVar
 
 from fastapi import FastAPI
@@ -83,6 +84,10 @@ class Service:
     intake: Intake
     store: SqlRunStore
     health: Health
+    drain: Callable[[], Awaitable[None]]
+    """Take nothing new, let runs end for the grace period, hand the others over; to be called while still serving, so that
+    `/readyz` says so and Stop still works. Leaving the service drains too.
+    """
 
 
 def create_app(
@@ -160,7 +165,12 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             clock=clock,
         )
         reconciler = Reconciler(
-            store=store, dispatcher=dispatcher, service=service, policy=policy, clock=clock
+            store=store,
+            dispatcher=dispatcher,
+            service=service,
+            policy=policy,
+            signals=signals,
+            clock=clock,
         )
         retention = Retention(
             store=store,
@@ -171,7 +181,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         health = _health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
         await dispatcher.start(around("handlers", service))
         stack.push_async_callback(_drain, dispatcher, health)
-        await stack.enter_async_context(
+        end_background = await stack.enter_async_context(
             _background(
                 signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
@@ -198,6 +208,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             intake=intake,
             store=store,
             health=health,
+            drain=partial(_drain, dispatcher, health, end_background),
         )
     _log.info("service.stopped")
 
@@ -263,20 +274,30 @@ def _health(
     )
 
 
-async def _drain(dispatcher: Dispatcher, health: Health) -> None:
+async def _drain(
+    dispatcher: Dispatcher, health: Health, end_background: Callable[[], None] | None = None
+) -> None:
+    if health.is_draining:
+        return
+    if end_background is not None:
+        end_background()  # the reconciler needs the engine, which goes now
     _log.info("service.draining", grace_s=SHUTDOWN_GRACE_S)
     health.is_draining = True
     await dispatcher.stop(grace_s=SHUTDOWN_GRACE_S)
 
 
 @asynccontextmanager
-async def _background(*work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """Coroutines that go on while the block runs; a crash of one ends the service, as it should."""
+async def _background(*work: Coroutine[None, None, None]) -> AsyncIterator[Callable[[], None]]:
+    """Coroutines that go on while the block runs; a crash of one ends the service, as it should. Yields how to end them."""
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one) for one in work]
-        yield
-        for task in tasks:
-            task.cancel()
+
+        def end() -> None:
+            for task in tasks:
+                task.cancel()
+
+        yield end
+        end()
 
 
 async def _identify_forever(slack: SlackConnection) -> None:

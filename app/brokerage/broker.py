@@ -1,9 +1,10 @@
 """Stands between sandboxes and the model: checks the run token and the model, adds the key, streams through, counts."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -52,7 +53,14 @@ class _LiveGrant:
 
     grant: ModelGrant
     on_call: Callable[[ModelCall], None]
+    opened_at: datetime
+    opened_s: float = field(default_factory=time.monotonic)
     calls: int = 0
+
+    def covers(self, token: ModelGrant) -> bool:
+        """Whether the token's time is not over. The wall clock may have jumped since the grant was opened."""
+        passed = timedelta(seconds=time.monotonic() - self.opened_s)
+        return self.opened_at + passed <= token.expires_at
 
 
 @dataclass(slots=True, kw_only=True)
@@ -91,7 +99,9 @@ class MessagesBroker:
 
     @contextmanager
     def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
-        self._live[grant.run_id] = _LiveGrant(grant=grant, on_call=on_call)
+        self._live[grant.run_id] = _LiveGrant(
+            grant=grant, on_call=on_call, opened_at=self._clock.now()
+        )
         try:
             yield create_token(self._key, grant)
         finally:
@@ -114,11 +124,11 @@ class MessagesBroker:
 
     async def _answer(self, request: Request) -> Response:
         try:
-            grant = read_token(self._key, _bearer(request), now=self._clock.now())
+            grant = read_token(self._key, _bearer(request))
         except InvalidTokenError as exc:
             return self._refuse(401, "authentication_error", str(exc))
         live = self._live.get(grant.run_id)
-        if live is None:
+        if live is None or not live.covers(grant):
             return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
         body = await _read_body(request)
         if body is None:

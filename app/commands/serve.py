@@ -64,4 +64,4 @@ async def _serve(settings: Settings, overrides: Overrides) -> None:
             gc.freeze()
             _log.info("service.listening", url=base_url)
             await stopping.wait()
-            service.health.is_draining = True
+            await service.drain()

@@ -28,6 +28,8 @@ _MAX_NORMAL_S = 6.0
 """However long an answer is: nobody wants to wait for a demonstration."""
 _STALL_S = 3600.0
 
+_GARBAGE = b"event: message_start\ndata: {<html>no gateway speaks like this</html>\n\n"
+
 _FAILURES: dict[Shape, tuple[int, str, str]] = {
     Shape.RATE_LIMITED: (
         429,
@@ -85,6 +87,8 @@ def create_model_app(
             _fail_on_request(answer, failed)
         except RequestError as problem:
             return _error_response(problem, request_id)
+        if answer.shape is Shape.GARBAGE:
+            return Response(_GARBAGE, media_type="text/event-stream")
         message = _message(body, answer)
         headers = {"request-id": request_id}
         if not body.get("stream"):

@@ -15,7 +15,7 @@ _SLOW_SENTENCE = (
 
 _RUN = re.compile(r"(?:^|(?<=\s))(run|edit):[ \t]*(\S.*)$", re.MULTILINE)
 _DIRECTIVE = re.compile(
-    r"(?<!\S)!(429|529|500|stall|cut|context|refuse|slow|long|markdown)\b(?:[ \t]+(\d+(?:\.\d+)?))?"
+    r"(?<!\S)!(429|529|500|stall|cut|garbage|context|refuse|slow|long|markdown)\b(?:[ \t]+(\d+(?:\.\d+)?))?"
 )
 _GREETING = "Hello! I am Orion's offline model: no real model is connected, so I only show that everything works."
 _HINT = "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`, or a failure such as `!429`."
@@ -30,6 +30,7 @@ class Shape(StrEnum):
     BROKEN = "500"
     STALLED = "stall"
     CUT = "cut"
+    GARBAGE = "garbage"
     CONTEXT = "context"
     REFUSED = "refuse"
     SLOW = "slow"

@@ -1,5 +1,6 @@
 """One attempt of a run: what its steps share, and what is known of it when it ends."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -30,18 +31,23 @@ class Attempt:
     detail: str = field(default="", repr=False)
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
+    _began_s: float = field(default_factory=time.monotonic)
     _shown_at: datetime | None = None
     _shown_steps: int = 0
 
     def remaining_s(self) -> float:
-        return max(0.0, (self.deadline_at - self.clock.now()).total_seconds())
+        return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Since this attempt began, by a clock that does not jump."""
+        return time.monotonic() - self._began_s
 
     def show(self) -> None:
         """Offer the newest progress."""
         now = self.clock.now()
         self._shown_at, self._shown_steps = now, self.tracker.steps
-        elapsed_s = (now - self.started_at).total_seconds()
-        self.live.show(self.tracker.current(elapsed_s=elapsed_s))
+        self.live.show(self.tracker.current(elapsed_s=self.elapsed_s))
 
     def show_soon(self) -> None:
         """Offer it unless it was offered just now and no tool came since: masking a long text costs milliseconds."""

@@ -1,5 +1,6 @@
 """Accepts and stops work; what happens before Slack is acknowledged, and nothing more."""
 
+import asyncio
 from dataclasses import dataclass, field
 
 from app.log import get_logger
@@ -7,6 +8,9 @@ from app.runs.model import WAITING_STATES, RunId, RunRequest, RunState, Thread, 
 from app.runs.policy import RunPolicy, may_stop
 from app.runs.ports import Clock, Dispatcher, RunStore, Tracer
 from app.runs.stops import StopSignals
+
+WRITE_TIMEOUT_S = 2.0
+"""The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +72,8 @@ class Intake:
         Raises:
             OSError: not durable.
         """
-        failed = await self._store.get(wish.run_id)
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            failed = await self._store.get(wish.run_id)
         if failed is None or failed.state is not RunState.FAILED:
             self._log.info("event.ignored", reason="nothing_to_retry", run_id=wish.run_id)
             return
@@ -89,34 +94,47 @@ class Intake:
         await self.accept(request.model_copy(update=changes))
 
     async def revise(self, revision: Revision) -> bool:
-        """Follow an edit or a deletion of a message whose run has not begun; later ones change nothing."""
-        run = await self._store.get(revision.run_id)
-        if run is None or run.state not in WAITING_STATES:
-            return False
-        if revision.text is None:
-            return await self.stop_run(run.id, user=revision.user)
-        is_amended = await self._store.amend(run.id, text=revision.text)
+        """Follow an edit or a deletion of a message whose run has not begun; later ones change nothing.
+
+        Raises:
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._store.get(revision.run_id)
+            if run is None or run.state not in WAITING_STATES:
+                return False
+            if revision.text is None:
+                return await self.stop_run(run.id, user=revision.user)
+            is_amended = await self._store.amend(run.id, text=revision.text)
         if is_amended:
             self._log.info("run.amended", run_id=run.id, thread=run.thread.key)
         return is_amended
 
     async def stop_run(self, run_id: RunId, *, user: str) -> bool:
-        """Record that a run shall stop. False: unknown, over, asked before, or `user` may not."""
+        """Record that a run shall stop. False: unknown, over, asked before, or `user` may not.
+
+        Raises:
+            TimeoutError: the database is sick; the wish may still be recorded later.
+        """
         if not may_stop(user, self._policy):
             return False
-        is_new = await self._store.request_stop(run_id, user=user, at=self._clock.now())
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            is_new = await self._store.request_stop(run_id, user=user, at=self._clock.now())
         if is_new:
             self._signals.notify(run_id, user)
         return is_new
 
     async def stop_thread(self, thread: Thread, *, user: str) -> bool:
         """Stop the run that is going in a thread (the oldest unfinished one); those behind it go on."""
-        for run in await self._store.of_thread(thread):
-            if not run.state.is_final and run.outcome is None and run.stop_requested_by is None:
-                return await self.stop_run(run.id, user=user)
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            for run in await self._store.of_thread(thread):
+                if not run.state.is_final and run.outcome is None and run.stop_requested_by is None:
+                    return await self.stop_run(run.id, user=user)
         return False
 
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         """Turn a person's thumb into a score of the run's trace."""
-        if await self._store.get(run_id) is not None:
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._store.get(run_id)
+        if run is not None:
             self._tracer.score(run_id, user=user, is_positive=is_positive)

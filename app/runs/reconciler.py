@@ -7,6 +7,7 @@ from app.log import get_logger
 from app.runs.model import WAITING_STATES, Run, RunState
 from app.runs.policy import RunPolicy
 from app.runs.ports import Clock, Dispatcher, EngineState, RunStore
+from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 
 INTERVAL_S = 30.0
@@ -26,12 +27,14 @@ class Reconciler:
         dispatcher: Dispatcher,
         service: RunService,
         policy: RunPolicy,
+        signals: StopSignals,
         clock: Clock,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
         self._service = service
         self._policy = policy
+        self._signals = signals
         self._clock = clock
         self._pause_s = INTERVAL_S
 
@@ -78,7 +81,11 @@ class Reconciler:
             return None if is_fresh and run.state is RunState.ACCEPTED else ErrorCode.INTERRUPTED
         if run.state in WAITING_STATES and self._patience_s(run) < 0:
             return ErrorCode.QUEUE_FULL
+        return ErrorCode.SANDBOX_TIMEOUT if self._is_overdue(run) else None
+
+    def _is_overdue(self, run: Run) -> bool:
+        going_s = self._signals.going_s(run.id)
+        if going_s is not None:  # the wall clock may have jumped meanwhile
+            return going_s > self._policy.run_timeout_s + OVERDUE_GRACE_S
         grace = timedelta(seconds=OVERDUE_GRACE_S)
-        if run.deadline_at is not None and now > run.deadline_at + grace:
-            return ErrorCode.SANDBOX_TIMEOUT
-        return None
+        return run.deadline_at is not None and self._clock.now() > run.deadline_at + grace

@@ -1,6 +1,7 @@
 """Brings the wish to stop to the run it is meant for: at once in this process, within 0.5 s from another one."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
@@ -24,6 +25,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._interrupt: Callable[[], None] | None = None
+        self.began_s = time.monotonic()
         self.user: str | None = None
 
     def set(self, user: str) -> None:
@@ -77,6 +79,11 @@ class StopSignals:
             yield request
         finally:
             self._watched.pop(run_id, None)
+
+    def going_s(self, run_id: RunId) -> float | None:
+        """For how long this process has been at this run, by a clock that does not jump; None when it is not."""
+        request = self._watched.get(run_id)
+        return None if request is None else time.monotonic() - request.began_s
 
     def notify(self, run_id: RunId, user: str) -> None:
         """The wish is in the record; a run that has not begun is ended by `listen_forever`."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -37,12 +38,12 @@ class AgentTail:
         self._exited: AgentExited | None = None
         self._process_exit: int | None = None
         self._tools: dict[str, tuple[ToolStarted, datetime]] = {}
-        self._started_at = attempt.clock.now()
+        self._began_s = time.monotonic()
         self.exit_reason: ExitReason = "lost"
 
     @property
     def duration_s(self) -> float:
-        return (self._attempt.clock.now() - self._started_at).total_seconds()
+        return time.monotonic() - self._began_s
 
     async def run(self, process: Process) -> TurnFinished:
         """The outcome of the turn; the process tree is dead when this returns.

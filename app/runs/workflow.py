@@ -306,7 +306,6 @@ class RunService:
             _log.exception("run.crashed", code=ErrorCode.INTERNAL)
             code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
         attempt.detail = self._mask(detail)[:4000]
-        duration_s = (self._clock.now() - attempt.started_at).total_seconds()
         if stop.user is not None and (code is not None or not answer):
             outcome, code = RunState.STOPPED, None
         else:
@@ -316,7 +315,7 @@ class RunService:
             answer=self._mask(answer),
             error_code=code,
             stopped_by=stop.user if outcome is RunState.STOPPED else None,
-            duration_s=duration_s,
+            duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,
         )
 

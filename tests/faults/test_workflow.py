@@ -5,11 +5,12 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs import ending, workflow
@@ -18,9 +19,11 @@ from app.runs.model import Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
 from app.runs.ports import Done, EngineState
 from app.runs.reconciler import Reconciler
+from app.runs.stops import StopSignals
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
 from tests.building import T0, make_request
+from tests.e2e.fault_table import fault
 from tests.faults.building import Core, open_core
 
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
@@ -327,6 +330,25 @@ async def test_an_outage_of_slack_delays_but_loses_nothing(
         assert core.replies.resumed == [True]
 
 
+async def test_an_outage_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished answer is offered until the window closes, then the record says that nobody was told."""
+    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
+    monkeypatch.setattr(ending, "DELIVERY_PATIENCE", timedelta(seconds=-8))
+    async with core_of(tmp_path, replace(POLICY, run_timeout_s=3, queue_timeout_s=1)) as core:
+        request = request_of([{"sleep": 0.5}, {"final": "the answer"}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.placed))
+        core.replies.outages = 10**9
+        run = await ended(core, request.run_id)
+        fault("Slack: down for good").assert_holds(run)
+        assert run.answer == "the answer"
+        offered = core.replies.outages
+        await asyncio.sleep(0.5)
+        assert core.replies.outages == offered
+
+
 async def test_secrets_are_masked_before_they_are_stored_or_shown(tmp_path: Path) -> None:
     """A secret in the answer, in a tool's argument or in an error reaches neither record nor thread."""
     async with core_of(tmp_path) as core:
@@ -376,6 +398,7 @@ async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
             dispatcher=core.dispatcher,
             service=core.service,
             policy=replace(POLICY, queue_timeout_s=5),
+            signals=StopSignals(),
             clock=SystemClock(),
         )
         orphan = make_request(ts="1795302300.000100")
@@ -386,3 +409,36 @@ async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
         assert run is not None
         assert run.error_code is ErrorCode.INTERRUPTED
         assert await reconciler.reconcile() == 0
+
+
+class _FarAheadClock(SystemClock):
+    """After a jump."""
+
+    @override
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+async def test_the_reconciler_leaves_a_run_that_goes_on_through_a_jump_of_the_clock(
+    tmp_path: Path,
+) -> None:
+    """Past its deadline by the wall clock only: whoever is at it ends it. Elsewhere the wall clock is all there is."""
+    async with core_of(tmp_path, POLICY) as core:
+        signals = StopSignals()
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=POLICY,
+            signals=signals,
+            clock=_FarAheadClock(),
+        )
+        request = request_of([{"sleep": 60}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.shown))
+        with signals.watch(request.run_id):
+            assert await reconciler.reconcile() == 0
+        assert await reconciler.reconcile() == 1
+        run = await core.store.get(request.run_id)
+        assert run is not None
+        assert run.error_code is ErrorCode.SANDBOX_TIMEOUT

@@ -251,7 +251,7 @@ async def test_an_unreachable_provider_is_a_502(tmp_path: Path) -> None:
 def test_tokens_carry_their_grant() -> None:
     """What is signed is read back, to the second."""
     given_ = grant(models=("a", "b"))
-    read = read_token(KEY, create_token(KEY, given_), now=datetime.now(UTC))
+    read = read_token(KEY, create_token(KEY, given_))
     assert (read.run_id, read.models) == (given_.run_id, given_.models)
 
 
@@ -260,7 +260,7 @@ def test_no_text_is_a_token(text: str) -> None:
     """Whatever is sent as a token, reading it gives a clear refusal, never another error."""
     for candidate in (text, "sk-ant-orion-" + text):
         with pytest.raises(InvalidTokenError):
-            read_token(KEY, candidate, now=datetime.now(UTC))
+            read_token(KEY, candidate)
 
 
 def test_the_signing_key_is_made_once_and_closed(tmp_path: Path) -> None:

@@ -1,0 +1,257 @@
+"""What may go wrong outside, what becomes of a question then, and the test that proves it: declared here and only here.
+
+`make faults` renders it to docs/faults.md. Tests hold a run's record against the row with `fault(…).assert_holds(record)`.
+"""
+
+import sys
+from dataclasses import dataclass
+from typing import Final
+
+from app.errors import ErrorCode
+from app.runs.model import Run, RunState
+
+_SLACK: Final = "tests/e2e/test_slack_faults.py"
+_MODEL: Final = "tests/e2e/test_model_failures.py"
+_TRACES: Final = "tests/e2e/test_traces.py"
+_ACKS: Final = "tests/e2e/test_acknowledgements.py"
+_DATABASE: Final = "tests/e2e/test_sick_database.py"
+_MACHINE: Final = "tests/e2e/test_sick_machine.py"
+_CORE: Final = "tests/faults/test_workflow.py"
+_DEPLOYS: Final = "tests/e2e/test_deploys.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault and its outcome."""
+
+    system: str
+    name: str
+    thread: str
+    """What people see in the end."""
+    test: str
+    """`path::function`."""
+    state: RunState = RunState.SUCCEEDED
+    code: ErrorCode | None = None
+    delivery: str = "sent"
+
+    @property
+    def key(self) -> str:
+        return f"{self.system}: {self.name}"
+
+    @property
+    def record(self) -> str:
+        """What `orion runs show` says."""
+        code = f" {self.code}" if self.code else ""
+        return f"{self.state}{code}, {self.delivery}"
+
+    def assert_holds(self, run: Run) -> None:
+        assert (run.state, run.error_code, run.delivery) == (self.state, self.code, self.delivery)
+
+
+def _failed(system: str, name: str, thread: str, code: ErrorCode, test: str) -> Fault:
+    return Fault(
+        system=system, name=name, thread=thread, test=test, state=RunState.FAILED, code=code
+    )
+
+
+_OWN_WORDS: Final = f"{_MODEL}::test_each_failure_of_the_model_has_its_own_words"
+
+FAULTS: Final = (
+    Fault(
+        system="Slack",
+        name="429 with Retry-After",
+        thread="one message, the answer, later",
+        test=f"{_SLACK}::test_rate_limits_delay_but_lose_nothing",
+    ),
+    Fault(
+        system="Slack",
+        name="500",
+        thread="one message, the answer",
+        test=f"{_SLACK}::test_server_errors_are_tried_again",
+    ),
+    Fault(
+        system="Slack",
+        name="502 of a gateway, in HTML",
+        thread="one message, the answer",
+        test=f"{_SLACK}::test_server_errors_are_tried_again",
+    ),
+    Fault(
+        system="Slack",
+        name="time-out after the message was posted",
+        thread="one message, found again and not posted twice",
+        test=f"{_SLACK}::test_a_post_whose_answer_is_late_is_not_posted_again",
+    ),
+    Fault(
+        system="Slack",
+        name="connection cut after the message was posted",
+        thread="one message, found again and not posted twice",
+        test=f"{_SLACK}::test_a_post_whose_answer_was_lost_is_not_posted_again",
+    ),
+    Fault(
+        system="Slack",
+        name="connection cut before the message was posted",
+        thread="one message, the answer",
+        test=f"{_SLACK}::test_a_post_that_never_arrived_is_posted_again",
+    ),
+    Fault(
+        system="Slack",
+        name="down while a run ends",
+        thread="the answer, once Slack is back",
+        test=f"{_SLACK}::test_an_answer_waits_for_slack_to_come_back",
+    ),
+    Fault(
+        system="Slack",
+        name="down for good",
+        thread="nothing new; given up after queue time, three run times and 15 min",
+        delivery="failed(timeout)",
+        test=f"{_CORE}::test_an_outage_without_end_is_given_up",
+    ),
+    Fault(
+        system="Slack",
+        name="token revoked",
+        thread="nothing new; record, trace and metric say so",
+        delivery="failed(token_revoked)",
+        test=f"{_SLACK}::test_a_revoked_token_ends_the_run_without_an_answer",
+    ),
+    Fault(
+        system="Slack",
+        name="channel archived",
+        thread="nothing new; record, trace and metric say so",
+        delivery="failed(is_archived)",
+        test=f"{_SLACK}::test_an_archived_channel_ends_the_run_without_an_answer",
+    ),
+    Fault(
+        system="Slack",
+        name="thinking message deleted",
+        thread="one message, the answer, posted anew",
+        test=f"{_SLACK}::test_a_deleted_thinking_message_is_replaced_by_the_answer",
+    ),
+    _failed(
+        "Model", "429", "one message, the code's sentence", ErrorCode.MODEL_RATE_LIMITED, _OWN_WORDS
+    ),
+    _failed(
+        "Model", "529", "one message, the code's sentence", ErrorCode.MODEL_OVERLOADED, _OWN_WORDS
+    ),
+    _failed(
+        "Model",
+        "cut stream",
+        "one message: what was written, the code's sentence",
+        ErrorCode.MODEL_UNAVAILABLE,
+        _OWN_WORDS,
+    ),
+    _failed(
+        "Model",
+        "garbage",
+        "one message, the code's sentence",
+        ErrorCode.MODEL_UNAVAILABLE,
+        _OWN_WORDS,
+    ),
+    _failed(
+        "Model",
+        "stalled stream",
+        "one message, after the idle time",
+        ErrorCode.AGENT_IDLE,
+        f"{_MODEL}::test_silence_and_the_deadline_end_a_run",
+    ),
+    Fault(
+        system="Langfuse",
+        name="down",
+        thread="the answer, not later",
+        test=f"{_TRACES}::test_a_dead_langfuse_slows_nothing",
+    ),
+    Fault(
+        system="Langfuse",
+        name="black hole",
+        thread="the answer, not later",
+        test=f"{_TRACES}::test_a_dead_langfuse_slows_nothing",
+    ),
+    Fault(
+        system="Langfuse",
+        name="401",
+        thread="the answer, not later; a metric counts lost exports",
+        test=f"{_ACKS}::test_faults_outside_do_not_delay_acknowledgements",
+    ),
+    Fault(
+        system="Langfuse",
+        name="slow",
+        thread="the answer, not later",
+        test=f"{_ACKS}::test_faults_outside_do_not_delay_acknowledgements",
+    ),
+    Fault(
+        system="Database",
+        name="locked by another process",
+        thread="Slack gets 500 within 2.5 s; once delivered again: one message, the answer",
+        test=f"{_DATABASE}::test_a_locked_database_refuses_in_time_and_loses_nothing",
+    ),
+    Fault(
+        system="Database",
+        name="full disk",
+        thread="Slack gets 500 within 2.5 s; once delivered again: one message, the answer",
+        test=f"{_DATABASE}::test_a_full_and_a_read_only_disk_refuse_and_lose_nothing",
+    ),
+    Fault(
+        system="Database",
+        name="read-only disk at the start",
+        thread="it does not start, and says why; afterwards: one message, the answer",
+        test=f"{_DATABASE}::test_a_full_and_a_read_only_disk_refuse_and_lose_nothing",
+    ),
+    Fault(
+        system="Machine",
+        name="disk full in the sandbox",
+        thread="one message, the answer; the agent sees the error of its tool",
+        test=f"{_MACHINE}::test_a_full_disk_in_the_sandbox_is_the_agents_to_see",
+    ),
+    Fault(
+        system="Machine",
+        name="clock jumps forward",
+        thread="one message, the answer",
+        test=f"{_MACHINE}::test_a_run_survives_a_jump_of_the_clock",
+    ),
+    Fault(
+        system="Machine",
+        name="clock jumps back",
+        thread="one message, the answer",
+        test=f"{_MACHINE}::test_a_run_survives_a_jump_of_the_clock",
+    ),
+    Fault(
+        system="Orion",
+        name="SIGTERM, and a new version starts",
+        thread="one message each, the answer: of the old process within 10 s, else of the new one",
+        test=f"{_DEPLOYS}::test_a_deploy_answers_every_question_once",
+    ),
+)
+
+_HEAD: Final = """\
+# What happens when things break
+
+Rendered by `make faults` from the table in `tests/e2e/fault_table.py`; a test keeps them equal, and each row names the test
+that breaks it. Whatever breaks, a question ends in one message. When Slack takes none any more, `orion runs show` (state, code,
+delivery), the trace and the metric `orion_deliveries` say so. None of these faults delays an acknowledgement, but the
+database's own: then Slack is told 500 in time, and delivers again.
+
+Waits inside one process (deadlines, time-outs, pauses that Slack asked for) do not look at the wall clock. What must outlive
+the process does: the time a question may wait in its queue, the hour of a person's quota, and the time an answer waits for
+Slack to come back. A clock that jumps over such a time ends the wait.
+
+| what breaks | what the thread ends in | record | test |
+|---|---|---|---|
+"""
+
+
+def fault(key: str) -> Fault:
+    """The row of that key, `system: name`."""
+    (found,) = (row for row in FAULTS if row.key == key)
+    return found
+
+
+def render() -> str:
+    """The document."""
+    rows = (
+        f"| {row.key} | {row.thread} | {row.record} | `{row.test.partition('::')[0]}`: {row.test.partition('::')[2]} |\n"
+        for row in FAULTS
+    )
+    return _HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())
