@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test lint bench screenshots lock clean
+.PHONY: setup playground test crash-test lint bench faults screenshots lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,9 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+
+faults: setup
+	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
 
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml

@@ -25,6 +25,12 @@ for programs in /usr/lib/postgresql/*/bin; do PATH="$PATH:$programs"; done
 try_install initdb postgresql || leave_out postgresql "postgresql is not installed"
 try_install chromium chromium || leave_out browser "chromium is not installed"
 
+mount_dir=$(mktemp -d)
+if mount -t tmpfs -o size=1m orion-test "$mount_dir" 2>/dev/null; then umount "$mount_dir"
+else leave_out mounts "a file system can be mounted by root only"
+fi
+rmdir "$mount_dir"
+
 set -- ${TESTS:-tests}
 if [ -n "$left_out" ]; then set -- "$@" -m "$left_out"; fi
 exec .venv/bin/python -m pytest "$@"

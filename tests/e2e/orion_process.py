@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -36,7 +37,6 @@ class OrionProcess:
         self, *, state_dir: Path, settings: Mapping[str, str], command: Sequence[str] = SERVE
     ) -> None:
         self.state_dir = state_dir
-        self._command = command
         self.log_path = state_dir.with_suffix(".log")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -50,6 +50,8 @@ class OrionProcess:
             "ORION_HOST": "127.0.0.1",
             "ORION_PORT": str(self.port),
         }
+        self.program: Sequence[str] = ("-m", *command)
+        """What Python runs at the next start."""
         self._process: asyncio.subprocess.Process | None = None
 
     @property
@@ -95,7 +97,7 @@ class OrionProcess:
         """Begin to start; returns at once."""
         with self.log_path.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *self._command),
+                *(sys.executable, *self.program),
                 env=self.environment,
                 cwd=self._cwd,
                 stdout=log,
@@ -165,6 +167,16 @@ class OrionProcess:
                         found.append(f"{entry.name}: {command}")
         return found
 
+    def living_sandboxes(self) -> set[str]:
+        """Those in which a process lives."""
+        found = set()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    mounts = (entry / "mountinfo").read_text()
+                    found |= set(re.findall(rf"{self.state_dir.name}/sandboxes/(\w+)", mounts))
+        return found
+
     @property
     def _living(self) -> asyncio.subprocess.Process:
         assert self._process is not None, "not started"
@@ -178,8 +190,13 @@ def new_state_dir(parent: Path) -> Path:
 
 async def run_cli(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
     """Run `orion …` to its end; exit code and everything it printed."""
+    return await run_python("-m", "app.cli", *arguments, environment=environment)
+
+
+async def run_python(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """Run this Python to its end; exit code and everything it printed."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "app.cli", *arguments),
+        *(sys.executable, *arguments),
         env=environment,
         cwd="/",
         stdout=asyncio.subprocess.PIPE,

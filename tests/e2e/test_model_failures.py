@@ -12,6 +12,7 @@ from app.runs.model import RunState
 from app.slack.wording import error_text
 from app.web.hosting import serve
 from tests.e2e.conftest import OpenOrion
+from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, blocks_of_type, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -22,8 +23,15 @@ SHOWN = {
     "!529": ErrorCode.MODEL_OVERLOADED,
     "!500": ErrorCode.MODEL_UNAVAILABLE,
     "!cut": ErrorCode.MODEL_UNAVAILABLE,
+    "!garbage": ErrorCode.MODEL_UNAVAILABLE,
     "!context": ErrorCode.MODEL_CONTEXT_EXCEEDED,
     "!refuse": ErrorCode.MODEL_REFUSED,
+}
+ROWS = {
+    "!429": "Model: 429",
+    "!529": "Model: 529",
+    "!cut": "Model: cut stream",
+    "!garbage": "Model: garbage",
 }
 
 
@@ -33,6 +41,8 @@ async def test_each_failure_of_the_model_has_its_own_words(shared: Stage) -> Non
     for ts, word in asked.items():
         await shared.answer(ts, timeout_s=90)
         await _assert_failed(shared, ts, SHOWN[word])
+        if word in ROWS:
+            fault(ROWS[word]).assert_holds(await shared.record(ts))
 
 
 async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: OpenOrion) -> None:
@@ -42,6 +52,7 @@ async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: Ope
         slow = await stage.client.say("@Orion !slow 30")
         await stage.answer(silent)
         await _assert_failed(stage, silent, ErrorCode.AGENT_IDLE)
+        fault("Model: stalled stream").assert_holds(await stage.record(silent))
         assert "offline model" in text_of(await stage.answer(slow))
         await _assert_failed(stage, slow, ErrorCode.SANDBOX_TIMEOUT)
         record = await stage.record(slow)

@@ -1,18 +1,22 @@
 """A sick Slack: what can still be told is told once; what cannot is recorded, and nothing tries for ever."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 
 import pytest
 
-from app.runs.model import RunState
+from app.playground.slack_types import BOT_USER_ID
+from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.conftest import OpenOrion
+from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 SLOW_WORDS = "offline model and I write"
 QUIET_S = 6.0
+EXPORTED_WITHIN_S = 15.0
 
 
 @pytest.fixture
@@ -31,15 +35,31 @@ async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
     answer = await stage.answer(ts)
     assert "patience" in text_of(answer)
     assert len(await stage.client.replies(ts)) == 1
+    fault("Slack: 429 with Retry-After").assert_holds(await stage.record(ts))
 
 
-async def test_server_errors_are_tried_again(stage: Stage) -> None:
-    """500 on posting and on updating."""
-    await stage.client.faults("chat.postMessage", status=500, times=2)
-    await stage.client.faults("chat.update", status=500, times=2)
+@pytest.mark.parametrize(
+    ("status", "row"), [(500, "Slack: 500"), (502, "Slack: 502 of a gateway, in HTML")]
+)
+async def test_server_errors_are_tried_again(stage: Stage, status: int, row: str) -> None:
+    """On posting and on updating."""
+    for method in ("chat.postMessage", "chat.update"):
+        await stage.client.faults(method, status=status, is_html=status != 500, times=2)
     ts = await stage.client.say("@Orion again")
     assert "again" in text_of(await stage.answer(ts))
     assert len(await stage.client.replies(ts)) == 1
+    fault(row).assert_holds(await stage.record(ts))
+
+
+async def test_a_post_whose_answer_is_late_is_not_posted_again(stage: Stage) -> None:
+    """Slack takes the message and answers after our time-out: it is found by its metadata instead."""
+    await stage.client.faults("chat.postMessage", answer_after_s=CALL_TIMEOUT_S + 1)
+    before = len(await stage.client.calls("chat.postMessage"))
+    ts = await stage.client.say("@Orion late")
+    assert "late" in text_of(await stage.answer(ts))
+    assert len(await stage.client.replies(ts)) == 1
+    assert len(await stage.client.calls("chat.postMessage")) == before + 1
+    fault("Slack: time-out after the message was posted").assert_holds(await stage.record(ts))
 
 
 async def test_a_post_whose_answer_was_lost_is_not_posted_again(stage: Stage) -> None:
@@ -50,6 +70,8 @@ async def test_a_post_whose_answer_was_lost_is_not_posted_again(stage: Stage) ->
     assert "cut off" in text_of(await stage.answer(ts))
     assert len(await stage.client.replies(ts)) == 1
     assert len(await stage.client.calls("chat.postMessage")) == before + 1
+    row = fault("Slack: connection cut after the message was posted")
+    row.assert_holds(await stage.record(ts))
 
 
 async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
@@ -58,6 +80,19 @@ async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
     ts = await stage.client.say("@Orion lost on the way")
     assert "lost on the way" in text_of(await stage.answer(ts))
     assert len(await stage.client.replies(ts)) == 1
+    row = fault("Slack: connection cut before the message was posted")
+    row.assert_holds(await stage.record(ts))
+
+
+async def test_a_deleted_thinking_message_is_replaced_by_the_answer(stage: Stage) -> None:
+    """Whoever took it away under a run finds the answer in a message of its own, once."""
+    ts = await stage.client.say("@Orion !slow 4")
+    message = await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
+    await stage.client.delete(message["ts"], user=BOT_USER_ID)
+    answer = await stage.answer(ts)
+    assert "to press Stop" in text_of(answer)
+    assert [reply["ts"] for reply in await stage.client.replies(ts)] == [answer["ts"]]
+    fault("Slack: thinking message deleted").assert_holds(await stage.record(ts))
 
 
 async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
@@ -69,7 +104,7 @@ async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
     assert not (await stage.record(ts)).state.is_final
     await stage.client.switches(outage=False)
     assert "to press Stop" in text_of(await stage.answer(ts))
-    assert (await stage.record(ts)).delivery == "sent"
+    fault("Slack: down while a run ends").assert_holds(await stage.record(ts))
 
 
 async def test_a_revoked_token_ends_the_run_without_an_answer(
@@ -81,9 +116,8 @@ async def test_a_revoked_token_ends_the_run_without_an_answer(
         ts = await stage.client.say("@Orion !slow 4")
         await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
         await stage.client.switches(token_revoked=True)
-        record = await stage.ended(ts)
-        assert record.state is RunState.SUCCEEDED
-        assert record.delivery in {"failed(token_revoked)", "failed(invalid_auth)"}
+        await stage.ended(ts)
+        await _assert_untold(stage, ts, row="Slack: token revoked")
         await _assert_quiet(stage)
 
 
@@ -96,10 +130,29 @@ async def test_an_archived_channel_ends_the_run_without_an_answer(stage: Stage) 
     second = await stage.client.say("@Orion next", channel="random", thread_ts=ts)
     await stage.thinking(second, channel="random", thread_ts=ts)
     await stage.client.channel("random", archived=True)
-    for asked in (ts, second):
-        record = await stage.ended(asked, channel="random")
-        assert record.delivery == "failed(is_archived)"
+    waiting = await stage.ended(second, channel="random")
+    assert waiting.delivery == "failed(is_archived)"
+    await stage.ended(ts, channel="random")
+    await _assert_untold(stage, ts, row="Slack: channel archived", channel="random")
     await _assert_quiet(stage)
+
+
+async def _assert_untold(stage: Stage, ts: str, *, row: str, channel: str = "general") -> None:
+    """The record, as the operator sees it, the metric and the trace say that nobody was told, and why."""
+    record = await stage.record(ts, channel=channel)
+    expected = fault(row)
+    expected.assert_holds(record)
+    code, output = await stage.cli("runs", "show", record.id, "--json")
+    assert code == 0, output
+    assert json.loads(output)["delivery"] == expected.delivery
+    metrics = (await stage.world.http.get(f"{stage.orion.url}/metrics")).text
+    assert f'orion_deliveries{{delivery="{expected.delivery}"}}' in metrics
+    async with asyncio.timeout(EXPORTED_WITHIN_S):
+        while (tree := await stage.world.trace(record.trace_id)) is None or not tree[
+            "observations"
+        ]:
+            await asyncio.sleep(0.1)
+    assert expected.delivery.removeprefix("failed(").rstrip(")") in json.dumps(tree)
 
 
 async def _assert_quiet(stage: Stage) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from app.playground.slack_types import TEAM_ID, YOU, JsonObject
 from tests.e2e.conftest import OpenOrion
+from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World
 from tests.e2e.orion_process import free_port
 
@@ -86,6 +87,9 @@ async def test_a_dead_langfuse_slows_nothing(
         await stage.answer(ts)
         record = await stage.record(ts)
         assert record.ended_at is not None
+        fault("Langfuse: down" if kind == "refused" else "Langfuse: black hole").assert_holds(
+            record
+        )
         took_s = (record.ended_at - record.created_at).total_seconds()
         record_property(f"langfuse {kind}: run [s]", round(took_s, 2))
         assert took_s < 15

@@ -1,5 +1,6 @@
 """The core on fakes: a scriptable sandbox provider, replies that keep a journal, an agent of three lines."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -230,6 +231,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             clock=clock,
         )
         await dispatcher.start(service)
+        listening = asyncio.create_task(signals.listen_forever(store, service.end_stopped))
         try:
             yield Core(
                 provider=provider,
@@ -240,4 +242,5 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 intake=intake,
             )
         finally:
+            listening.cancel()
             await dispatcher.stop(grace_s=0)

@@ -199,6 +199,7 @@ async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> No
             dispatcher=core.dispatcher,
             service=core.service,
             policy=policy,
+            signals=StopSignals(),
             clock=SystemClock(),
         )
         rounds = group.create_task(reconciler.run_forever())
