@@ -196,7 +196,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
-    async with FakeProvider() as provider:
+    async with FakeProvider() as provider, asyncio.TaskGroup() as group:
         runner = AgentRunner(
             provider=provider,
             adapter=PlanAdapter(),
@@ -231,7 +231,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             clock=clock,
         )
         await dispatcher.start(service)
-        listening = asyncio.create_task(signals.listen_forever(store, service.end_stopped))
+        listening = group.create_task(signals.listen_forever(store, service.end_stopped))
         try:
             yield Core(
                 provider=provider,
