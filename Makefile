@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test lint bench faults screenshots lock clean
+.PHONY: setup playground test crash-test lint bench faults stops screenshots lock clean
 
 setup: $(VENV)/.ready
 
@@ -34,6 +34,9 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+
+stops: setup
+	@$(BIN)/python -m pytest tests/e2e/stop_series.py
 
 faults: setup
 	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
