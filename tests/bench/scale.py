@@ -9,10 +9,10 @@ class Scale:
     ack_rounds: int = 2
     ack_seconds: float = 10.0
     ack_rate: float = 50.0
-    saturation_rounds: int = 2
+    saturation_rounds: int = 1
     saturation_seconds: float = 4.0
     in_flight: int = 32
-    placing_seconds: float = 20.0
+    placing_seconds: float = 15.0
     placing_rate: float = 2.0
     turn_pairs: int = 5
     crowd: int = 1000

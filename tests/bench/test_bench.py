@@ -25,7 +25,6 @@ FIGURES = (
     *(
         "runs in flight at once",
         "memory, 50 runs going (",
-        "memory, 50 runs going, more",
         "processor, 50 runs going",
     ),
     "ack p99, 50 events/s, 50 runs going",
