@@ -153,7 +153,8 @@ class OrionProcess:
             return await store.unfinished()
 
     def sandbox_directories(self) -> list[str]:
-        return [path.name for path in (self.state_dir / "sandboxes").iterdir()]
+        # Without a provider of sandboxes there is no such directory.
+        return [path.name for path in (self.state_dir / "sandboxes").glob("*")]
 
     def sandbox_processes(self) -> list[str]:
         """Living processes that see a directory of this state directory's sandboxes as theirs."""
