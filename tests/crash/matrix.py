@@ -11,6 +11,7 @@ from tests.crash.reconciliation import kill_while_reconciling
 from tests.crash.report import line_of_row
 from tests.crash.rig import Rig, open_rig
 from tests.crash.scenarios import (
+    Amendment,
     Announcement,
     Environment,
     Play,
@@ -21,6 +22,7 @@ from tests.crash.scenarios import (
     Shutdown,
     Start,
     Stop,
+    Withdrawal,
     dry_run,
     kill_at,
     killed,
@@ -51,6 +53,8 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Refusal()),
     Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
+    Section(scenario=Amendment()),
+    Section(scenario=Withdrawal()),
     Section(scenario=Start()),
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
@@ -158,7 +162,14 @@ async def find_points(rig: Rig, scenario: Scenario) -> Sequence[Point]:
     if scenario.name in ("question", "shutdown", "start", "environment"):
         return points
     # What a question passes as well is killed there.
-    own = {"stop": ("process.kill", "store.update[stopped]"), "refusal": ("store.update[failed]",)}
+    own = {
+        "stop": ("process.kill", "store.update[stopped]"),
+        "withdrawal": (
+            *("store.request_stop", "store.update[answering]", "store.update[stopped]"),
+            "replies.finish",
+        ),
+        "refusal": ("store.update[failed]",),
+    }
     wanted = (*expected, *own.get(scenario.name, ()))
     return [point for point in points if point.step.startswith(tuple(wanted))]
 

@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 from typing_extensions import override
 
+from app.playground.slack_types import BOT_USER_ID
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
 from tests.crash.points import Order, Point
@@ -75,6 +76,11 @@ class Scenario(Protocol):
     @property
     def kills(self) -> Kills: ...
 
+    @property
+    def whose(self) -> str:
+        """Of several messages that pass a step, the one that is killed at it."""
+        ...
+
     async def begin(self, play: Play) -> None: ...
 
     async def go_on(self, play: Play) -> None: ...
@@ -93,6 +99,7 @@ class Question:
 
     name = "question"
     kills: Kills = "of a run"
+    whose = "first"
     first = "@Orion !slow 1"
 
     async def begin(self, play: Play) -> None:
@@ -149,6 +156,59 @@ class Stop(Question):
             *await super().faults(play),
             *(["the stop was forgotten"] if is_wished != (first.state is RunState.STOPPED) else []),
             *([f"the next one {after.state}"] if after.state is not RunState.SUCCEEDED else []),
+        ]
+
+
+class Amendment(Question):
+    """Somebody edits a question that waits."""
+
+    name = "amendment"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        await play.say("@Orion !slow 8")
+        await play.until_writing()
+        await play.say("@Orion and then?")
+        await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        await play.rig.stage.client.edit(play.asked[1], f"<@{BOT_USER_ID}> and what then?")
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """Slack delivers the edit again, which may be too late for the answer, but loses or doubles nothing."""
+        _, after = await play.rig.thread_records(play.asked[0])
+        is_whole = after.request.text in ("and then?", "and what then?")
+        return [
+            *await super().faults(play),
+            *([] if is_whole else [f"the question became {after.request.text!r}"]),
+        ]
+
+
+class Withdrawal(Amendment):
+    """Somebody deletes a question that waits."""
+
+    name = "withdrawal"
+    whose = "later"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        play.outcomes = (RunState.SUCCEEDED, RunState.STOPPED)
+        await super().begin(play)
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        await play.rig.stage.client.delete(play.asked[1])
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        first, after = await play.rig.thread_records(play.asked[0])
+        is_wished = after.stop_requested_by is not None
+        return [
+            *await super().faults(play),
+            *(["it was forgotten"] if is_wished != (after.state is RunState.STOPPED) else []),
+            *([f"the first {first.state}"] if first.state is not RunState.SUCCEEDED else []),
         ]
 
 
@@ -270,11 +330,11 @@ async def dry_run(rig: Rig, scenario: Scenario) -> list[Point]:
         await scenario.told(play)
     faults = [*await scenario.faults(play), *await rig.faults_of_machine()]
     assert faults == [], faults
-    return choose(passed, kills=scenario.kills)
+    return choose(passed, kills=scenario.kills, whose=scenario.whose)
 
 
-def choose(passed: Sequence[Point], *, kills: Kills) -> list[Point]:
-    """Every step once, before and after, of the first message where it has it; of a stream also its middle."""
+def choose(passed: Sequence[Point], *, kills: Kills, whose: str = "first") -> list[Point]:
+    """Every step once, before and after, of that message where it has it; of a stream also its middle."""
     chosen: dict[tuple[str, str], Point] = {}
     counts: dict[tuple[str, str], int] = {}
     for point in passed:
@@ -283,7 +343,7 @@ def choose(passed: Sequence[Point], *, kills: Kills) -> list[Point]:
             continue
         key = (point.step, point.side)
         known = chosen.get(key)
-        if known is None or (known.whose != "first" and point.whose == "first"):
+        if known is None or (known.whose != whose and point.whose == whose):
             chosen[key] = point
             counts[key] = 0
         counts[key] += point.whose == chosen[key].whose

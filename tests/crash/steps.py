@@ -33,6 +33,8 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     ),
     "refusal": ("replies.refuse",),
     "stop": ("store.request_stop", "sandbox.write_file"),
+    "amendment": ("store.amend",),
+    "withdrawal": (),
     "announcement": ("replies.announce",),
     "shutdown": ("dispatcher.stop", "provider.leave"),
     "start": (
@@ -45,14 +47,21 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
 
 _READ = "only reads; the neighbouring steps are the same moments"
 _INSTANT = "does not wait: between two points nothing happens but this"
+_REMOVES = "takes away in batches what ended days ago; what is left is taken an hour later"
 _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
     "store.get": _READ,
     "store.stop_requested": _READ,
     "store.of_thread": _READ,
     "store.standing": _READ,
+    "store.stopped_waiting": _READ,
+    "store.remove_ended": _REMOVES,
+    "dispatcher.forget": _REMOVES,
+    "dispatcher.wake": _INSTANT,
+    "handlers.turn": _READ,
     "store.recent": "only the command line and the metrics read it",
     "store.counts": "only the metrics read it",
+    "store.deliveries": "only the metrics read it",
     "live.show": _INSTANT + "; the Slack call that follows is a point",
     "broker.endpoint": _INSTANT,
     "broker.open_grant": _INSTANT + "; tokens die with the process that signs them",
