@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from typing_extensions import override
@@ -105,6 +105,26 @@ async def test_any_sandbox_call_may_fail(
         assert len(core.replies.finished) == 1
         if operation != "destroy":
             assert core.provider.alive == 0
+
+
+async def test_a_finished_answer_outlasts_a_sick_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the agent worked for is recorded as soon as the database takes it."""
+    async with core_of(tmp_path) as core:
+        update, failures = core.store.update, [TimeoutError(), OSError("locked")]
+
+        async def sick_update(run_id: RunId, **changes: Any) -> Run:
+            if "outcome" in changes and failures:
+                raise failures.pop()
+            return await update(run_id, **changes)
+
+        monkeypatch.setattr(core.store, "update", sick_update)
+        request = request_of(ANSWER)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.state, failures) == (RunState.SUCCEEDED, [])
+        assert_ended_once(core, run)
 
 
 async def test_creation_is_retried_only_when_that_may_help(tmp_path: Path) -> None:
