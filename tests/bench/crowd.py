@@ -19,6 +19,8 @@ FILL_RATE = 150.0
 """Events per second until all have been sent; Orion begins 20 runs a second."""
 STARTS_PER_S = 20.0
 FILL_SLACK_S = 25.0
+SETTLE_S = 5.0
+"""For the few events more than runs to be placed."""
 IDLE_S = 4.0
 MEMORY_TARGET_MIB = 400.0
 ACK_TARGET_MS = 60.0
@@ -36,8 +38,9 @@ async def measure_crowd(bench: Bench, *, bolt_p99_ms: float | None) -> Sequence[
                 place, api_url=f"{slack.url}/api/", holds=True, capacity=crowd
             ) as orion,
         ):
-            await load(bench, orion, "open", crowd / FILL_RATE + 1, rate=FILL_RATE)
+            await load(bench, orion, "open", crowd / FILL_RATE + 0.2, rate=FILL_RATE)
             await _until_running(orion, crowd)
+            await asyncio.sleep(SETTLE_S)
             before_s = orion.cpu_s
             await asyncio.sleep(IDLE_S)
             processor = 100 * (orion.cpu_s - before_s) / IDLE_S
