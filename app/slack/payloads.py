@@ -112,7 +112,8 @@ def _revision(
     if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(ts)):
         return Ignored(reason="incomplete")
     text = readable(_text(after, "text"), bot_user_id=bot_user_id)
-    if not is_deleted and text == readable(_text(before, "text"), bot_user_id=bot_user_id):
+    before_text = readable(_text(before, "text"), bot_user_id=bot_user_id)
+    if not is_deleted and text in ("", before_text):  # a question cannot become no question
         return Ignored(reason="unchanged")
     return Revision(
         run_id=run_id_for(team=team, channel=channel, message_ts=ts),

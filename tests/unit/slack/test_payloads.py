@@ -310,6 +310,7 @@ MESSAGE_RUN = run_id_for(team="T1", channel="C1", message_ts=TS)
             Revision(run_id=MESSAGE_RUN, user="U1", text=None),
         ),
         ({}, {"attachments": [{"title": "a link"}]}, Ignored(reason="unchanged")),
+        ({}, {"text": "<@UBOT>"}, Ignored(reason="unchanged")),
         ({"bot_id": "BBOT", "user": "UBOT"}, {"text": "Thinking"}, Ignored(reason="own_message")),
         ({"bot_id": "BBOT", "user": "UBOT"}, None, Ignored(reason="own_message")),
         ({"user": None}, {"text": "x"}, Ignored(reason="incomplete")),
