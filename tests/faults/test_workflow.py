@@ -270,7 +270,8 @@ async def test_stop_of_a_run_that_waits_for_a_place_needs_no_place(tmp_path: Pat
         first = request_of([{"text": "a"}, {"sleep": 15}, {"final": "one"}])
         second = request_of(ANSWER, ts="1795302365.000100")
         await core.intake.accept(first)
-        await until(lambda: core.provider.alive == 1)
+        # The first one made prepares the environment.
+        await until(lambda: core.provider.created == 2 and core.provider.alive == 1)
         await core.intake.accept(second)
         await until(lambda: len(core.replies.placed) == 2)
         assert await core.intake.stop_run(second.run_id, user="U1")
