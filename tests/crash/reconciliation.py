@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from app.runs.model import RunState
+from app.runs.model import RunId, RunState
 from tests.crash.points import Order, Point
 from tests.crash.rig import REPAIRED_WITHIN_S, Rig
 from tests.crash.scenarios import Row, choose
@@ -38,9 +38,8 @@ async def kill_while_reconciling(rig: Rig, *, tell: Callable[[Row], None]) -> No
     by_run = {str(rig.stage.run_id(ts)): ts for ts in asked}
     points = await _find_points(rig)
     assert len(points) < len(asked), f"{len(points)} points need more than {len(asked)} questions"
-    victims = [
-        run_id for run_id, ts in by_run.items() if (await rig.stage.record(ts)).state.is_final
-    ]
+    records = [await rig.stage.orion.run(RunId(run_id)) for run_id in by_run]
+    victims = [str(run.id) for run in records if run is not None and run.state.is_final]
     last: _Killed | None = None
     for point in [*points, None]:
         started = time.monotonic()

@@ -223,7 +223,7 @@ class Shutdown(Question):
         await play.say("@Orion !slow 12")
         await play.until_writing()
         await play.say("@Orion and then?")
-        await play.rig.acknowledged(play.asked[1])
+        await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
 
     @override
     async def go_on(self, play: Play) -> None:
