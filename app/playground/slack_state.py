@@ -154,27 +154,16 @@ class Workspace:
 
     def delete(self, message: Message, *, by: str) -> None:
         """A message with replies becomes a tombstone. Source: docs.slack.dev, message subtype `tombstone`, read 2026-11."""
+        previous = self.render(message)
         if len(self.thread(message.channel, message.ts)) > 1:
-            previous = self.render(message)
             message.tombstone, message.files = True, []
             message.text, message.blocks = "This message was deleted.", []
-            self._record(message, kind="deleted", by=by)
-            self.tell(
-                Change(
-                    kind="changed",
-                    channel=message.channel,
-                    message=message,
-                    previous=previous,
-                    author=by,
-                )
-            )
-            return
-        previous = self.render(message)
-        message.deleted = True
+        else:
+            message.deleted = True
         self._record(message, kind="deleted", by=by)
         self.tell(
             Change(
-                kind="deleted",
+                kind="changed" if message.tombstone else "deleted",
                 channel=message.channel,
                 message=message,
                 previous=previous,

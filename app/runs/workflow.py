@@ -331,7 +331,6 @@ class RunService:
     async def end_stopped(self, run: Run) -> None:
         """End a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
-            result = RunResult(outcome=RunState.STOPPED, stopped_by=run.stop_requested_by)
             is_resumed = run.outcome is not None
             run = await self._store.update(
                 run.id,
@@ -340,7 +339,8 @@ class RunService:
                 outcome=RunState.STOPPED,
             )
             while run.state is RunState.ANSWERING and run.attempt == 0:
-                again = await self._ending.deliver(run, result, resumed=is_resumed)
+                # As recorded: its time to wait may have run out at the same moment, and that came first.
+                again = await self._ending.deliver(run, recorded_result(run), resumed=is_resumed)
                 if isinstance(again, Done):
                     self._dispatcher.wake(run.id)
                     return

@@ -22,7 +22,7 @@ from app.runs.reconciler import Reconciler
 from app.runs.stops import StopSignals
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
-from tests.building import T0, make_request
+from tests.building import T0, make_request, make_run
 from tests.e2e.fault_table import fault
 from tests.faults.building import Core, open_core
 
@@ -280,6 +280,25 @@ async def test_stop_of_a_run_that_waits_for_a_place_needs_no_place(tmp_path: Pat
         assert core.provider.alive == 1
         await core.intake.stop_run(first.run_id, user="U1")
         await ended(core, first.run_id)
+
+
+async def test_a_stop_does_not_change_an_end_that_is_recorded(tmp_path: Path) -> None:
+    """Whoever waited too long and is told to stop at the same moment has one end, the recorded one."""
+    async with core_of(tmp_path) as core:
+        run = make_run()
+        await core.store.add(run)
+        await core.store.request_stop(run.id, user="U1", at=T0)
+        run = await core.store.update(
+            run.id,
+            reply_ts="9.1",
+            state=RunState.ANSWERING,
+            outcome=RunState.FAILED,
+            error_code=ErrorCode.QUEUE_FULL,
+        )
+        await core.service.end_stopped(run)
+        told = {result.error_code for _, result in core.replies.finished}
+        assert told == {ErrorCode.QUEUE_FULL}
+        assert (await ended(core, run.id)).state is RunState.FAILED
 
 
 async def test_the_word_stop_stops_the_oldest_unfinished_run(tmp_path: Path) -> None:
