@@ -16,7 +16,7 @@ _TRACES: Final = "tests/e2e/test_traces.py"
 _ACKS: Final = "tests/e2e/test_acknowledgements.py"
 _DATABASE: Final = "tests/e2e/test_sick_database.py"
 _MACHINE: Final = "tests/e2e/test_sick_machine.py"
-_CORE: Final = "tests/faults/test_workflow.py"
+_DELIVERY: Final = "tests/faults/test_delivery.py"
 _DEPLOYS: Final = "tests/e2e/test_deploys.py"
 
 
@@ -104,7 +104,7 @@ FAULTS: Final = (
         name="down for good",
         thread="nothing new; given up after queue time, three run times and 15 min",
         delivery="failed(timeout)",
-        test=f"{_CORE}::test_an_outage_without_end_is_given_up",
+        test=f"{_DELIVERY}::test_an_outage_without_end_is_given_up",
     ),
     Fault(
         system="Slack",

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent_scripts.adapter import (
     AgentCommand,
@@ -27,6 +28,7 @@ from app.runs.model import (
     Progress,
     QueuePosition,
     Run,
+    RunId,
     RunRequest,
     RunResult,
     Thread,
@@ -39,7 +41,12 @@ from app.runs.workflow import RunService
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.testing.fake import FakeProvider
+from tests.building import make_request
 
+Plan = Sequence[Mapping[str, object]]
+
+POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
 import json, sys, time
 turn = json.load(open(sys.argv[1]))
@@ -244,3 +251,38 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
         finally:
             listening.cancel()
             await dispatcher.stop(grace_s=0)
+
+
+@asynccontextmanager
+async def core_of(tmp_path: Path, policy: RunPolicy = POLICY) -> AsyncIterator[Core]:
+    async with open_core(policy, socket=str(tmp_path / "broker.sock")) as core:
+        yield core
+
+
+def request_of(
+    plan: Plan, *, ts: str = "1795302364.000100", thread_ts: str | None = None
+) -> RunRequest:
+    request = make_request(ts=ts, thread_ts=thread_ts, text=json.dumps(plan))
+    return request.model_copy(update={"received_at": SystemClock().now()})
+
+
+async def ended(core: Core, run_id: RunId) -> Run:
+    async with asyncio.timeout(25):
+        while True:
+            run = await core.store.get(run_id)
+            if run is not None and run.state.is_final:
+                return run
+            await asyncio.sleep(0.01)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def assert_ended_once(core: Core, run: Run) -> None:
+    assert run.state.is_final
+    assert core.replies.placed == [run.id]
+    assert [run_id for run_id, _ in core.replies.finished] == [run.id]
+    assert core.provider.alive == 0

@@ -1,0 +1,106 @@
+"""What the reconciler ends: runs that nobody moves, and runs that waited too long."""
+
+import asyncio
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from typing_extensions import override
+
+from app.errors import ErrorCode
+from app.runs import ending
+from app.runs.clock import SystemClock
+from app.runs.model import Run, RunState
+from app.runs.ports import EngineState
+from app.runs.reconciler import Reconciler
+from app.runs.stops import StopSignals
+from tests.building import T0, make_request
+from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
+
+
+async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> None:
+    """At the time limit, not at the end of the run that has the place; the next one of its thread moves up."""
+    policy = replace(POLICY, capacity=1, queue_timeout_s=1.5)
+    async with core_of(tmp_path, policy) as core, asyncio.TaskGroup() as group:
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=policy,
+            signals=StopSignals(),
+            clock=SystemClock(),
+        )
+        rounds = group.create_task(reconciler.run_forever())
+        first = request_of([{"text": "a"}, {"sleep": 15}, {"final": "one"}])
+        await core.intake.accept(first)
+        await until(lambda: core.provider.created == 2 and core.provider.alive == 1)
+        second = request_of(ANSWER, ts="1795302365.000100")
+        await core.intake.accept(second)
+        run = await ended(core, second.run_id)
+        assert (run.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
+        assert run.ended_at is not None
+        assert run.ended_at - run.created_at < timedelta(seconds=10)
+        told = core.replies.finished[0][1]
+        assert told.detail == "this one waited longer than 1.5 s for its turn"
+        assert ending.recorded_result(run).detail == told.detail
+        async with asyncio.timeout(5):
+            while (await core.dispatcher.engine_states([run.id]))[run.id] is not EngineState.ENDED:
+                await asyncio.sleep(0.01)
+        assert core.provider.alive == 1
+        await core.intake.stop_run(first.run_id, user="U1")
+        await ended(core, first.run_id)
+        rounds.cancel()
+
+
+async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
+    """A run whose engine knows nothing of it, and one that waited too long, are ended with their codes."""
+    async with core_of(tmp_path, replace(POLICY, queue_timeout_s=5)) as core:
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=replace(POLICY, queue_timeout_s=5),
+            signals=StopSignals(),
+            clock=SystemClock(),
+        )
+        orphan = make_request(ts="1795302300.000100")
+        await core.store.add(Run(id=orphan.run_id, request=orphan, created_at=T0))
+        await core.store.update(orphan.run_id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+        assert await reconciler.reconcile() == 1
+        run = await core.store.get(orphan.run_id)
+        assert run is not None
+        assert run.error_code is ErrorCode.INTERRUPTED
+        assert await reconciler.reconcile() == 0
+
+
+class _FarAheadClock(SystemClock):
+    """After a jump."""
+
+    @override
+    def now(self) -> datetime:
+        return super().now() + timedelta(hours=1)
+
+
+async def test_the_reconciler_leaves_a_run_that_goes_on_through_a_jump_of_the_clock(
+    tmp_path: Path,
+) -> None:
+    """Past its deadline by the wall clock only: whoever is at it ends it. Elsewhere the wall clock is all there is."""
+    async with core_of(tmp_path, POLICY) as core:
+        signals = StopSignals()
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=POLICY,
+            signals=signals,
+            clock=_FarAheadClock(),
+        )
+        request = request_of([{"sleep": 60}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.shown))
+        with signals.watch(request.run_id):
+            assert await reconciler.reconcile() == 0
+        assert await reconciler.reconcile() == 1
+        run = await core.store.get(request.run_id)
+        assert run is not None
+        assert run.error_code is ErrorCode.SANDBOX_TIMEOUT
