@@ -1,0 +1,84 @@
+"""Handlers that keep a journal of what a dispatcher asks of them, and a dispatcher started on them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from app.runs.model import Run, RunId, RunRequest
+from app.runs.ports import Advance, AgainIn, Dispatcher, Done, Turn
+from tests.building import T0
+
+CAPACITY = 4
+WAIT_S = 20.0
+POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
+
+
+class Handlers:
+    """Places by scheduling, advances by a scripted wait; keeps a journal."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self.dispatcher = dispatcher
+        self.placed: list[RunId] = []
+        self.requests: dict[RunId, RunRequest] = {}
+        self.asked: list[RunId] = []
+        self.needless: set[RunId] = set()
+        self.started: list[RunId] = []
+        self.ended: list[RunId] = []
+        self.running = 0
+        self.most_running = 0
+        self.hold: Callable[[RunId], float] = lambda _run_id: 0.0
+        self.may_end = asyncio.Event()
+        self.may_end.set()
+        self.again: set[RunId] = set()
+        self.schedules = True
+
+    async def place(self, request: RunRequest) -> None:
+        self.placed.append(request.run_id)
+        self.requests[request.run_id] = request
+        if self.schedules:
+            run = Run(id=request.run_id, request=request, created_at=T0)
+            await self.dispatcher.schedule(run)
+
+    async def turn(self, run_id: RunId) -> Turn | None:
+        self.asked.append(run_id)
+        if run_id in self.needless:
+            return None
+        request = self.requests[run_id]
+        return Turn(user=request.user, order=request.order)
+
+    async def advance(self, run_id: RunId) -> Advance:
+        self.started.append(run_id)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await self.may_end.wait()
+            await asyncio.sleep(self.hold(run_id))
+        finally:
+            self.running -= 1
+        if run_id in self.again:
+            self.again.discard(run_id)
+            return AgainIn(seconds=0.05)
+        self.ended.append(run_id)
+        return Done()
+
+
+@asynccontextmanager
+async def started(
+    dispatcher: Dispatcher, *, placed: Sequence[RunRequest] = (), grace_s: float = 1
+) -> AsyncIterator[Handlers]:
+    """`placed`: by an earlier process."""
+    handlers = Handlers(dispatcher)
+    handlers.requests = {request.run_id: request for request in placed}
+    await dispatcher.start(handlers)
+    try:
+        yield handlers
+    finally:
+        await dispatcher.stop(grace_s=grace_s)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,142 @@
+"""What a dispatcher promises whose memory outlives its process."""
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from typing_extensions import override
+
+from app.dispatch.durable import DurableDispatcher
+from app.runs.model import RunRequest
+from app.runs.ports import Dispatcher, EngineState
+from tests.building import make_request
+from tests.contract.building import CAPACITY, POSTGRESQL, WAIT_S, Handlers, started, until
+
+
+@pytest.fixture(params=["sqlite", POSTGRESQL])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
+    """Of the engine's database."""
+    if request.param == "sqlite":
+        return tmp_path / "engine.db"
+    return str(request.getfixturevalue("postgres_url"))
+
+
+async def test_durable_never_gives_up_who_only_waited(tmp_path: Path) -> None:
+    """A run that waited for a place through many restarts is begun in the end."""
+    path = tmp_path / "engine.db"
+    both = make_request(ts="1795302360.000100"), make_request(ts="1795302370.000100")
+    run_ids = {request.run_id for request in both}
+    for restart in range(7):
+        dispatcher = DurableDispatcher(path, capacity=1)
+        async with started(dispatcher, placed=both, grace_s=0) as handlers:
+            handlers.may_end.clear()
+            if restart == 0:
+                for request in both:
+                    await dispatcher.submit(request)
+            await until(lambda: set(handlers.asked) == run_ids and handlers.running == 1)
+            assert len(handlers.started) == 1
+    async with started(DurableDispatcher(path, capacity=1), placed=both) as last:
+        await until(lambda: set(last.ended) == run_ids)
+
+
+async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
+    """A run that was going when the process stopped is advanced again by the next start; finished ones are not."""
+    request, done = make_request(), make_request(ts="1795302399.000100")
+    async with started(DurableDispatcher(location, capacity=CAPACITY)) as first:
+        await first.dispatcher.submit(done)
+        await until(lambda: first.ended == [done.run_id])
+        first.hold = lambda _run_id: 60.0
+        await first.dispatcher.submit(request)
+        await until(lambda: request.run_id in first.started)
+    resumed = DurableDispatcher(location, capacity=CAPACITY)
+    async with started(resumed, placed=[request, done]) as second:
+        await until(lambda: second.ended == [request.run_id])
+        await second.dispatcher.submit(done)
+        await asyncio.sleep(0.5)
+        assert second.started == [request.run_id]
+
+
+async def test_durable_gives_up_a_placement_that_cannot_work(location: Path | str) -> None:
+    """A placement that fails is told to the reconciler, with its request."""
+
+    class Broken(Handlers):
+        @override
+        async def place(self, request: RunRequest) -> None:
+            raise ValueError(f"cannot place {request.run_id}")
+
+    dispatcher = DurableDispatcher(location, capacity=CAPACITY)
+    await dispatcher.start(Broken(dispatcher))
+    try:
+        request = make_request()
+        await dispatcher.submit(request)
+        async with asyncio.timeout(WAIT_S):
+            while not (lost := await dispatcher.lost_placements()):
+                await asyncio.sleep(0.05)
+        assert list(lost) == [request]
+        assert (await dispatcher.engine_states([request.run_id]))[
+            request.run_id
+        ] is EngineState.ENDED
+    finally:
+        await dispatcher.stop(grace_s=1)
+
+
+async def test_durable_refuses_tables_that_it_cannot_use(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It names the database and what to do, without a stack; put right, it starts in the same process."""
+    path = tmp_path / "engine.db"
+    async with started(DurableDispatcher(path, capacity=CAPACITY)):
+        pass
+    for old, new in (("workflow_status", "gone"), ("gone", "workflow_status")):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
+        if new == "gone":
+            with pytest.raises(OSError, match=r"engine\.db cannot be used .*no such table.*a copy"):
+                async with started(DurableDispatcher(path, capacity=CAPACITY)):
+                    pass
+    assert "Traceback" not in capfd.readouterr().err
+    async with started(DurableDispatcher(path, capacity=CAPACITY)) as handlers:
+        await handlers.dispatcher.submit(make_request())
+        await until(lambda: handlers.ended == [make_request().run_id])
+
+
+async def test_durable_forgets_what_is_old_and_over(location: Path | str) -> None:
+    """Old rows go, as many as were asked for; young, kept and moving ones stay; what stays is not accepted again."""
+    old, kept, moving, young = (make_request(ts=f"179530236{n}.000100") for n in range(4))
+    async with started(DurableDispatcher(location, capacity=CAPACITY)) as handlers:
+        engine = handlers.dispatcher
+        handlers.hold = lambda run_id: 60.0 if run_id == moving.run_id else 0.0
+        for request in (old, kept, moving):
+            await engine.submit(request)
+        await until(lambda: moving.run_id in handlers.started and len(handlers.ended) == 2)
+        await _until_over(engine, old, kept)
+        await asyncio.sleep(2.1)  # the engine counts in seconds
+        before = datetime.now(UTC) - timedelta(seconds=1)
+        await engine.submit(young)
+        await _until_over(engine, young)
+        keep = [kept.run_id, moving.run_id]
+        assert await engine.forget(before=before - timedelta(days=1), limit=10, keep=keep) == 0
+        assert await engine.forget(before=before, limit=1, keep=keep) == 1
+        assert await engine.forget(before=before, limit=10, keep=keep) == 1
+        assert await engine.forget(before=before, limit=10, keep=keep) == 0
+        # With its placement's row gone, too, a run that moves goes on.
+        assert await engine.forget(before=before, limit=10, keep=[kept.run_id]) == 1
+        assert (await engine.engine_states([moving.run_id]))[moving.run_id] is EngineState.MOVING
+        handlers.schedules = False
+        for request in (old, kept, young):
+            await engine.submit(request)
+        await until(lambda: handlers.placed.count(old.run_id) == 2)
+        assert handlers.placed.count(kept.run_id) == handlers.placed.count(young.run_id) == 1
+
+
+async def _until_over(engine: Dispatcher, *requests: RunRequest) -> None:
+    """The engine notes the end of a run a moment after the run."""
+    async with asyncio.timeout(WAIT_S):
+        while (
+            EngineState.MOVING
+            in (await engine.engine_states([request.run_id for request in requests])).values()
+        ):
+            await asyncio.sleep(0.02)
