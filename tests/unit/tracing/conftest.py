@@ -2,9 +2,8 @@
 
 import gzip
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,33 +16,13 @@ from app.redaction import Masker
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.tracing.langfuse import LangfuseTracer, open_langfuse_tracer
 from app.web.hosting import serve
+from tests.unit.tracing.building import MakeRun, OpenTracer, Wire
 
 PUBLIC_KEY = "pk-lf-test"
 SECRET_KEY = "sk-lf-test"  # noqa: S105 - of the receiver below
 CREATED_AT = datetime.now(UTC) - timedelta(minutes=5)
 
 _message_seconds = itertools.count(1_795_000_000)
-
-
-@dataclass
-class Wire:
-    """The receiver's address, what it understood, and the plain bodies it got."""
-
-    url: str
-    store: TraceStore
-    bodies: list[bytes] = field(default_factory=list)
-
-    def flat(self, trace_id: str) -> dict[str, dict[str, Any]]:
-        """Observations by name."""
-        tree = self.store.tree(trace_id)
-        assert tree is not None
-        found: dict[str, dict[str, Any]] = {}
-        waiting = list(tree["observations"])
-        while waiting:
-            node = waiting.pop()
-            found[node["name"]] = node
-            waiting += node["children"]
-        return found
 
 
 def recording(app: ASGIApp, bodies: list[bytes]) -> ASGIApp:
@@ -71,7 +50,7 @@ async def wire() -> AsyncIterator[Wire]:
 
 
 @pytest.fixture
-def make_run() -> Callable[..., Run]:
+def make_run() -> MakeRun:
     def make(text: str = "what is 6 * 7?", **changes: object) -> Run:
         ts = f"{next(_message_seconds)}.000100"
         request: dict[str, Any] = {
@@ -96,9 +75,6 @@ def make_run() -> Callable[..., Run]:
         return Run(id=request["run_id"], request=RunRequest(**request), **(known | changes))
 
     return make
-
-
-OpenTracer = Callable[..., AbstractAsyncContextManager[LangfuseTracer]]
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ import logging
 import socket
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from starlette.responses import PlainTextResponse
@@ -16,15 +14,10 @@ from typing_extensions import override
 from app.log import _ExportFailures
 from app.playground.traces import create_trace_app
 from app.redaction import Masker
-from app.runs.model import Run, RunResult, RunState, Usage
-from app.tracing.langfuse import SHUTDOWN_TIMEOUT_S, LangfuseTracer
+from app.runs.model import RunResult, RunState, Usage
+from app.tracing.langfuse import SHUTDOWN_TIMEOUT_S
 from app.web.hosting import serve
-
-if TYPE_CHECKING:
-    from tests.unit.tracing.conftest import Wire
-
-MakeRun = Callable[..., Run]
-OpenTracer = Callable[..., AbstractAsyncContextManager[LangfuseTracer]]
+from tests.unit.tracing.building import MakeRun, OpenTracer, Wire
 
 RUNS = 60
 STEPS = 9
@@ -97,7 +90,7 @@ async def test_a_sick_langfuse_delays_nothing(
 
 
 async def test_a_bug_of_the_tracer_is_swallowed(
-    wire: "Wire", make_run: MakeRun, open_tracer: OpenTracer
+    wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
 ) -> None:
     """Whatever breaks behind the border, the run goes on and its own exceptions pass unchanged."""
 
