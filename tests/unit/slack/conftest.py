@@ -1,4 +1,4 @@
-"""A scripted Slack Web API over real HTTP: records calls, keeps messages, and fails as it is told."""
+"""A scripted Slack Web API over real HTTP: records calls, keeps messages, and fails as it is told; a Bolt app with a recording intake."""
 
 import asyncio
 import json
@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 from pydantic import SecretStr
+from slack_bolt.async_app import AsyncApp
 
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.slack.api import RetryPolicy
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.live import Rhythm
+from tests.unit.slack.building import RecordingIntake, make_app
 
 MESSAGE_TS = "1799999999.000100"
 
@@ -176,3 +178,13 @@ def run() -> Run:
         received_at=datetime.now(UTC),
     )
     return Run(id=request.run_id, request=request, created_at=request.received_at)
+
+
+@pytest.fixture
+def intake() -> RecordingIntake:
+    return RecordingIntake()
+
+
+@pytest.fixture
+def bolt(intake: RecordingIntake) -> AsyncApp:
+    return make_app(intake)

@@ -1,0 +1,120 @@
+"""Requests as Slack signs and sends them, a Bolt app, and an intake that records what reaches it."""
+
+import hashlib
+import hmac
+import json
+import time
+from typing import Any
+from urllib.parse import urlencode
+
+from slack_bolt.async_app import AsyncApp
+
+from app.runs.intake import RetryWish, Revision
+from app.runs.model import RunId, RunRequest, Thread
+from app.slack.identity import BotIdentity
+from app.slack.listeners import create_bolt_app, handle_http
+from app.slack.verification import check_request
+
+KEY = "signs-it-all"
+BOT = "xoxb-1"
+NOWHERE = "http://127.0.0.1:9/api/"
+IDENTITY = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
+
+
+class RecordingIntake:
+    """Keeps what it is given; may be told to fail."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.error: Exception | None = None
+
+    def _hear(self, wish: object) -> None:
+        if self.error:
+            raise self.error
+        self.heard.append(wish)
+
+    async def accept(self, request: RunRequest) -> None:
+        self._hear(request)
+
+    async def retry(self, wish: RetryWish) -> None:
+        self._hear(wish)
+
+    async def revise(self, revision: Revision) -> bool:
+        self._hear(revision)
+        return True
+
+    async def stop_run(self, run_id: RunId, *, user: str) -> bool:
+        self._hear(("stop_run", run_id, user))
+        return True
+
+    async def stop_thread(self, thread: Thread, *, user: str) -> bool:
+        self._hear(("stop_thread", thread.thread_ts, user))
+        return True
+
+    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
+        self._hear(("feedback", run_id, user, is_positive))
+
+
+def make_app(intake: RecordingIntake, identity: BotIdentity | None = IDENTITY) -> AsyncApp:
+    return create_bolt_app(
+        signing_secret=KEY,
+        bot_token=BOT,
+        base_url=NOWHERE,
+        identity=lambda: identity,
+        intake=intake,
+    )
+
+
+def signed(
+    body: bytes,
+    *,
+    content_type: str = "application/json",
+    at: float | None = None,
+    secret: str = KEY,
+) -> dict[str, str]:
+    timestamp = str(int(at or time.time()))
+    digest = hmac.new(
+        secret.encode(), f"v0:{timestamp}:".encode() + body, hashlib.sha256
+    ).hexdigest()
+    return {
+        "Content-Type": content_type,
+        "X-Slack-Request-Timestamp": timestamp,
+        "X-Slack-Signature": f"v0={digest}",
+    }
+
+
+def mention(**event: object) -> dict[str, Any]:
+    return {
+        "type": "event_callback",
+        "team_id": "T1",
+        "event_id": "Ev1",
+        "authorizations": [{"team_id": "T1", "user_id": "UBOT"}],
+        "event": {
+            "type": "app_mention",
+            "user": "U1",
+            "text": "<@UBOT> hi",
+            "ts": "1800000000.000100",
+            "channel": "C1",
+            **event,
+        },
+    }
+
+
+async def deliver(app: AsyncApp, body: bytes, headers: dict[str, str]) -> tuple[int, str]:
+    rejection = check_request(headers=headers, body=body, signing_secret=KEY, now=time.time())
+    if rejection:
+        return rejection.status, rejection.error
+    answer = await handle_http(app, headers=headers, body=body)
+    return answer.status, answer.body
+
+
+async def deliver_json(app: AsyncApp, payload: object) -> tuple[int, str]:
+    body = json.dumps(payload).encode()
+    return await deliver(app, body, signed(body))
+
+
+async def deliver_form(app: AsyncApp, fields: dict[str, str]) -> tuple[int, str]:
+    body = urlencode(fields).encode()
+    return await deliver(
+        app, body, signed(body, content_type="application/x-www-form-urlencoded; charset=utf-8")
+    )
