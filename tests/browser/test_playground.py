@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.async_api import Locator, Page, async_playwright, expect
+from playwright.async_api import Browser, Locator, Page, expect
 
 from app.config import host_environment
 from tests.bench.processes import child_environment
@@ -22,17 +22,6 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_ARGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
 FIRST_ANSWER_MS = 180_000
@@ -85,23 +74,17 @@ def _wait_until_open(url: str, process: "subprocess.Popen[bytes]", log: Path) ->
 
 
 @pytest.fixture
-async def page(playground: str) -> AsyncIterator[Page]:
+async def page(playground: str, browser: Browser) -> AsyncIterator[Page]:
     """The playground's page, open on #general; ends with the demand that the browser had nothing to complain of."""
     problems: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=30_000
-        )
-        page = await browser.new_page(viewport={"width": 1280, "height": 800})
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "console", lambda line: problems.append(line.text) if line.type == "error" else None
-        )
-        page.set_default_timeout(ANSWER_MS)
-        await page.goto(playground)
-        await expect(page.get_by_role("heading", name="#general")).to_be_visible()
-        yield page
-        await browser.close()
+    page = await browser.new_page(viewport={"width": 1280, "height": 800})
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda line: problems.append(line.text) if line.type == "error" else None)
+    page.set_default_timeout(ANSWER_MS)
+    await page.goto(playground)
+    await expect(page.get_by_role("heading", name="#general")).to_be_visible()
+    yield page
+    await page.close()
     assert problems == []
 
 

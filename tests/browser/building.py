@@ -1,0 +1,94 @@
+"""A small scripted bot on the other side of the page, and the scene that both are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import BackgroundTasks, FastAPI, Request
+from playwright.async_api import Locator, Page
+from slack_sdk.web.async_client import AsyncWebClient
+
+from app.playground.client import LookalikeClient
+from app.playground.lookalike import SlackLookalike
+
+
+def plain(text: str) -> dict[str, str]:
+    return {"type": "plain_text", "text": text}
+
+
+def button(text: str, action_id: str) -> dict[str, Any]:
+    return {"type": "button", "action_id": action_id, "style": "danger", "text": plain(text)}
+
+
+FEEDBACK = {
+    "type": "context_actions",
+    "elements": [
+        {
+            "type": "feedback_buttons",
+            "action_id": "feedback",
+            "positive_button": {"text": plain("Good answer"), "value": "good"},
+            "negative_button": {"text": plain("Bad answer"), "value": "bad"},
+        }
+    ],
+}
+
+
+class Bot:
+    """Answers a mention with a thinking message, and the word that follows with its update."""
+
+    def __init__(self, web: AsyncWebClient) -> None:
+        self.app = FastAPI()
+        self.actions: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+        self._web = web
+        self.app.add_api_route("/slack/events", self._receive, methods=["POST"])
+
+    async def _receive(self, request: Request, later: BackgroundTasks) -> None:
+        body = await request.body()
+        if request.headers["content-type"].startswith("application/x-www-form"):
+            self.actions.append({"form": body.decode()})
+            return
+        event = (await request.json())["event"]
+        self.events.append(event)
+        if event["type"] == "app_mention" or event.get("channel_type") == "im":
+            later.add_task(self._answer, event)
+
+    async def _answer(self, event: dict[str, Any]) -> None:
+        thread_ts = event.get("thread_ts") or event["ts"]
+        where = {"channel_id": event["channel"], "thread_ts": thread_ts}
+        blocks = [{"type": "actions", "elements": [button("Stop it", "stop_run")]}]
+        section = {"type": "section", "text": {"type": "mrkdwn", "text": "_Thinking_ about it"}}
+        posted = await self._web.chat_postMessage(
+            channel=event["channel"],
+            thread_ts=thread_ts,
+            text="Thinking",
+            blocks=[section, *blocks],
+        )
+        await self._web.agents_sessions_setStatus(status="processing", **where)
+        if "wait" in event["text"]:
+            return
+        markdown = {"type": "markdown", "text": "## Done\n\nThe **answer**: `42`"}
+        await self._web.chat_update(
+            channel=event["channel"], ts=posted["ts"], text="Done", blocks=[markdown, FEEDBACK]
+        )
+        await self._web.agents_sessions_setStatus(status="active", **where)
+
+
+@dataclass
+class Scene:
+    page: Page
+    url: str
+    client: LookalikeClient
+    web: AsyncWebClient
+    bot: Bot
+    lookalike: SlackLookalike
+
+    @property
+    def thread(self) -> Locator:
+        return self.page.locator("#thread")
+
+    async def send(self, text: str) -> None:
+        box = self.page.get_by_role("combobox", name="Message #general")
+        await box.fill(text)
+        await box.press("Enter")

@@ -1,0 +1,68 @@
+"""A headless Chromium for every test, and the page in it with a scripted bot behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, async_playwright, expect
+from slack_sdk.web.async_client import AsyncWebClient
+
+from app.playground.client import open_client
+from app.playground.lookalike import SlackLookalike
+from app.playground.slack_app import create_slack_app
+from app.playground.slack_types import LookalikeConfig
+from app.web.hosting import serve
+from tests.browser.building import Bot, Scene
+
+CHROMIUM = Path("/usr/bin/chromium")
+CHROMIUM_ARGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=30_000
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest.fixture
+async def scene(browser: Browser) -> AsyncIterator[Scene]:
+    config = LookalikeConfig(
+        rate_limits="off", send_bot_events=False, twin_gap_s=0.01, banners=("This is a test.",)
+    )
+    problems: list[str] = []
+    async with AsyncExitStack() as stack:
+        app = create_slack_app(config)
+        url = await stack.enter_async_context(serve(app))
+        web = AsyncWebClient(token=config.bot_token, base_url=f"{url}/api/")
+        bot = Bot(web)
+        bot_url = await stack.enter_async_context(serve(bot.app))
+        lookalike: SlackLookalike = app.state.lookalike
+        lookalike.events_url = f"{bot_url}/slack/events"
+        client = await stack.enter_async_context(open_client(url))
+        page = await browser.new_page(viewport={"width": 1280, "height": 800})
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on(
+            "console", lambda line: problems.append(line.text) if line.type == "error" else None
+        )
+        page.set_default_timeout(10_000)
+        await page.goto(url)
+        await expect(page.locator("body[data-live]")).to_be_attached()
+        yield Scene(page, url, client, web, bot, lookalike)
+        await page.close()
+    assert problems == []
