@@ -8,10 +8,10 @@ import tempfile
 import time
 from pathlib import Path
 
+from tests.crash.killing import Row
 from tests.crash.load import HEAVY, REAL, LoadResult, run_load
 from tests.crash.matrix import run_matrix
 from tests.crash.report import line_of_load, render
-from tests.crash.scenarios import Row
 from tests.e2e.prepared import prepared_state_dir
 
 TIMEOUT_S = 3 * 3600.0

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.crash.killing import Row, dry_run, kill_at, killed, missing_steps
+from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
 from tests.crash.reconciliation import kill_while_reconciling
 from tests.crash.report import line_of_row
@@ -14,19 +16,12 @@ from tests.crash.scenarios import (
     Amendment,
     Announcement,
     Environment,
-    Play,
     Question,
     Refusal,
-    Row,
-    Scenario,
     Shutdown,
     Start,
     Stop,
     Withdrawal,
-    dry_run,
-    kill_at,
-    killed,
-    missing_steps,
 )
 from tests.crash.steps import KILLED_IN, SLACK_CALLS
 

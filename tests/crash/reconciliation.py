@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from app.runs.model import RunId, RunState
+from tests.crash.killing import Row, choose
 from tests.crash.points import Order, Point
 from tests.crash.rig import REPAIRED_WITHIN_S, Rig
-from tests.crash.scenarios import Row, choose
 
 NAME = "reconciliation"
 CRASHES = 8

@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from statistics import median
 
+from tests.crash.killing import Row
 from tests.crash.load import LoadResult
 from tests.crash.rig import REPAIRED_WITHIN_S
-from tests.crash.scenarios import Row
 
 HEAD = """\
 # What kill -9 does to Orion

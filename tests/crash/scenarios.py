@@ -1,97 +1,18 @@
 """What people do in the crash tests: two questions in a thread, a refusal, Stop, a shutdown, a start after a crash."""
 
 import shutil
-import time
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
 
 from typing_extensions import override
 
 from app.playground.slack_types import BOT_USER_ID
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
-from tests.crash.points import Order, Point
-from tests.crash.rig import GIVEN_UP_AFTER_S, REPAIRED_WITHIN_S, Rig, is_alive
-from tests.crash.steps import bare, is_spared
-from tests.e2e.harness import text_of
+from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
+from tests.crash.rig import GIVEN_UP_AFTER_S
 
-SLOW_WORDS = "and I write slowly"
-"""Of the offline model and of the small agent."""
-ANSWERED_WITHIN_S = 90.0
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One kill and what came of it."""
-
-    scenario: str
-    agent: str
-    point: str
-    pid: int
-    signal: int
-    """0: it was not killed."""
-    repaired_s: float | None
-    """From the restart to the thread with every end in it."""
-    faults: tuple[str, ...]
-    note: str = ""
-
-    @property
-    def is_good(self) -> bool:
-        return not self.faults
-
-
-@dataclass(slots=True, kw_only=True)
-class Play:
-    """What a scenario has said so far."""
-
-    rig: Rig
-    asked: list[str] = field(default_factory=list)
-    outcomes: Sequence[RunState] = (RunState.SUCCEEDED,)
-
-    async def say(self, text: str) -> str:
-        root = self.asked[0] if self.asked else None
-        self.asked.append(await self.rig.stage.client.say(text, thread_ts=root))
-        return self.asked[-1]
-
-    async def until_writing(self) -> None:
-        await self.rig.stage.client.wait_for_reply(
-            self.asked[0], lambda reply: SLOW_WORDS in text_of(reply), timeout_s=ANSWERED_WITHIN_S
-        )
-
-
-Kills = Literal["of a run", "of no run", "all"]
-"""Which of the points that a dry run passes."""
-
-
-class Scenario(Protocol):
-    """`begin` before the point is armed, `go_on` until the service is dead, `end` when it is up again."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kills(self) -> Kills: ...
-
-    @property
-    def whose(self) -> str:
-        """Of several messages that pass a step, the one that is killed at it."""
-        ...
-
-    async def begin(self, play: Play) -> None: ...
-
-    async def go_on(self, play: Play) -> None: ...
-
-    async def end(self, play: Play) -> None: ...
-
-    async def told(self, play: Play) -> None:
-        """Returns when every message has its end."""
-        ...
-
-    async def faults(self, play: Play) -> list[str]: ...
 
 
 class Question:
@@ -137,9 +58,7 @@ class Stop(Question):
     @override
     async def begin(self, play: Play) -> None:
         play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
-        await play.say("@Orion !slow 8")
-        await play.until_writing()
-        await play.say("@Orion and then?")
+        await play.ask_twice(answer_s=8)
         await play.rig.acknowledged(play.asked[1])
 
     @override
@@ -166,9 +85,7 @@ class Amendment(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.say("@Orion !slow 8")
-        await play.until_writing()
-        await play.say("@Orion and then?")
+        await play.ask_twice(answer_s=8)
         await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
 
     @override
@@ -220,9 +137,7 @@ class Shutdown(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.say("@Orion !slow 12")
-        await play.until_writing()
-        await play.say("@Orion and then?")
+        await play.ask_twice(answer_s=12)
         await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
 
     @override
@@ -238,9 +153,7 @@ class Start(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.say("@Orion !slow 3")
-        await play.until_writing()
-        await play.say("@Orion and then?")
+        await play.ask_twice(answer_s=3)
         await play.rig.acknowledged(play.asked[1])
         play.rig.stage.orion.kill_group()
         await play.rig.has_died()
@@ -306,119 +219,3 @@ class Refusal(Question):
             *([f"{own} other messages instead of the answer and the question"] if own != 2 else []),
             *([f"record {record.state}"] if record.state is not RunState.FAILED else []),
         ]
-
-
-async def dry_run(rig: Rig, scenario: Scenario) -> list[Point]:
-    """The points of a scenario in which nobody is killed, each once, in their order.
-
-    Raises:
-        AssertionError: even so something was wrong.
-    """
-    play = Play(rig=rig)
-    await scenario.begin(play)
-    rig.disarm()
-    rig.mailbox.record()
-    await scenario.go_on(play)
-    ends_there = rig.stage.orion.exit_code is not None
-    if not ends_there:
-        await scenario.end(play)
-        await scenario.told(play)
-    passed = [*rig.mailbox.passed(), *rig.slack.passed]
-    if ends_there:
-        await rig.stage.orion.start()
-        await scenario.end(play)
-        await scenario.told(play)
-    faults = [*await scenario.faults(play), *await rig.faults_of_machine()]
-    assert faults == [], faults
-    return choose(passed, kills=scenario.kills, whose=scenario.whose)
-
-
-def choose(passed: Sequence[Point], *, kills: Kills, whose: str = "first") -> list[Point]:
-    """Every step once, before and after, of that message where it has it; of a stream also its middle."""
-    chosen: dict[tuple[str, str], Point] = {}
-    counts: dict[tuple[str, str], int] = {}
-    for point in passed:
-        is_of_run = point.whose != "" or point.step.startswith("slack.")
-        if is_spared(point.step) or (kills != "all" and is_of_run != (kills == "of a run")):
-            continue
-        key = (point.step, point.side)
-        known = chosen.get(key)
-        if known is None or (known.whose != whose and point.whose == whose):
-            chosen[key] = point
-            counts[key] = 0
-        counts[key] += point.whose == chosen[key].whose
-    points = list(chosen.values())
-    streams = [
-        Point(step=p.step, side=p.side, whose=p.whose, number=counts[p.step, p.side] // 2 + 1)
-        for p in points
-        if p.step.endswith(".item")
-    ]
-    return [*points, *(stream for stream in streams if stream.number > 1)]
-
-
-def missing_steps(points: Sequence[Point], expected: Sequence[str]) -> list[str]:
-    """Steps that a scenario must reach, and did not."""
-    reached = {bare(point.step) for point in points}
-    return [step for step in expected if step not in reached]
-
-
-async def kill_at(rig: Rig, scenario: Scenario, point: Point) -> Row:
-    """Play the scenario, be killed at the point, start again, and see what is there."""
-    play = Play(rig=rig)
-    await scenario.begin(play)
-    return await killed(
-        rig,
-        play,
-        scenario,
-        str(point),
-        arm=lambda: rig.arm(Order(point=point)),
-        go_on=lambda: scenario.go_on(play),
-    )
-
-
-async def killed(
-    rig: Rig,
-    play: Play,
-    scenario: Scenario,
-    name: str,
-    *,
-    arm: Callable[[], None],
-    go_on: Callable[[], Awaitable[None]],
-) -> Row:
-    rig.disarm()
-    arm()
-    await go_on()
-    orion = rig.stage.orion
-    pid = orion.pid
-    faults = [] if await rig.has_died() else ["the point was not reached"]
-    rig.disarm()
-    code = orion.exit_code
-    if code is None:
-        orion.kill_group()
-        await rig.has_died()
-    elif code >= 0:
-        faults.append(f"ended by itself with {code}")
-    survivors = await rig.survivors_of(pid)
-    restarted = time.monotonic()
-    repaired_s = None
-    await orion.start()
-    try:
-        await scenario.end(play)
-        await scenario.told(play)
-        repaired_s = time.monotonic() - restarted
-        if repaired_s > REPAIRED_WITHIN_S:
-            faults.append(f"repaired after {repaired_s:.1f} s")
-    except TimeoutError as exc:
-        faults.append(f"not repaired: {'; '.join(getattr(exc, '__notes__', []))}")
-    faults += [*await scenario.faults(play), *await rig.faults_of_machine()]
-    faults += [f"outlived the restart: {each}" for each in survivors if is_alive(each)]
-    return Row(
-        scenario=scenario.name,
-        agent=rig.agent,
-        point=name,
-        pid=pid,
-        signal=-code if code is not None and code < 0 else 0,
-        repaired_s=repaired_s,
-        faults=tuple(faults),
-        note=f"{len(survivors)} processes lived until the restart" if survivors else "",
-    )

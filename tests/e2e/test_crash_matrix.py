@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.killing import Row
 from tests.crash.load import SMALL, run_load
 from tests.crash.matrix import Section, run_section
 from tests.crash.points import Point
-from tests.crash.scenarios import Question, Refusal, Row
+from tests.crash.scenarios import Question, Refusal
 
 pytestmark = [
     pytest.mark.e2e,

@@ -1,0 +1,66 @@
+"""What a scenario of the crash tests is, and what has been said in it so far."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from app.runs.model import RunState
+from tests.crash.rig import Rig
+from tests.e2e.harness import text_of
+
+SLOW_WORDS = "and I write slowly"
+"""Of the offline model and of the small agent."""
+ANSWERED_WITHIN_S = 90.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Play:
+    """What a scenario has said so far."""
+
+    rig: Rig
+    asked: list[str] = field(default_factory=list)
+    outcomes: Sequence[RunState] = (RunState.SUCCEEDED,)
+
+    async def say(self, text: str) -> str:
+        root = self.asked[0] if self.asked else None
+        self.asked.append(await self.rig.stage.client.say(text, thread_ts=root))
+        return self.asked[-1]
+
+    async def ask_twice(self, *, answer_s: int) -> None:
+        """A question whose answer takes so long and, once the agent writes, another one that has to wait for it."""
+        await self.say(f"@Orion !slow {answer_s}")
+        await self.rig.stage.client.wait_for_reply(
+            self.asked[0], lambda reply: SLOW_WORDS in text_of(reply), timeout_s=ANSWERED_WITHIN_S
+        )
+        await self.say("@Orion and then?")
+
+
+Kills = Literal["of a run", "of no run", "all"]
+"""Which of the points that a dry run passes."""
+
+
+class Scenario(Protocol):
+    """`begin` before the point is armed, `go_on` until the service is dead, `end` when it is up again."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kills(self) -> Kills: ...
+
+    @property
+    def whose(self) -> str:
+        """Of several messages that pass a step, the one that is killed at it."""
+        ...
+
+    async def begin(self, play: Play) -> None: ...
+
+    async def go_on(self, play: Play) -> None: ...
+
+    async def end(self, play: Play) -> None: ...
+
+    async def told(self, play: Play) -> None:
+        """Returns when every message has its end."""
+        ...
+
+    async def faults(self, play: Play) -> list[str]: ...
