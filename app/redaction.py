@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 40
 _SHAPES: Final = re.compile(
     r"""
       (?P<private_key>-----BEGIN\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----
-          (?:[^-]++|-(?!----))*+
+          (?s:.*?)(?=-----|\Z)  # no possessive group: Python 3.11.2 leaves those a step too late
           (?:-----END\ [A-Z0-9 ]{0,40}PRIVATE\ KEY(?:\ BLOCK)?-----)?)
     | (?P<anthropic>sk-ant-[\w-]{20,})
     | (?P<openrouter>sk-or-v1-[0-9a-f]{32,})

@@ -47,7 +47,7 @@ async def test_a_deploy_answers_every_question_once(
         ]
         assert versions[0] != versions[1], "the engine's own version would not see this change"
         short = await stage.client.say("@Orion !slow 2")
-        long = await stage.client.say("@Orion !slow 18")
+        long = await stage.client.say("@Orion !slow 24")
         for ts in (short, long):
             await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
         behind = await stage.client.say("@Orion what came before?", thread_ts=long)

@@ -132,11 +132,22 @@ def test_serve_refuses_a_store_that_it_cannot_use(
     """It names the file, why, and what to do; and leaves the file as it is."""
     path = state_dir / "orion.db"
     damage(path)
-    before = path.read_bytes() if path.is_file() else None
+    before = _content(path)
     said = orion(state_dir, "serve")
     assert said.startswith(f"orion cannot start: {path} ")
     assert all(word in said for word in words), said
-    assert (path.read_bytes() if path.is_file() else None) == before
+    assert _content(path) == before
+
+
+def _content(path: Path) -> tuple[int, bytes]:
+    """Mode and bytes, whether they may be read or not."""
+    mode = path.stat().st_mode
+    if not path.is_file():
+        return mode, b""
+    path.chmod(0o600)
+    content = path.read_bytes()
+    path.chmod(mode)
+    return mode, content
 
 
 def test_the_other_commands_refuse_it_too(state_dir: Path) -> None:
