@@ -17,12 +17,14 @@ from app.runs.model import (
     Thread,
 )
 from app.runs.ports import RunChanges
+from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
 from app.store.queries import REFUSAL_CODES, position_among
 
 
 class MemoryRunStore:
     def __init__(self) -> None:
         self._runs: dict[RunId, Run] = {}
+        self.sessions = MemorySessionStore()
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         is_new = run.id not in self._runs
@@ -115,3 +117,41 @@ class MemoryRunStore:
 
     async def deliveries(self) -> Mapping[str, int]:
         return Counter(run.delivery for run in self._runs.values() if run.delivery)
+
+
+class MemorySessionStore:
+    def __init__(self) -> None:
+        self._sessions: dict[SessionId, Session] = {}
+
+    async def add(self, session: Session) -> Session:
+        existing = self._sessions.get(session.id)
+        if existing is None and any(
+            other.name == session.name for other in self._sessions.values()
+        ):
+            raise NameTakenError(session.name)
+        return self._sessions.setdefault(session.id, session)
+
+    async def get(self, session_id: SessionId) -> Session | None:
+        return self._sessions.get(session_id)
+
+    async def update(
+        self, session_id: SessionId, **changes: Unpack[SessionChanges]
+    ) -> Session | None:
+        if session_id in self._sessions:
+            self._sessions[session_id] = replace(self._sessions[session_id], **changes)
+        return self._sessions.get(session_id)
+
+    async def find(self, text: str) -> Sequence[Session]:
+        sessions = list(self._sessions.values())
+        named = [session for session in sessions if session.name == text]
+        return named or [one for one in sessions if text and one.id.startswith(text)][:10]
+
+    async def all(self) -> Sequence[Session]:
+        return sorted(self._sessions.values(), key=lambda one: one.used_at, reverse=True)
+
+    async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
+        oldest_first = reversed(await self.all())
+        return [session for session in oldest_first if session.used_at < before][:limit]
+
+    async def remove(self, session_id: SessionId) -> None:
+        self._sessions.pop(session_id, None)

@@ -11,8 +11,11 @@ import sqlalchemy as sa
 
 FIRST_VERSION = 1
 """Databases made before there was a version table hold it, too."""
-MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = ()
-"""Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both."""
+MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = ((2, ()),)
+"""Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
+
+Tables that are new in a version (2: sessions) need none: they are made as a fresh database has them.
+"""
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
 
@@ -74,6 +77,8 @@ def migrate(engine: sa.Engine, name: str) -> tuple[int, int]:
             if version > before:
                 for statement in statements:
                     connection.execute(sa.text(statement))
+        if before < newest_version():
+            metadata.create_all(connection)
         _refuse_missing_columns(connection, name)
         _schema.create(connection, checkfirst=True)
         connection.execute(sa.delete(_schema))
@@ -133,11 +138,14 @@ def _refuse_other_versions(version: int, name: str) -> None:
 
 def _refuse_missing_columns(connection: sa.Connection, name: str) -> None:
     inspector = sa.inspect(connection)
-    wanted = metadata.tables[RUNS_TABLE]
-    found = {column["name"] for column in inspector.get_columns(wanted.name)}
-    missing = [column.name for column in wanted.columns if column.name not in found]
-    if missing:
-        raise _half_made(name, f"{wanted.name} has no column {', '.join(missing)}")
+    tables = set(inspector.get_table_names())
+    for wanted in metadata.sorted_tables:
+        if wanted.name not in tables:
+            raise _half_made(name, f"there is no table {wanted.name}")
+        found = {column["name"] for column in inspector.get_columns(wanted.name)}
+        missing = [column.name for column in wanted.columns if column.name not in found]
+        if missing:
+            raise _half_made(name, f"{wanted.name} has no column {', '.join(missing)}")
 
 
 def _half_made(name: str, reason: str) -> UnreadableStoreError:

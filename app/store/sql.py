@@ -1,13 +1,13 @@
 """Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import sqlalchemy as sa
 from typing_extensions import Unpack
@@ -29,10 +29,10 @@ from app.runs.model import (
 from app.runs.ports import RunChanges
 from app.store import schema
 from app.store.columns import AnyText, UtcTime
-from app.store.engines import CALL_TIMEOUT_S, POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
+from app.store.database import Database
+from app.store.engines import POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
 from app.store.queries import REFUSAL_CODES, position_of
-
-T = TypeVar("T")
+from app.store.sessions import SqlSessionStore
 
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old runs in one transaction, and the time left to others before the next."""
@@ -121,7 +121,7 @@ async def _open(engine: sa.Engine, *, name: str, threads: int) -> AsyncIterator[
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(executor, schema.prepare, engine, name)
-            yield SqlRunStore(engine, executor, name=name)
+            yield SqlRunStore(Database(engine=engine, executor=executor, name=name))
         finally:
             await loop.run_in_executor(executor, engine.dispose)
 
@@ -129,10 +129,10 @@ async def _open(engine: sa.Engine, *, name: str, threads: int) -> AsyncIterator[
 class SqlRunStore:
     """Make it with `open_sqlite_store` or `open_postgres_store`."""
 
-    def __init__(self, engine: sa.Engine, executor: ThreadPoolExecutor, *, name: str) -> None:
-        self._engine = engine
-        self._executor = executor
-        self._name = name
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._call = database.call
+        self.sessions = SqlSessionStore(database)
 
     async def examine(self) -> None:
         """Look for damage in the whole database, however long it takes.
@@ -140,8 +140,9 @@ class SqlRunStore:
         Raises:
             UnreadableStoreError
         """
+        database = self._database
         await asyncio.get_running_loop().run_in_executor(
-            self._executor, schema.examine, self._engine, self._name
+            database.executor, schema.examine, database.engine, database.name
         )
 
     async def add(self, run: Run) -> tuple[Run, bool]:
@@ -313,14 +314,6 @@ class SqlRunStore:
     async def _select(self, query: sa.Select[Any]) -> Sequence[Run]:
         rows = await self._call(lambda connection: connection.execute(query).mappings().all())
         return [_from_row(dict(row)) for row in rows]
-
-    async def _call(self, work: Callable[[sa.Connection], T]) -> T:
-        def in_transaction() -> T:
-            with self._engine.begin() as connection:
-                return work(connection)
-
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await asyncio.get_running_loop().run_in_executor(self._executor, in_transaction)
 
 
 def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:

@@ -117,7 +117,7 @@ async def test_new_tables_have_the_newest_version(database: Database) -> None:
     for _ in range(2):
         await _open(database)
         tables, _columns, versions = database.facts()
-        assert tables == {"orion_runs", "orion_schema"}
+        assert tables == {"orion_runs", "orion_schema", "orion_sessions"}
         assert versions == [schema.newest_version()]
 
 
@@ -203,6 +203,7 @@ async def test_migrating_an_empty_database_makes_its_tables(database: Database) 
         (("DELETE FROM orion_schema",), "version is missing"),
         (("INSERT INTO orion_schema VALUES (7)",), "version is missing"),
         (("DROP TABLE orion_runs",), "version is missing"),
+        (("DROP TABLE orion_sessions",), "no table orion_sessions"),
         (("ALTER TABLE orion_runs DROP COLUMN trace_id",), "no column trace_id"),
         (("ALTER TABLE orion_runs DROP COLUMN trace_id", "DROP TABLE orion_schema"), "trace_id"),
         (("DROP TABLE orion_schema", "CREATE TABLE orion_schema (x INTEGER)"), "version"),

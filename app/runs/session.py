@@ -1,0 +1,125 @@
+"""What the runs of one thread share: a sandbox while it is kept, the files it saved, the agent's own memory."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, NewType, Protocol, TypedDict
+
+from typing_extensions import Unpack
+
+from app.runs.model import Thread
+
+SessionId = NewType("SessionId", str)
+
+
+class SessionStatus(StrEnum):
+    RUNNING = "running"
+    """It has a sandbox: a run is going, or the last one's is kept."""
+    STOPPED = "stopped"
+    """No sandbox; the next run starts from what was saved."""
+    EXITED = "exited"
+    """Its sandbox ended by itself; `exit_code` says how, where the provider knows."""
+    UNKNOWN = "unknown"
+    """Its provider could not be asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Names that a provider does not use stay empty."""
+
+    id: SessionId
+    name: str
+    """For people: two words, unique among all sessions of the store."""
+    thread: Thread
+    provider: str
+    status: SessionStatus = SessionStatus.RUNNING
+    exit_code: int | None = None
+    agent: str = ""
+    model: str = ""
+    prompt: str = field(default="", repr=False)
+    """The first question, masked, its first 200 characters."""
+    branch: str = ""
+    repo: str = ""
+    created_at: datetime
+    used_at: datetime
+    """Begin or end of the latest run."""
+    region: str = ""
+    mount_dir: str = ""
+    """A directory of the developer's that is the workspace, instead of a saved one."""
+    sandbox_id: str = ""
+    """While it is kept."""
+    container_name: str = ""
+    volume_slug: str = ""
+    snapshot_slug: str = ""
+    """Provider's id of what the last run saved; empty = nothing yet."""
+    agent_session_id: str = ""
+    """By which the agent finds its own memory among the saved files; empty = it has none."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def session_id_for(thread: Thread) -> SessionId:
+    """One thread has one session."""
+    return SessionId(f"ses_{hashlib.sha256(thread.key.encode()).hexdigest()[:16]}")
+
+
+class SessionChanges(TypedDict, total=False):
+    """Fields of a session that may change."""
+
+    provider: str
+    status: SessionStatus
+    exit_code: int | None
+    agent: str
+    model: str
+    branch: str
+    repo: str
+    used_at: datetime
+    region: str
+    mount_dir: str
+    sandbox_id: str
+    container_name: str
+    volume_slug: str
+    snapshot_slug: str
+    agent_session_id: str
+    extra: Mapping[str, Any]
+
+
+class NameTakenError(Exception):
+    """Another session has that name."""
+
+
+class SessionStore(Protocol):
+    """Session records. Every method is durable when it returns and safe to repeat."""
+
+    async def add(self, session: Session) -> Session:
+        """Insert it, or give back the record of that id untouched.
+
+        Raises:
+            NameTakenError
+        """
+        ...
+
+    async def get(self, session_id: SessionId) -> Session | None: ...
+
+    async def update(
+        self, session_id: SessionId, **changes: Unpack[SessionChanges]
+    ) -> Session | None:
+        """Change fields; None when there is no such session (any more)."""
+        ...
+
+    async def find(self, text: str) -> Sequence[Session]:
+        """The session of exactly that name, else those whose id begins with the text; at most 10."""
+        ...
+
+    async def all(self) -> Sequence[Session]:
+        """Latest used first."""
+        ...
+
+    async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
+        """Those last used before then, oldest first."""
+        ...
+
+    async def remove(self, session_id: SessionId) -> None:
+        """Unknown ids are fine."""
+        ...
