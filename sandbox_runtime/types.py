@@ -62,6 +62,8 @@ class SandboxSpec:
 
     snapshot_id: SnapshotId | None = None
     """Environment (and workspace, if saved with it) to start from; None = the provider's bare base."""
+    workspace_id: SnapshotId | None = None
+    """Take the workspace from this snapshot instead: a thread's files outlast the environment that they were made in."""
     network: Network = field(default_factory=ClosedNetwork)
     environment_writable: bool = False
     """True while an environment is prepared: the environment directory may be changed and is what `snapshot` saves."""

@@ -185,6 +185,29 @@ async def check_session_keeps_its_environment(provider: SandboxProvider) -> None
         expect_equal(await sandbox.read_file("turn"), b"1")
 
 
+async def check_workspace_moves_to_another_environment(provider: SandboxProvider) -> None:
+    """Files saved above one environment are found above another one, which stays as it is; an unknown one is refused."""
+    async with fresh(provider) as sandbox:
+        await sandbox.write_file("turn", b"1")
+        saved = await sandbox.snapshot()
+    async with fresh(provider, SandboxSpec(environment_writable=True)) as sandbox:
+        await sandbox.write_file(f"{sandbox.paths.environment}/tool", b"new")
+        base = await sandbox.snapshot()
+    spec = SandboxSpec(snapshot_id=base.id, workspace_id=saved.id)
+    async with fresh(provider, spec) as sandbox:
+        expect_equal(await sandbox.read_file("turn"), b"1")
+        expect_equal(await sandbox.read_file(f"{sandbox.paths.environment}/tool"), b"new")
+        await sandbox.write_file("turn", b"2")
+        both = await sandbox.snapshot()
+    async with fresh(provider, SandboxSpec(snapshot_id=both.id)) as sandbox:
+        expect_equal(await sandbox.read_file("turn"), b"2")
+        expect_equal(await sandbox.read_file(f"{sandbox.paths.environment}/tool"), b"new")
+    with expect_code(SandboxErrorCode.NOT_FOUND):
+        await provider.create(
+            SandboxSpec(snapshot_id=base.id, workspace_id=SnapshotId("no-such-snapshot"))
+        )
+
+
 async def check_deleted_snapshot_keeps_running_sandboxes(provider: SandboxProvider) -> None:
     """A running sandbox survives the deletion of its snapshot."""
     async with fresh(provider, SandboxSpec(environment_writable=True)) as sandbox:
@@ -226,6 +249,7 @@ LIFECYCLE_FACTS = (
     fact(check_snapshot_names, needs=Capability.SNAPSHOT),
     fact(check_environment_is_saved, needs=Capability.SNAPSHOT),
     fact(check_session_keeps_its_environment, needs=Capability.SNAPSHOT),
+    fact(check_workspace_moves_to_another_environment, needs=Capability.SNAPSHOT),
     fact(check_deleted_snapshot_keeps_running_sandboxes, needs=Capability.SNAPSHOT),
     fact(check_list_by_labels, needs=Capability.LIST),
     fact(check_attach_after_destroy, needs=Capability.ATTACH),

@@ -136,7 +136,8 @@ class LocalProvider(SandboxProvider):
     async def create(self, spec: SandboxSpec) -> Sandbox:
         isolation = self._open_isolation()
         check_network(spec, drops_root=self._drops_root)
-        snapshot = await self._snapshot_of(spec)
+        snapshot = await self._snapshot(spec.snapshot_id)
+        await self._snapshot(spec.workspace_id)
         sandbox_id = SandboxId(secrets.token_hex(8))
         environment = snapshot.environment if snapshot else None
         if spec.environment_writable:
@@ -222,12 +223,12 @@ class LocalProvider(SandboxProvider):
             )
         return self._isolation
 
-    async def _snapshot_of(self, spec: SandboxSpec) -> SnapshotRecord | None:
-        if spec.snapshot_id is None:
+    async def _snapshot(self, snapshot_id: SnapshotId | None) -> SnapshotRecord | None:
+        if snapshot_id is None:
             return None
-        record = await asyncio.to_thread(self._store.find, spec.snapshot_id)
+        record = await asyncio.to_thread(self._store.find, snapshot_id)
         if record is None:
-            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {spec.snapshot_id!r}")
+            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {snapshot_id!r}")
         return record
 
     async def _make_place(
@@ -239,7 +240,8 @@ class LocalProvider(SandboxProvider):
                 SandboxErrorCode.LIMIT_REACHED, f"{UIDS_PER_STATE_DIR} local sandboxes are running"
             )
         # Claimed: from here on its environment is kept. It may have gone just before.
-        await self._snapshot_of(spec)
+        await self._snapshot(spec.snapshot_id)
+        workspace = await self._snapshot(spec.workspace_id) or snapshot
         directory = self._store.sandbox(record.id)
         place = Place(
             directory=directory,
@@ -257,7 +259,7 @@ class LocalProvider(SandboxProvider):
         template = snapshot.environment if snapshot else None
         await files.fill_place(
             place,
-            saved=self._store.snapshot(snapshot.id) if snapshot else None,
+            saved=self._store.snapshot(workspace.id) if workspace else None,
             template=self._store.environment(template) if template else None,
         )
         return place
