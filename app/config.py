@@ -112,6 +112,12 @@ class Settings(BaseSettings):
         32, ge=1, le=1000, description="Runs at once in one process."
     )
 
+    orion_session_keep_s: float = Field(
+        900,
+        ge=0,
+        le=86_400,
+        description="Seconds a thread's sandbox is kept after a run; its files are saved in any case.",
+    )
     orion_retention_days: int = Field(
         14,
         ge=2,

@@ -36,6 +36,7 @@ from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
+from app.runs.workspaces import Workspaces
 from app.slack.api import SlackFault
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.listeners import HttpAnswer, create_bolt_app, handle_http
@@ -141,8 +142,19 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         dispatcher = around(
             "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
         )
+        workspaces = Workspaces(
+            provider=provider,
+            store=around("sessions", store.sessions),
+            policy=policy,
+            clock=clock,
+            mask=masker.mask,
+        )
         runner = create_runner(
-            settings, provider=provider, broker=broker, adapter=overrides.adapter
+            settings,
+            provider=provider,
+            broker=broker,
+            workspaces=workspaces,
+            adapter=overrides.adapter,
         )
         service = RunService(
             store=store,
@@ -186,6 +198,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
                 retention.run_forever(),
+                workspaces.close_forever(),
                 _identify_forever(slack),
                 _prepare_quietly(runner),
             )

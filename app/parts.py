@@ -20,6 +20,7 @@ from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve
@@ -60,6 +61,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         queue_limit=settings.orion_queue_limit,
         capacity=settings.orion_max_concurrent_runs,
         create_attempts=settings.orion_sandbox_create_attempts,
+        session_keep_s=settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
     )
 
@@ -80,6 +82,7 @@ def create_runner(
     *,
     provider: SandboxProvider,
     broker: MessagesBroker,
+    workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
     """What executes turns with the agent that the settings choose."""
@@ -89,6 +92,7 @@ def create_runner(
         provider=provider,
         adapter=adapter,
         broker=broker,
+        workspaces=workspaces,
         settings=AgentSettings(
             system_prompt=prompt_file.read_text() if prompt_file else DEFAULT_SYSTEM_PROMPT,
             model=settings.orion_model or adapter.default_model,

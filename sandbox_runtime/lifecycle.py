@@ -57,25 +57,26 @@ async def open_sandbox(
     Raises:
         SandboxError: what the last `create` raised.
     """
-    sandbox = await _create(
+    sandbox = await create_sandbox(
         provider, spec, attempts=attempts, backoff_s=backoff_s, on_attempt=on_attempt
     )
     try:
         yield sandbox
     except BaseException as exc:
-        await _destroy(sandbox, first_error=exc)
+        await destroy_sandbox(sandbox, first_error=exc)
         raise
-    await _destroy(sandbox, first_error=None)
+    await destroy_sandbox(sandbox)
 
 
-async def _create(
+async def create_sandbox(
     provider: SandboxProvider,
     spec: SandboxSpec,
     *,
-    attempts: int,
-    backoff_s: float,
-    on_attempt: AttemptListener | None,
+    attempts: int = 3,
+    backoff_s: float = 0.5,
+    on_attempt: AttemptListener | None = None,
 ) -> Sandbox:
+    """The same for a caller that destroys it by itself, with `destroy_sandbox`."""
     tell = on_attempt or _ignore
     retrying = AsyncRetrying(
         stop=stop_after_attempt(attempts),
@@ -106,7 +107,8 @@ def _is_retryable(exc: BaseException) -> bool:
     return isinstance(exc, SandboxError) and exc.retryable
 
 
-async def _destroy(sandbox: Sandbox, *, first_error: BaseException | None) -> None:
+async def destroy_sandbox(sandbox: Sandbox, *, first_error: BaseException | None = None) -> None:
+    """End a sandbox within `DESTROY_TIMEOUT_S`; a failure is noted on `first_error`, and logged."""
     try:
         async with asyncio.timeout(DESTROY_TIMEOUT_S):
             await sandbox.destroy()

@@ -3,6 +3,7 @@
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from agent_scripts.adapter import TurnMessage
@@ -10,15 +11,18 @@ from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
-from app.parts import create_local, create_runner, open_broker
+from app.parts import create_local, create_runner, open_broker, run_policy
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
+from app.runs.workspaces import Workspaces
+from app.store.memory import MemorySessionStore
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.types import SnapshotId
 
 PROMPT = (
     "Run `echo orion-verify` in your shell and tell me what it printed.\nrun: echo orion-verify"
@@ -72,7 +76,15 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     socket_path = settings.orion_state_dir / f"verify-{os.getpid()}" / "broker.sock"
     async with create_local(settings) as provider, open_broker(settings, socket_path) as broker:
         write(f"provider: {provider.name}; {await provider.probe()}")
-        runner = create_runner(settings, provider=provider, broker=broker)
+        sessions = MemorySessionStore()
+        workspaces = Workspaces(
+            provider=provider,
+            store=sessions,
+            policy=replace(run_policy(settings), session_keep_s=0),
+            clock=SystemClock(),
+            mask=masker.mask,
+        )
+        runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
         attempt = Attempt(
             run=Run(id=request.run_id, request=request, created_at=now),
             messages=[TurnMessage(role="user", text=PROMPT)],
@@ -85,6 +97,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             started_at=now,
         )
         finished = await runner.execute(attempt)
+        for session in await sessions.all():
+            await provider.delete_snapshot(SnapshotId(session.snapshot_slug))
     if finished.error is not None:
         write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
         return False

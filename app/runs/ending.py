@@ -2,12 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
-
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.model import Run, RunResult, RunState
+from app.runs.patience import patiently
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import (
     Advance,
@@ -22,7 +21,6 @@ from app.runs.ports import (
 )
 
 SLACK_RETRY_S = 10.0
-RECORD_PATIENCE_S = 60.0
 DELIVERY_PATIENCE = timedelta(minutes=15)
 """An outage of Slack may outlast a run by this much without losing its answer."""
 
@@ -69,15 +67,7 @@ class Ending:
             changes["sandbox_id"] = attempt.sandbox_id
             changes["event_offset"] = attempt.event_offset
             changes["error_detail"] = attempt.detail
-        # What the agent worked for must not be lost to a database that is locked for a moment.
-        async for attempt_to_record in AsyncRetrying(
-            retry=retry_if_not_exception_type(KeyError),
-            stop=stop_after_delay(RECORD_PATIENCE_S),
-            wait=wait_fixed(1),
-            reraise=True,
-        ):
-            with attempt_to_record:
-                run = await self._store.update(run.id, **changes)
+        run = await patiently(lambda: self._store.update(run.id, **changes))
         return await self.deliver(run, result, resumed=False, trace=trace)
 
     async def deliver(

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentTurn
@@ -14,12 +14,12 @@ from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.policy import RunPolicy
-from app.runs.ports import ModelBroker, ModelGrant, TraceStep
+from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.tail import AgentTail
+from app.runs.workspaces import AgentIdentity, Workspaces
 from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.errors import SandboxError
-from sandbox_runtime.lifecycle import AttemptRecord, open_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
     BrokeredNetwork,
@@ -60,14 +60,17 @@ class AgentRunner:
         provider: SandboxProvider,
         adapter: AgentAdapter,
         broker: ModelBroker,
+        workspaces: Workspaces,
         settings: AgentSettings,
         policy: RunPolicy,
     ) -> None:
         self._provider = provider
         self._adapter = adapter
         self._broker = broker
+        self._workspaces = workspaces
         self._settings = settings
         self._policy = policy
+        self._who = AgentIdentity(agent=adapter.name, model=settings.model)
         self._recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
 
     @property
@@ -110,7 +113,7 @@ class AgentRunner:
     async def execute(self, attempt: Attempt) -> TurnFinished:
         """Run the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
 
-        The sandbox is gone when this returns, however it returns.
+        Nothing of it runs when this returns, however it returns; its files are saved when it returns normally.
 
         Raises:
             OrionError: no sandbox, no environment, or the sandbox was lost.
@@ -120,7 +123,10 @@ class AgentRunner:
             async with AsyncExitStack() as stack:
                 async with attempt.stop.interrupting(), _deadline(attempt):
                     snapshot = await self._restore_environment(attempt)
-                    sandbox = await self._create_sandbox(attempt, snapshot, stack)
+                    workspace = await stack.enter_async_context(
+                        self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+                    )
+                    sandbox = workspace.sandbox
                     grant = ModelGrant(
                         run_id=attempt.run.id,
                         models=(self._settings.model, *self._adapter.helper_models),
@@ -130,7 +136,21 @@ class AgentRunner:
                     )
                     token = stack.enter_context(self._broker.open_grant(grant, attempt.count_call))
                     argv = await self._write_script(attempt, sandbox, token)
-                return await self._execute_agent(attempt, sandbox, argv)
+                finished = await self._execute_agent(attempt, sandbox, argv)
+                workspace.has_changed = attempt.tracker.steps > 0
+                return finished
+
+    def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
+        return SandboxSpec(
+            snapshot_id=snapshot.id,
+            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+            labels={
+                "orion.managed": "true",
+                "orion.run": attempt.run.id,
+                "orion.agent": self._adapter.name,
+            },
+            limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
+        )
 
     async def _restore_environment(self, attempt: Attempt) -> SnapshotRef:
         snapshot = await self._provider.find_snapshot(self._recipe.name)
@@ -142,54 +162,8 @@ class AgentRunner:
                 snapshot = await self.prepare_environment()
             return snapshot
 
-    async def _create_sandbox(
-        self, attempt: Attempt, snapshot: SnapshotRef, stack: AsyncExitStack
-    ) -> Sandbox:
-        attempt.enter("Starting a sandbox")
-        spec = SandboxSpec(
-            snapshot_id=snapshot.id,
-            network=BrokeredNetwork(endpoint=self._broker.endpoint),
-            labels={
-                "orion.managed": "true",
-                "orion.run": attempt.run.id,
-                "orion.agent": self._adapter.name,
-            },
-            limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
-        )
-        with attempt.trace.step("sandbox-create") as step:
-            started = attempt.clock.now()
-            opening = AsyncExitStack()
-            sandbox = await opening.enter_async_context(
-                open_sandbox(
-                    self._provider,
-                    spec,
-                    attempts=self._policy.create_attempts,
-                    on_attempt=lambda record: self._note_creation(attempt, step, record),
-                )
-            )
-            stack.push_async_callback(_close_sandbox, attempt, sandbox, opening)
-            attempt.sandbox_id = sandbox.id
-            step.set(sandbox_id=sandbox.id, provider=self._provider.name)
-            duration_s = (attempt.clock.now() - started).total_seconds()
-            _log.info("sandbox.created", sandbox_id=sandbox.id, duration_s=round(duration_s, 3))
-            return sandbox
-
-    def _note_creation(self, attempt: Attempt, step: TraceStep, record: AttemptRecord) -> None:
-        now = attempt.clock.now()
-        error = record.error
-        step.attempt(
-            number=record.number,
-            started_at=now - timedelta(seconds=record.duration_s),
-            ended_at=now,
-            error="" if error is None else f"{error.code}: {error}",
-        )
-        if error is not None:
-            is_last = not error.retryable or record.number >= self._policy.create_attempts
-            event = "sandbox.creation_failed" if is_last else "sandbox.retry"
-            _log.warning(event, attempt=record.number, code=error.code, reason=str(error))
-
     async def _write_script(self, attempt: Attempt, sandbox: Sandbox, token: str) -> Sequence[str]:
-        paths = _agent_paths(sandbox.paths)
+        paths = _attempt_paths(attempt, sandbox)
         command = supervised(
             self._adapter.command(
                 AgentTurn(
@@ -224,7 +198,8 @@ class AgentRunner:
         with attempt.trace.step("execute-agent") as step:
             attempt.agent_step = step
             _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
-            tail = AgentTail(attempt, sandbox, _agent_paths(sandbox.paths), self._adapter.parser())
+            paths = _attempt_paths(attempt, sandbox)
+            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
             finished = await tail.run(await sandbox.spawn(argv))
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
             if finished.error is not None:
@@ -253,13 +228,10 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         ) from exc
 
 
-async def _close_sandbox(attempt: Attempt, sandbox: Sandbox, opening: AsyncExitStack) -> None:
-    started = attempt.clock.now()
-    with attempt.trace.step("sandbox-stop") as step:
-        step.set(sandbox_id=sandbox.id)
-        await opening.aclose()
-    duration_s = (attempt.clock.now() - started).total_seconds()
-    _log.info("sandbox.stopped", sandbox_id=sandbox.id, duration_s=round(duration_s, 3))
+def _attempt_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
+    """With a run directory of this attempt's own: the sandbox may have served earlier ones."""
+    paths = _agent_paths(sandbox.paths)
+    return replace(paths, run=f"{paths.run}/{attempt.run.id}-{attempt.run.attempt}")
 
 
 def _agent_paths(paths: SandboxPaths) -> AgentPaths:

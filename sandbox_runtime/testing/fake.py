@@ -84,6 +84,10 @@ class FakeProvider(SandboxProvider):
         if error is not None:
             raise error
 
+    def count(self, operation: Operation) -> int:
+        """Calls of it so far."""
+        return self._counts[operation]
+
     def find_script(self, call: FakeCall) -> Script | None:
         self.calls.append(call)
         for script in self._scripts:

@@ -11,6 +11,10 @@ import json, re, sys, time
 asked = json.load(open(sys.argv[1]))
 slow = re.search(r"!slow (\\d+)", asked)
 pause_s = float(slow[1]) / 40 if slow else 0.01
+tool = {"id": "1", "name": "shell", "argument": "touch here", "is_error": False, "output_bytes": 0}
+open("here", "a").close()
+print(json.dumps({"type": "tool_started", **tool}), flush=True)
+print(json.dumps({"type": "tool_finished", **tool}), flush=True)
 words = ("I am a small agent and I write slowly. " * 5).split() if slow else asked.split()
 for word in words:
     print(json.dumps({"type": "text", "text": word + " "}), flush=True)
@@ -20,7 +24,7 @@ print(json.dumps({"type": "final", "text": " ".join(words)}), flush=True)
 
 
 class SmallAdapter:
-    """Says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
+    """Touches a file, and says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
 
     name = "small"
     default_model = "claude-small"
@@ -29,7 +33,7 @@ class SmallAdapter:
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
-            name="small-2",
+            name="small-3",
             files=(AgentFile(path=script, data=SCRIPT.encode()),),
             commands=(("python3", "-m", "py_compile", script),),
         )

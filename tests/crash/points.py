@@ -236,7 +236,7 @@ class Watched:
 def _step(method: str, named: Mapping[str, Any]) -> str:
     if method == "update":
         # Changes of one state: what else they bring tells them apart.
-        state = named.get("state") or named.get("outcome")
+        state = named.get("state") or named.get("outcome") or named.get("status")
         return f"update[{state or ' '.join(sorted(named))}]"
     return method
 

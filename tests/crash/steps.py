@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.runs import ports
+from app.runs import ports, session
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
     "store": ports.RunStore,
+    "sessions": session.SessionStore,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,
@@ -27,6 +28,7 @@ PORTS: Mapping[str, type[Any]] = {
 KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("dispatcher.submit", "dispatcher.schedule", "handlers.place", "handlers.advance"),
+        *("sessions.add", "sessions.update", "sandbox.snapshot"),
         *("store.add", "store.update", "replies.place", "replies.live", "replies.finish"),
         *("reader.read", "provider.find_snapshot", "provider.create", "sandbox.write_files"),
         *("sandbox.spawn", "process.events", "process.kill", "sandbox.destroy"),
@@ -53,6 +55,11 @@ SPARED: Mapping[str, str] = {
     "store.get": _READ,
     "store.stop_requested": _READ,
     "store.of_thread": _READ,
+    "sessions.get": _READ,
+    "sessions.find": "only the command line reads it",
+    "sessions.all": "only the command line reads it",
+    "sessions.unused_since": _READ,
+    "sessions.remove": _REMOVES,
     "store.standing": _READ,
     "store.stopped_waiting": _READ,
     "store.remove_ended": _REMOVES,

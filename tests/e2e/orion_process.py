@@ -45,6 +45,7 @@ class OrionProcess:
         self.environment = scrubbed_environment() | {
             "ORION_LOG_FORMAT": "json",
             "ORION_RUNS_PER_USER_HOUR": "100000",
+            "ORION_SESSION_KEEP_S": "0",  # so that what is left of a run is a leak
             **settings,
             "ORION_STATE_DIR": str(state_dir),
             "ORION_HOST": "127.0.0.1",

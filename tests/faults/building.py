@@ -38,6 +38,7 @@ from app.runs.policy import RunPolicy
 from app.runs.ports import ModelGrant
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
+from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.testing.fake import FakeProvider
@@ -48,11 +49,18 @@ Plan = Sequence[Mapping[str, object]]
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
 ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
-import json, sys, time
+import json, os, sys, time
 turn = json.load(open(sys.argv[1]))
 for step in turn["plan"]:
     if "sleep" in step:
         time.sleep(step["sleep"])
+    elif "write" in step:
+        with open(step["write"], "a") as file:
+            file.write(step["text"])
+        print(json.dumps({"tool": step["write"]}), flush=True)
+    elif "read" in step:
+        found = open(step["read"]).read() if os.path.exists(step["read"]) else "nothing"
+        print(json.dumps({"final": found}), flush=True)
     elif "exit" in step:
         sys.exit(step["exit"])
     else:
@@ -188,6 +196,10 @@ class PaperBroker:
         yield f"token-of-{grant.run_id}"
 
 
+def mask_password(text: str) -> str:
+    return text.replace("hunter2", "[redacted]")
+
+
 @dataclass(kw_only=True)
 class Core:
     provider: FakeProvider
@@ -196,6 +208,7 @@ class Core:
     dispatcher: InlineDispatcher
     service: RunService
     intake: Intake
+    workspaces: Workspaces
 
 
 @asynccontextmanager
@@ -204,10 +217,14 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with FakeProvider() as provider, asyncio.TaskGroup() as group:
+        workspaces = Workspaces(
+            provider=provider, store=store.sessions, policy=policy, clock=clock, mask=mask_password
+        )
         runner = AgentRunner(
             provider=provider,
             adapter=PlanAdapter(),
             broker=PaperBroker(socket),
+            workspaces=workspaces,
             settings=AgentSettings(
                 system_prompt="",
                 model="plan-1",
@@ -227,7 +244,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             signals=signals,
             policy=policy,
             clock=clock,
-            mask=lambda text: text.replace("hunter2", "[redacted]"),
+            mask=mask_password,
         )
         intake = Intake(
             dispatcher=dispatcher,
@@ -238,7 +255,10 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             clock=clock,
         )
         await dispatcher.start(service)
-        listening = group.create_task(signals.listen_forever(store, service.end_stopped))
+        background = [
+            group.create_task(signals.listen_forever(store, service.end_stopped)),
+            group.create_task(workspaces.close_forever()),
+        ]
         try:
             yield Core(
                 provider=provider,
@@ -247,9 +267,11 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 dispatcher=dispatcher,
                 service=service,
                 intake=intake,
+                workspaces=workspaces,
             )
         finally:
-            listening.cancel()
+            for task in background:
+                task.cancel()
             await dispatcher.stop(grace_s=0)
 
 

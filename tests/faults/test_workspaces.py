@@ -1,0 +1,156 @@
+"""A thread's files from run to run: kept, saved, restored, and what becomes of them when something breaks."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import anyio
+import pytest
+
+from app.runs.model import Run, RunState
+from app.runs.policy import RunPolicy
+from app.runs.session import Session, SessionStatus, session_id_for
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.types import SnapshotId
+from tests.faults.building import Core
+from tests.faults.test_workflow import core_of, ended, request_of
+
+KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
+UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+ROOT = "1795302364.000100"
+WRITE = [{"write": "notes", "text": "a"}, {"final": "written"}]
+READ = [{"read": "notes"}]
+
+Plan = Sequence[Mapping[str, object]]
+
+
+async def ask(core: Core, plan: Plan, *, number: int = 0, root: str = ROOT) -> Run:
+    """The `number`-th message of a thread, to its end."""
+    ts = f"{root.partition('.')[0]}.{100 + number:06d}"
+    request = request_of(plan, ts=ts, thread_ts=root)
+    await core.intake.accept(request)
+    return await ended(core, request.run_id)
+
+
+async def session_of(core: Core, run: Run) -> Session:
+    session = await core.store.sessions.get(session_id_for(run.thread))
+    assert session is not None
+    return session
+
+
+@pytest.mark.parametrize("policy", [KEPT, UNKEPT], ids=["kept", "restored"])
+async def test_a_follow_up_finds_its_files(policy: RunPolicy, tmp_path: Path) -> None:
+    """In the kept sandbox, or in a new one from what was saved; another thread finds nothing."""
+    async with core_of(tmp_path, policy) as core:
+        first = await ask(core, WRITE)
+        session = await session_of(core, first)
+        follow_up = await ask(core, READ, number=1)
+        assert follow_up.answer == "a"
+        assert (first.sandbox_id == follow_up.sandbox_id) == (policy is KEPT)
+        stranger = await ask(core, READ, root="1795302365.000100")
+        assert stranger.answer == "nothing"
+        assert (await session_of(core, stranger)).name != session.name
+        assert core.provider.alive == (2 if policy is KEPT else 0)
+
+
+async def test_the_record_tells_where_it_stands(tmp_path: Path) -> None:
+    """Running while the sandbox is kept, stopped when its time is over; the name stays."""
+    async with core_of(tmp_path, RunPolicy(run_timeout_s=20, session_keep_s=0.2)) as core:
+        run = await ask(core, WRITE)
+        kept = await session_of(core, run)
+        assert (kept.status, kept.sandbox_id) == (SessionStatus.RUNNING, run.sandbox_id)
+        assert (kept.agent, kept.model, kept.provider) == ("plan", "plan-1", "fake")
+        assert kept.prompt.startswith('[{"write"')
+        await anyio.sleep(0.3)
+        await core.workspaces.close_overdue()
+        stopped = await session_of(core, run)
+        assert (stopped.status, stopped.sandbox_id) == (SessionStatus.STOPPED, "")
+        assert (stopped.name, stopped.snapshot_slug) == (kept.name, kept.snapshot_slug)
+        assert core.provider.alive == 0
+        assert (await ask(core, READ, number=1)).answer == "a"
+
+
+async def test_secrets_of_a_prompt_are_masked(tmp_path: Path) -> None:
+    """The session's first question is stored without them."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        run = await ask(core, [{"final": "hunter2"}])
+        assert "hunter2" not in (await session_of(core, run)).prompt
+
+
+async def test_a_run_without_changes_saves_nothing(tmp_path: Path) -> None:
+    """An agent that used no tool has changed no file."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        run = await ask(core, [{"final": "just words"}])
+        assert (await session_of(core, run)).snapshot_slug == ""
+
+
+async def test_a_failed_agent_keeps_its_files(tmp_path: Path) -> None:
+    """What it wrote before it failed is there for the next question."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        failed = await ask(core, [{"write": "notes", "text": "half"}, {"exit": 3}])
+        assert failed.state is RunState.FAILED
+        assert (await ask(core, READ, number=1)).answer == "half"
+
+
+async def test_lost_files_do_not_cost_the_answer(tmp_path: Path) -> None:
+    """When what was saved is gone, the next run begins with nothing."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        run = await ask(core, WRITE)
+        slug = (await session_of(core, run)).snapshot_slug
+        await core.provider.delete_snapshot(SnapshotId(slug))
+        assert (await ask(core, READ, number=1)).answer == "nothing"
+
+
+@pytest.mark.parametrize("policy", [KEPT, UNKEPT], ids=["kept", "unkept"])
+async def test_a_failure_to_save_does_not_cost_the_answer(
+    policy: RunPolicy, tmp_path: Path
+) -> None:
+    """The answer stands; the kept sandbox has the files, a new one what was saved before."""
+    async with core_of(tmp_path, policy) as core:
+        await ask(core, WRITE)
+        full = SandboxError(SandboxErrorCode.UNAVAILABLE, "disk full")
+        core.provider.fail("snapshot", core.provider.count("snapshot") + 1, full)
+        again = await ask(core, WRITE, number=1)
+        assert (again.state, again.answer) == (RunState.SUCCEEDED, "written")
+        assert (await ask(core, READ, number=2)).answer == ("aa" if policy is KEPT else "a")
+
+
+async def test_a_kept_sandbox_that_died_is_replaced(tmp_path: Path) -> None:
+    """The next run gets a new one, from what was saved."""
+    async with core_of(tmp_path, KEPT) as core:
+        first = await ask(core, WRITE)
+        (info,) = await core.provider.list()
+        assert info.id == first.sandbox_id
+        gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "gone")
+        core.provider.fail("exec", core.provider.count("exec") + 1, gone)
+        follow_up = await ask(core, READ, number=1)
+        assert follow_up.answer == "a"
+        assert follow_up.sandbox_id != first.sandbox_id
+        assert core.provider.alive == 1
+
+
+async def test_a_kept_sandbox_that_fell_behind_is_not_used(tmp_path: Path) -> None:
+    """Another process answered in the thread meanwhile: its files count."""
+    async with core_of(tmp_path, KEPT) as core:
+        first = await ask(core, WRITE)
+        other = await ask(
+            core, [{"write": "notes", "text": "of another"}, {"final": "x"}], root="1.000100"
+        )
+        slug = (await session_of(core, other)).snapshot_slug
+        await core.store.sessions.update(session_id_for(first.thread), snapshot_slug=slug)
+        assert (await ask(core, READ, number=1)).answer == "of another"
+
+
+async def test_kept_sandboxes_make_room(tmp_path: Path) -> None:
+    """Where the provider has no place left, the one unused for longest goes; beyond the number of runs at once too."""
+    policy = RunPolicy(run_timeout_s=20, session_keep_s=600, capacity=1, announce_after_s=0)
+    async with core_of(tmp_path, policy) as core:
+        await ask(core, WRITE)
+        full = SandboxError(SandboxErrorCode.LIMIT_REACHED, "1 is running")
+        core.provider.fail("create", core.provider.count("create") + 1, full)
+        second = await ask(core, WRITE, root="2.000100")
+        assert second.state is RunState.SUCCEEDED
+        assert core.provider.alive == 1
+        await ask(core, WRITE, root="3.000100")
+        await core.workspaces.close_overdue()
+        assert core.provider.alive == 1
+        assert (await ask(core, READ, number=1)).answer == "a"
