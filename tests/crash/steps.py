@@ -43,7 +43,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
         *("provider.enter", "provider.probe", "dispatcher.start", "dispatcher.lost_placements"),
         *("dispatcher.engine_states", "store.unfinished"),
     ),
-    "environment": ("provider.ensure_ready", "sandbox.exec", "sandbox.snapshot"),
+    "environment": ("provider.ensure_ready", "sandbox.exec"),
 }
 """Scenario to the steps that it must reach; each is killed before and after."""
 

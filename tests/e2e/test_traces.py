@@ -20,7 +20,7 @@ EXPORTED_WITHIN_S = 15.0
 STOPPED_WITHIN_S = 20.0
 STEPS = {
     *("queue-wait", "place-message", "restore-environment", "sandbox-create", "write-script"),
-    *("execute-agent", "slack-update", "sandbox-stop"),
+    *("execute-agent", "workspace-save", "slack-update", "sandbox-stop"),
 }
 
 

@@ -80,7 +80,8 @@ class PlanAdapter:
         return EnvironmentRecipe(name="plan-1", files=(marker,), commands=(("true",),))
 
     def command(self, turn: AgentTurn) -> AgentCommand:
-        plan = json.loads(turn.messages[-1].text)
+        # A question that was not answered stands before the next one.
+        plan = json.loads(turn.messages[-1].text.splitlines()[-1])
         request = json.dumps({"plan": plan, "token": turn.run_token}).encode()
         return AgentCommand(
             argv=("python3", f"{turn.paths.run}/plan.py", f"{turn.paths.run}/request.json"),

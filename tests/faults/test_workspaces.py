@@ -11,8 +11,7 @@ from app.runs.policy import RunPolicy
 from app.runs.session import Session, SessionStatus, session_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import SnapshotId
-from tests.faults.building import Core
-from tests.faults.test_workflow import core_of, ended, request_of
+from tests.faults.building import Core, core_of, ended, request_of
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
