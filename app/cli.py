@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
 app.add_typer(runs, name="runs")
+sandboxes = typer.Typer(
+    no_args_is_help=True, help="Look at the threads' sandboxes, end or remove them."
+)
+app.add_typer(sandboxes, name="sandboxes")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -164,16 +168,74 @@ def stop_run(run_id: str) -> None:
     print("asked to stop")
 
 
+@sandboxes.command("list")
+def list_sandboxes(as_json: AsJson = False) -> None:
+    """The sandbox and the saved files of each thread, latest used first."""
+    import asyncio
+
+    from app.commands.sandboxes import as_row
+    from app.commands.sandboxes import list_sandboxes as find
+
+    with _failures_shown():
+        rows = [as_row(session) for session in asyncio.run(find(_settings()))]
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        print(
+            f"{row['name']:28} {row['status']:8} {row['provider']:8} {row['agent']:10} {row['used_at']}  {row['thread']}"
+        )
+
+
+@sandboxes.command("stop")
+def stop_sandbox(name: str) -> None:
+    """End a kept sandbox, by its name or the beginning of its id; the thread's files stay saved."""
+    import asyncio
+
+    from app.commands.sandboxes import stop_sandbox as stop
+
+    with _failures_shown():
+        print(asyncio.run(stop(_settings(), name)))
+
+
+@sandboxes.command("rm")
+def remove_sandbox(name: str) -> None:
+    """Remove a thread's sandbox and its saved files, by its name or the beginning of its id."""
+    import asyncio
+
+    from app.commands.sandboxes import remove_sandbox as remove
+
+    with _failures_shown():
+        print(asyncio.run(remove(_settings(), name)))
+
+
+@sandboxes.command("clean")
+def clean_sandboxes(
+    days: Annotated[float, typer.Option(min=0, help="Unused for so long.")] = 7,
+) -> None:
+    """Remove the sandboxes and saved files of threads that nobody has used for some days."""
+    import asyncio
+
+    from app.commands.sandboxes import clean_sandboxes as clean
+
+    with _failures_shown():
+        for line in asyncio.run(clean(_settings(), days=days)):
+            print(line)
+
+
 @contextmanager
 def _failures_shown() -> Iterator[None]:
     """What can go wrong with records, in a line each."""
     from app.commands.runs import UnknownRunError
+    from app.commands.sandboxes import SandboxCommandError
     from app.dispatch.lock import StateDirectoryBusyError
     from app.store.schema import UnreadableStoreError
+    from sandbox_runtime.errors import SandboxError
 
+    kinds = (UnknownRunError, SandboxCommandError, SandboxError)
     try:
         yield
-    except (UnknownRunError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
+    except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         _fail(str(exc))
 
 

@@ -187,6 +187,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         retention = Retention(
             store=store,
             dispatcher=dispatcher,
+            remove_sessions=workspaces.remove_unused,
             kept_for=timedelta(days=settings.orion_retention_days),
             clock=clock,
         )

@@ -178,6 +178,10 @@ class SandboxProvider(Protocol):
         """Sandboxes carrying all the given labels."""
         ...
 
+    async def remove(self, sandbox_id: SandboxId) -> None:
+        """End a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""
+        ...
+
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
         """The snapshot of that name, if it exists and is whole."""
         ...

@@ -1,6 +1,10 @@
-"""Removes what is old and over: run records and the engine's rows. Leftovers of sandboxes go at the provider's start."""
+"""Removes what is old and over: run records, the engine's rows, what threads saved.
 
-from datetime import timedelta
+Leftovers of sandboxes go at the provider's start.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 
 from app.log import get_logger
 from app.runs.ports import Clock, Dispatcher, RunStore
@@ -21,10 +25,17 @@ class Retention:
     """
 
     def __init__(
-        self, *, store: RunStore, dispatcher: Dispatcher, kept_for: timedelta, clock: Clock
+        self,
+        *,
+        store: RunStore,
+        dispatcher: Dispatcher,
+        remove_sessions: Callable[[datetime], Awaitable[int]],
+        kept_for: timedelta,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._dispatcher = dispatcher
+        self._remove_sessions = remove_sessions
         self._kept_for = kept_for
         self._clock = clock
 
@@ -37,12 +48,19 @@ class Retention:
                 _log.exception("retention.failed")
             await self._clock.sleep(INTERVAL_S)
 
-    async def remove_old(self) -> tuple[int, int]:
-        """One round; returns how many run records and how many engine's rows it removed."""
+    async def remove_old(self) -> tuple[int, int, int]:
+        """One round; returns how many run records, engine's rows and sessions it removed."""
         before = self._clock.now() - self._kept_for
         unfinished = [run.id for run in await self._store.unfinished()]
         rows = await self._dispatcher.forget(before=before, limit=ROUND_LIMIT, keep=unfinished)
         runs = await self._store.remove_ended(before=before, limit=ROUND_LIMIT)
-        if runs or rows:
-            _log.info("retention.removed", runs=runs, engine_rows=rows, before=before.isoformat())
-        return runs, rows
+        sessions = await self._remove_sessions(before)
+        if runs or rows or sessions:
+            _log.info(
+                "retention.removed",
+                runs=runs,
+                engine_rows=rows,
+                sessions=sessions,
+                before=before.isoformat(),
+            )
+        return runs, rows, sessions

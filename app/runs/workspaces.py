@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from app.log import get_logger
@@ -32,6 +32,7 @@ ALIVE_TIMEOUT_S = 10.0
 CLOSE_INTERVAL_S = 5.0
 NAME_ATTEMPTS = 5
 PROMPT_CHARS = 200
+REMOVED_IN_A_ROUND = 1000
 
 _log = get_logger(__name__)
 
@@ -147,6 +148,17 @@ class Workspaces:
         for number, (session_id, kept) in enumerate(list(self._kept.items())):
             if number < excess or kept.until_s <= time.monotonic():
                 await self._end(session_id)
+
+    async def remove_unused(self, before: datetime) -> int:
+        """Remove sessions last used before then, with what they saved; returns how many."""
+        removed = 0
+        for session in await self._store.unused_since(before, limit=REMOVED_IN_A_ROUND):
+            await self._end(session.id)
+            if session.snapshot_slug and session.provider == self._provider.name:
+                await self._provider.delete_snapshot(SnapshotId(session.snapshot_slug))
+            await self._store.remove(session.id)
+            removed += 1
+        return removed
 
     async def _end(self, session_id: SessionId) -> None:
         kept = self._kept.pop(session_id, None)

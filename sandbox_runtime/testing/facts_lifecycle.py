@@ -2,8 +2,9 @@
 
 import asyncio
 import secrets
+from contextlib import suppress
 
-from sandbox_runtime.errors import SandboxErrorCode
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.testing.expectations import (
     TIMEOUT_S,
@@ -228,6 +229,23 @@ async def check_list_by_labels(provider: SandboxProvider) -> None:
     expect_equal(list(await provider.list({"mark": mark})), [])
 
 
+async def check_removal_by_id(provider: SandboxProvider) -> None:
+    """Its commands end, it is gone for whoever holds it; unknown and hostile ids change nothing."""
+    async with fresh(provider) as sandbox, fresh(provider) as other:
+        waiting = await sandbox.spawn(["sleep", "60"])
+        for unknown in ("no-such-sandbox", "../../etc", "", other.id + "/.."):
+            await provider.remove(SandboxId(unknown))
+        await provider.remove(sandbox.id)
+        await provider.remove(sandbox.id)
+        async with asyncio.timeout(TIMEOUT_S):
+            with suppress(SandboxError):
+                async for _event in waiting.events():
+                    pass
+        with expect_code(SandboxErrorCode.UNAVAILABLE):
+            await sandbox.exec(["true"], timeout_s=TIMEOUT_S)
+        expect_equal((await sh(other, "echo alive")).text, "alive\n")
+
+
 async def check_attach_after_destroy(provider: SandboxProvider) -> None:
     """An unknown sandbox raises NOT_FOUND."""
     with expect_code(SandboxErrorCode.NOT_FOUND):
@@ -251,6 +269,7 @@ LIFECYCLE_FACTS = (
     fact(check_session_keeps_its_environment, needs=Capability.SNAPSHOT),
     fact(check_workspace_moves_to_another_environment, needs=Capability.SNAPSHOT),
     fact(check_deleted_snapshot_keeps_running_sandboxes, needs=Capability.SNAPSHOT),
+    fact(check_removal_by_id),
     fact(check_list_by_labels, needs=Capability.LIST),
     fact(check_attach_after_destroy, needs=Capability.ATTACH),
 )

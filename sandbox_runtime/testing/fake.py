@@ -154,6 +154,11 @@ class FakeProvider(SandboxProvider):
         return await self._inner.list(labels)
 
     @override
+    async def remove(self, sandbox_id: SandboxId) -> None:
+        self.forget(sandbox_id)
+        await self._inner.remove(sandbox_id)
+
+    @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
         self.enter("find_snapshot")
         found = await self._inner.find_snapshot(name)

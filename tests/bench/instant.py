@@ -169,6 +169,10 @@ class InstantProvider(SandboxProvider):
         return ()
 
     @override
+    async def remove(self, sandbox_id: SandboxId) -> None:
+        del sandbox_id
+
+    @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
         return SNAPSHOT
 

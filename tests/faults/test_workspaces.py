@@ -1,6 +1,7 @@
 """A thread's files from run to run: kept, saved, restored, and what becomes of them when something breaks."""
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -11,6 +12,7 @@ from app.runs.policy import RunPolicy
 from app.runs.session import Session, SessionStatus, session_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import SnapshotId
+from tests.building import T0
 from tests.faults.building import Core, core_of, ended, request_of
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
@@ -153,3 +155,17 @@ async def test_kept_sandboxes_make_room(tmp_path: Path) -> None:
         await core.workspaces.close_overdue()
         assert core.provider.alive == 1
         assert (await ask(core, READ, number=1)).answer == "a"
+
+
+async def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
+    """With the sandbox and what was saved of it; another thread's stays."""
+    async with core_of(tmp_path, KEPT) as core:
+        old = await ask(core, WRITE)
+        fresh = await ask(core, WRITE, root="2.000100")
+        snapshots = len(await core.provider.list_snapshots())
+        await core.store.sessions.update(session_id_for(old.thread), used_at=T0)
+        assert await core.workspaces.remove_unused(T0 + timedelta(seconds=1)) == 1
+        assert await core.store.sessions.get(session_id_for(old.thread)) is None
+        assert len(await core.provider.list_snapshots()) == snapshots - 1
+        assert [info.id for info in await core.provider.list()] == [fresh.sandbox_id]
+        assert (await ask(core, READ, number=1)).answer == "nothing"

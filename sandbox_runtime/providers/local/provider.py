@@ -194,6 +194,15 @@ class LocalProvider(SandboxProvider):
         )
 
     @override
+    async def remove(self, sandbox_id: SandboxId) -> None:
+        own = self._sandboxes.get(sandbox_id)
+        if own is not None:
+            await own.destroy()
+        elif sandbox_id in {record.id for record in await asyncio.to_thread(self._store.sandboxes)}:
+            await asyncio.to_thread(kill_marked, mark_of(sandbox_id))
+            await self._remove(sandbox_id)
+
+    @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
         record = await asyncio.to_thread(self._store.find_named, name)
         return None if record is None else self._ref(record, name)

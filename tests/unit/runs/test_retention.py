@@ -55,9 +55,22 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
     for run in (old, unfinished):
         await store.add(run)
     await store.update(old.id, state=RunState.STOPPED)
-    retention = Retention(store=store, dispatcher=engine, kept_for=timedelta(days=8), clock=clock)
+    asked: list[datetime] = []
+
+    async def remove_sessions(before: datetime) -> int:
+        asked.append(before)
+        return 1
+
+    retention = Retention(
+        store=store,
+        dispatcher=engine,
+        remove_sessions=remove_sessions,
+        kept_for=timedelta(days=8),
+        clock=clock,
+    )
     with pytest.raises(EndOfTestError):
         await retention.run_forever()
     assert clock.slept == [START_DELAY_S, INTERVAL_S, INTERVAL_S]
     assert engine.asked == [(T0 - timedelta(days=8), [unfinished.id])] * 2
     assert [run.id for run in await store.recent(limit=9)] == [unfinished.id]
+    assert asked == [T0 - timedelta(days=8)]
