@@ -139,12 +139,26 @@ def list_runs(
 
 
 @runs.command("show")
-def show_run(run_id: str, as_json: AsJson = False) -> None:
+def show_run(
+    run_id: str,
+    as_json: AsJson = False,
+    log: Annotated[bool, typer.Option("--log", help="What its agent printed, masked.")] = False,
+    patch: Annotated[bool, typer.Option("--patch", help="What it did to the files.")] = False,
+) -> None:
     """One run, by its id or the beginning of it."""
     import asyncio
 
-    from app.commands.runs import as_row, find_run
+    from app.commands.runs import as_row, file_of_run, find_run
+    from app.runs.ports import RunFileKind
 
+    if log or patch:
+        kind = RunFileKind.LOG if log else RunFileKind.PATCH
+        with _failures_shown():
+            content = asyncio.run(file_of_run(_settings(), run_id, kind))
+        if not content:
+            _fail(f"run {run_id} left no {kind}")
+        print(content)
+        return
     with _failures_shown():
         row = as_row(asyncio.run(find_run(_settings(), run_id)))
     if as_json:

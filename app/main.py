@@ -158,6 +158,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         )
         service = RunService(
             store=store,
+            files=around("files", store.files),
             dispatcher=dispatcher,
             replies=around("replies", slack.replies),
             reader=around("reader", slack.reader),

@@ -1,10 +1,12 @@
 """Reads run records, and writes the wish to stop one; works beside a running service."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 
 from app.config import Settings
 from app.runs.model import RESUMED_BY_REPEATING, Run
+from app.runs.ports import RunFileKind
 from app.store.sql import open_sqlite_store
 
 OPERATOR = "operator"
@@ -41,6 +43,17 @@ async def stop_run(settings: Settings, prefix: str) -> bool:
         return await store.request_stop(run.id, user=OPERATOR, at=datetime.now(UTC))
 
 
+async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str:
+    """What a run left: its log or its patch; empty when it left none.
+
+    Raises:
+        UnknownRunError
+    """
+    run = await find_run(settings, prefix)
+    async with open_sqlite_store(settings.database_path) as store:
+        return await store.files.load(run.id, kind)
+
+
 def as_row(run: Run) -> Mapping[str, object]:
     """What `--json` prints of a run; no content."""
     seconds = (
@@ -65,6 +78,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "created_at": run.created_at.isoformat(),
         "duration_s": seconds,
         "delivery": run.delivery,
+        "changes": asdict(run.changes) if run.changes else None,
         "stopped_by": run.stop_requested_by,
         "input_tokens": run.usage.input_tokens,
         "output_tokens": run.usage.output_tokens,

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from agent_scripts.adapter import TurnMessage
+from app.runs.changes import Difference
 from app.runs.model import ModelCall, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
+from app.runs.transcript import Transcript
 
 SHOW_INTERVAL = timedelta(seconds=0.3)
 
@@ -31,6 +33,9 @@ class Attempt:
     detail: str = field(default="", repr=False)
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
+    difference: Difference | None = None
+    """What it did to the thread's files."""
+    transcript: Transcript = field(default_factory=Transcript)
     _began_s: float = field(default_factory=time.monotonic)
     _shown_at: datetime | None = None
     _shown_steps: int = 0

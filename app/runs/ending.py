@@ -1,5 +1,7 @@
 """How a run ends: the outcome is recorded first, then the thread is told, then the record is closed."""
 
+import asyncio
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from app.errors import ErrorCode
@@ -15,6 +17,8 @@ from app.runs.ports import (
     Done,
     ReplySink,
     RunChanges,
+    RunFileKind,
+    RunFiles,
     RunStore,
     RunTrace,
     Tracer,
@@ -34,12 +38,16 @@ class Ending:
         self,
         *,
         store: RunStore,
+        files: RunFiles,
         replies: ReplySink,
         tracer: Tracer,
         policy: RunPolicy,
         clock: Clock,
+        mask: Callable[[str], str],
     ) -> None:
         self._store = store
+        self._files = files
+        self._mask = mask
         self._replies = replies
         self._tracer = tracer
         self._policy = policy
@@ -67,8 +75,19 @@ class Ending:
             changes["sandbox_id"] = attempt.sandbox_id
             changes["event_offset"] = attempt.event_offset
             changes["error_detail"] = attempt.detail
+            changes["changes"] = result.changes
+            await self._keep_files(run, attempt)
         run = await patiently(lambda: self._store.update(run.id, **changes))
         return await self.deliver(run, result, resumed=False, trace=trace)
+
+    async def _keep_files(self, run: Run, attempt: Attempt) -> None:
+        """Before the outcome is recorded: who finds that finds them."""
+        log = await asyncio.to_thread(attempt.transcript.text, self._mask)
+        if log:
+            await patiently(lambda: self._files.save(run.id, RunFileKind.LOG, log))
+        if attempt.difference is not None and attempt.difference.patch:
+            patch = await asyncio.to_thread(self._mask, attempt.difference.patch)
+            await patiently(lambda: self._files.save(run.id, RunFileKind.PATCH, patch))
 
     async def deliver(
         self, run: Run, result: RunResult, *, resumed: bool, trace: RunTrace | None = None
@@ -84,6 +103,8 @@ class Ending:
             if delivery.failure:
                 step.fail("delivery_failed", delivery.failure)
             step.set(parts=1 + len(delivery.part_ts))
+            if run.changes is not None and not delivery.failure:
+                await self._attach_patch(run, resumed=resumed)
         if delivery.may_pass and self._clock.now() - run.created_at < self._delivery_window():
             return AgainIn(seconds=SLACK_RETRY_S)
         run = await self._store.update(
@@ -99,6 +120,13 @@ class Ending:
             await self._replies.announce(run, result)
         _log_end(run, result)
         return Done()
+
+    async def _attach_patch(self, run: Run, *, resumed: bool) -> None:
+        patch = await patiently(lambda: self._files.load(run.id, RunFileKind.PATCH))
+        if patch:
+            await self._replies.attach(
+                run, name=f"changes-{run.id}.patch", content=patch, resumed=resumed
+            )
 
     def _delivery_window(self) -> timedelta:
         """How long after its acceptance a run may still be told; then the record says that it was not."""
@@ -139,6 +167,7 @@ def recorded_result(run: Run) -> RunResult:
         error_code=run.error_code,
         detail=run.error_detail if run.attempt == 0 else "",
         stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
+        changes=run.changes,
         duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
     )
 

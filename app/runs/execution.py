@@ -13,6 +13,7 @@ from agent_scripts.supervision import SupervisionLimits, supervised
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.changes import FileWatch
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.tail import AgentTail
@@ -127,6 +128,10 @@ class AgentRunner:
                         self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
                     )
                     sandbox = workspace.sandbox
+                    watch = FileWatch(
+                        sandbox, repository=f"{_attempt_paths(attempt, sandbox).run}/changes.git"
+                    )
+                    await watch.begin(is_empty=workspace.is_new)
                     grant = ModelGrant(
                         run_id=attempt.run.id,
                         models=(self._settings.model, *self._adapter.helper_models),
@@ -138,6 +143,9 @@ class AgentRunner:
                     argv = await self._write_script(attempt, sandbox, token)
                 finished = await self._execute_agent(attempt, sandbox, argv)
                 workspace.has_changed = attempt.tracker.steps > 0
+                if workspace.has_changed:
+                    attempt.enter("Looking at the changes")
+                    attempt.difference = await watch.end()
                 return finished
 
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:

@@ -146,6 +146,15 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a run did to the files of its thread. Lines are those of text files; a renamed file counts as two."""
+
+    files: int
+    added: int
+    removed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The run record: the truth about a run; the engine only makes it move."""
 
@@ -181,6 +190,8 @@ class Run:
     delivery: str = ""
     """`sent`, or `failed(reason)`; empty until tried."""
     usage: Usage = field(default_factory=Usage)
+    changes: Changes | None = None
+    """None = none, or unknown."""
     trace_id: str = ""
 
     @property
@@ -246,6 +257,7 @@ class RunResult:
     """What the error's sentence leaves open, for the person who asked: lower case, no full stop."""
     duration_s: float = 0.0
     steps: int = 0
+    changes: Changes | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from app.errors import ErrorCode
 from app.runs.model import (
     UNFINISHED_STATES,
+    Changes,
     Delivery,
     ModelCall,
     Progress,
@@ -61,7 +62,29 @@ class RunChanges(TypedDict, total=False):
     error_detail: str
     delivery: str
     usage: Usage
+    changes: Changes | None
     trace_id: str
+
+
+class RunFileKind(StrEnum):
+    """What a run leaves besides its record."""
+
+    LOG = "log"
+    """What its agent printed; masked."""
+    PATCH = "patch"
+    """What it did to the files; masked."""
+
+
+class RunFiles(Protocol):
+    """Texts of at most some hundred kilobytes, kept as long as the run's record."""
+
+    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+        """Store it in place of an earlier one."""
+        ...
+
+    async def load(self, run_id: RunId, kind: RunFileKind) -> str:
+        """Empty when there is none."""
+        ...
 
 
 class RunStore(Protocol):
@@ -267,6 +290,10 @@ class ReplySink(Protocol):
 
     async def announce(self, run: Run, result: RunResult) -> None:
         """One line that mentions the asker: edits notify nobody. Never raises."""
+        ...
+
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
+        """Share a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
         ...
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:

@@ -99,6 +99,8 @@ class AgentTail:
         if record is None:
             return
         self._attempt.event_offset = record.seq
+        if isinstance(record, AgentLine):
+            self._attempt.transcript.add(_log_line(record))
         match record:
             case AgentLine(stream="stdout", text=text, at_unix_s=at):
                 for event in self._parser.feed(text):
@@ -149,3 +151,8 @@ class AgentTail:
                 stderr_tail=self._stderr,
             )
         )
+
+
+def _log_line(record: AgentLine) -> str:
+    at = datetime.fromtimestamp(record.at_unix_s, UTC)
+    return f"{at:%H:%M:%S} {'|' if record.stream == 'stdout' else '!'} {record.text}"

@@ -43,6 +43,7 @@ from app.runs.ports import (
     Dispatcher,
     Done,
     ReplySink,
+    RunFiles,
     RunStore,
     RunTrace,
     ThreadReader,
@@ -69,6 +70,7 @@ class RunService:
         self,
         *,
         store: RunStore,
+        files: RunFiles,
         dispatcher: Dispatcher,
         replies: ReplySink,
         reader: ThreadReader,
@@ -90,7 +92,13 @@ class RunService:
         self._clock = clock
         self._mask = mask
         self._ending = Ending(
-            store=store, replies=replies, tracer=tracer, policy=policy, clock=clock
+            store=store,
+            files=files,
+            replies=replies,
+            tracer=tracer,
+            policy=policy,
+            clock=clock,
+            mask=mask,
         )
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -317,6 +325,7 @@ class RunService:
             stopped_by=stop.user if outcome is RunState.STOPPED else None,
             duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,
+            changes=attempt.difference.changes if attempt.difference else None,
         )
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:

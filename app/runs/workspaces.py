@@ -51,6 +51,8 @@ class Workspace:
 
     session: Session
     sandbox: Sandbox
+    is_new: bool
+    """It begins empty."""
     has_changed: bool = True
     """False = there is nothing to save that was not saved before."""
     agent_session_id: str = ""
@@ -102,13 +104,17 @@ class Workspaces:
         session = await patiently(lambda: self._store.get(session_id))
         slug = session.snapshot_slug if session else ""
         sandbox = await self._take_kept(attempt, spec, slug)
+        is_new = False
         if sandbox is None:
-            sandbox = await self._create(attempt, spec, slug)
+            sandbox, is_new = await self._create(attempt, spec, slug)
         try:
             attempt.sandbox_id = sandbox.id
             session = await patiently(partial(self._begin, attempt, session, sandbox.id, who))
             workspace = Workspace(
-                session=session, sandbox=sandbox, agent_session_id=session.agent_session_id
+                session=session,
+                sandbox=sandbox,
+                is_new=is_new,
+                agent_session_id=session.agent_session_id,
             )
             yield workspace
             slug = await self._save(attempt, workspace)
@@ -191,7 +197,10 @@ class Workspaces:
             await destroy_sandbox(kept.sandbox)
             return None
 
-    async def _create(self, attempt: Attempt, spec: SandboxSpec, snapshot_slug: str) -> Sandbox:
+    async def _create(
+        self, attempt: Attempt, spec: SandboxSpec, snapshot_slug: str
+    ) -> tuple[Sandbox, bool]:
+        """The sandbox, and whether its workspace is empty."""
         attempt.enter("Starting a sandbox")
         if snapshot_slug:
             spec = replace(spec, workspace_id=SnapshotId(snapshot_slug))
@@ -217,7 +226,7 @@ class Workspaces:
             )
             duration_s = round(time.monotonic() - started_s, 3)
             _log.info("sandbox.created", sandbox_id=sandbox.id, duration_s=duration_s)
-            return sandbox
+            return sandbox, spec.workspace_id is None
 
     async def _create_with_retries(
         self, attempt: Attempt, spec: SandboxSpec, step: TraceStep

@@ -7,7 +7,8 @@ SlackFault
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from app.log import get_logger
 MAX_RETRY_AFTER_S: Final = 30.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
 CALL_TIMEOUT_S: Final = 10.0
+UPLOAD_METHODS: Final = ("files.getUploadURLExternal", "files.completeUploadExternal")
+"""What an upload calls, the bytes in between; when Slack wants one left alone, the first is."""
 _ATTEMPTS: Final = 6
 _AMBIGUOUS_WORDS: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -84,19 +87,27 @@ class SlackApi:
             SlackFault: as above.
         """
         payload = {name: value for name, value in arguments.items() if value is not None}
-        try:
+        with self._mapped_errors(method):
             async with asyncio.timeout(self.policy.call_timeout_s):
                 if verb == "GET":
                     response = await self.client.api_call(method, http_verb=verb, params=payload)
                 else:
                     response = await self.client.api_call(method, json=payload)
-        except SlackApiError as exc:
-            raise self._fault(method, exc) from exc
-        except (aiohttp.ClientError, SlackClientError, TimeoutError, OSError, ValueError) as exc:
-            raise SlackUnreachable(type(exc).__name__) from exc
         if not isinstance(response.data, dict):
             raise SlackUnreachable("no_json")
         return response.data
+
+    async def upload(self, *, channel: str, thread_ts: str, name: str, content: str) -> None:
+        """Share a text file in a thread, in one attempt of three calls.
+
+        Raises:
+            SlackFault: as above.
+        """
+        with self._mapped_errors(UPLOAD_METHODS[0]):
+            async with asyncio.timeout(3 * self.policy.call_timeout_s):
+                await self.client.files_upload_v2(
+                    channel=channel, thread_ts=thread_ts, filename=name, title=name, content=content
+                )
 
     async def repeated(
         self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
@@ -130,6 +141,15 @@ class SlackApi:
             return fault.retry_after_s
         exponential = self.policy.first_wait_s * 2.0 ** (state.attempt_number - 1)
         return min(exponential, self.policy.max_wait_s)
+
+    @contextmanager
+    def _mapped_errors(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except SlackApiError as exc:
+            raise self._fault(method, exc) from exc
+        except (aiohttp.ClientError, SlackClientError, TimeoutError, OSError, ValueError) as exc:
+            raise SlackUnreachable(type(exc).__name__) from exc
 
     def _fault(self, method: str, error: SlackApiError) -> SlackFault:
         response = error.response

@@ -10,7 +10,7 @@ from app.slack.markdown import neutralise, plain_fallback
 from app.slack.payloads import FEEDBACK_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
-from app.slack.wording import duration_text, error_text, steps_text
+from app.slack.wording import changes_text, duration_text, error_text, steps_text
 
 __all__ = ["MessagePart", "error_text", "plain_result", "progress", "result", "thinking"]
 
@@ -47,8 +47,8 @@ def progress(run: Run, shown: Progress) -> MessagePart:
     """What goes on now, with the answer as far as it is written."""
     phase = escape(shown.phase.rstrip(".… "))
     head = _section(f"{phase}…")
-    facts = [_tool_text(shown), steps_text(shown.steps), duration_text(shown.elapsed_s)]
-    blocks: list[Block] = [head, _context(" · ".join(fact for fact in facts if fact))]
+    facts = _facts(_tool_text(shown), steps_text(shown.steps), duration_text(shown.elapsed_s))
+    blocks: list[Block] = [head, _context(facts)]
     tail = tail_markdown(neutralise(shown.text, asker=run.request.user), max_chars=MAX_TAIL_CHARS)
     if tail.strip():
         blocks.insert(0, _markdown(tail))
@@ -103,19 +103,24 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
     took = duration_text(ended.duration_s)
     match ended.outcome:
         case RunState.SUCCEEDED:
-            footer = " · ".join(fact for fact in (took, steps_text(ended.steps)) if fact)
+            footer = _facts(took, steps_text(ended.steps), changes_text(ended.changes))
             return (_context(footer), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
             by = f" by {_person(ended.stopped_by)}" if ended.stopped_by else ""
             when = f"after {took}" if run.attempt else "before it began"
             text = f"Stopped{by} {when}"
-            return (_context(text),), text
+            return (_context(_facts(text, changes_text(ended.changes))),), text
         case _:
             code = ended.error_code
             text = error_text(code) if code else "I encountered an error processing your request."
             text += f" ({escape(ended.detail)})" if ended.detail else ""
-            detail = " · ".join(f"`{fact}`" for fact in (code, run.id) if fact)
-            return (_section(text), _context(f"{detail} · {took}"), _retry_button(run)), text
+            ids = (f"`{fact}`" for fact in (code, run.id) if fact)
+            detail = _facts(*ids, took, changes_text(ended.changes))
+            return (_section(text), _context(detail), _retry_button(run)), text
+
+
+def _facts(*facts: str) -> str:
+    return " · ".join(fact for fact in facts if fact)
 
 
 def _waiting_text(position: QueuePosition, *, capacity: int) -> str:

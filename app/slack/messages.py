@@ -1,11 +1,17 @@
 """Posts and edits Orion's own messages: marked by metadata, and never posted twice without looking."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from app.runs.model import RunId, RunRequest
-from app.slack.api import SlackApi, SlackFault, SlackRefusal, SlackUnreachable
+from app.slack.api import (
+    UPLOAD_METHODS,
+    SlackApi,
+    SlackFault,
+    SlackRefusal,
+    SlackUnreachable,
+)
 from app.slack.blocks import MessagePart
 
 EVENT_TYPE: Final = "orion_run"
@@ -72,6 +78,32 @@ class OwnMessages:
         """
         await self._api.once("chat.update", _update(request, part, number=number, ts=ts))
 
+    async def share(
+        self, request: RunRequest, *, name: str, content: str, maybe_shared: bool
+    ) -> None:
+        """Share a text file below the thread's root; `maybe_shared`: look whether one of that name is there.
+
+        Raises:
+            SlackFault: it is not there, or nobody knows.
+        """
+        fault: SlackFault | None = None
+        for _ in range(self._api.policy.attempts):
+            if maybe_shared and name in await self._files(request):
+                return
+            await self._api.wait_for_pause(UPLOAD_METHODS[0])
+            try:
+                await self._api.upload(
+                    channel=request.channel, thread_ts=request.thread_ts, name=name, content=content
+                )
+            except SlackRefusal:
+                raise
+            except SlackFault as exc:
+                fault, maybe_shared = exc, True
+                await asyncio.sleep(self._look_again_after_s)
+            else:
+                return
+        raise fault or SlackUnreachable("no_attempt")
+
     async def find(self, request: RunRequest) -> Mapping[int, str]:
         """Part number to ts of what stands in the thread of a run; the latest, when a part stands there twice.
 
@@ -88,6 +120,23 @@ class OwnMessages:
 
     async def _find(self, request: RunRequest) -> Mapping[int, str]:
         found: dict[int, str] = {}
+        async for message in self._messages(request):
+            own = own_part(message)
+            if own is not None and own[0] == request.run_id and isinstance(message.get("ts"), str):
+                found[own[1]] = message["ts"]
+        return found
+
+    async def _files(self, request: RunRequest) -> set[str]:
+        """Names of the files in the thread since the run's message."""
+        return {
+            str(file.get("name"))
+            async for message in self._messages(request)
+            for file in message.get("files") or ()
+            if isinstance(file, dict)
+        }
+
+    async def _messages(self, request: RunRequest) -> AsyncIterator[Mapping[str, Any]]:
+        """Nothing of a run is older than its message, however long the thread is."""
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._api.repeated(
@@ -95,7 +144,6 @@ class OwnMessages:
                 {
                     "channel": request.channel,
                     "ts": request.thread_ts,
-                    # Nothing of a run is older than its message, however long the thread is.
                     "oldest": request.message_ts,
                     "limit": 200,
                     "include_all_metadata": "true",
@@ -105,17 +153,10 @@ class OwnMessages:
             )
             messages = page.get("messages")
             for message in messages if isinstance(messages, list) else []:
-                own = own_part(message)
-                if (
-                    own is not None
-                    and own[0] == request.run_id
-                    and isinstance(message.get("ts"), str)
-                ):
-                    found[own[1]] = message["ts"]
+                yield message
             cursor = next_cursor(page)
             if not cursor:
                 break
-        return found
 
 
 def own_part(message: Mapping[str, Any]) -> tuple[RunId, int] | None:

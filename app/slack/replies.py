@@ -115,6 +115,15 @@ class SlackReplies:
         except (SlackFault, TimeoutError) as exc:
             self._failed(run, "announce", exc)
 
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._messages.share(
+                    run.request, name=name, content=content, maybe_shared=resumed
+                )
+        except (SlackFault, TimeoutError) as exc:
+            self._failed(run, "attach", exc)
+
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         text = escape(refusal_text(code, detail))
         # Shown in a thread only when that has replies already.

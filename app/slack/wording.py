@@ -3,7 +3,7 @@
 from typing import Final
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunResult, RunState
+from app.runs.model import Changes, Run, RunResult, RunState
 
 _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.SANDBOX_CREATION_FAILED: "I'm having trouble starting up. Please try again in a moment.",
@@ -58,6 +58,14 @@ def duration_text(seconds: float) -> str:
 def steps_text(steps: int) -> str:
     """`3 steps`, or nothing when there were none."""
     return "" if steps == 0 else f"{steps} step{'s' if steps > 1 else ''}"
+
+
+def changes_text(changes: Changes | None) -> str:
+    """`2 files changed +10 -3`, or nothing."""
+    if changes is None:
+        return ""
+    files = f"{changes.files} file{'' if changes.files == 1 else 's'} changed"
+    return f"{files} +{changes.added} \u2212{changes.removed}"
 
 
 def announcement_text(run: Run, result: RunResult) -> str:

@@ -16,7 +16,7 @@ from app.runs.model import (
     Standing,
     Thread,
 )
-from app.runs.ports import RunChanges
+from app.runs.ports import RunChanges, RunFileKind
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
 from app.store.queries import REFUSAL_CODES, position_among
 
@@ -25,6 +25,7 @@ class MemoryRunStore:
     def __init__(self) -> None:
         self._runs: dict[RunId, Run] = {}
         self.sessions = MemorySessionStore()
+        self.files = MemoryRunFiles()
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         is_new = run.id not in self._runs
@@ -104,6 +105,7 @@ class MemoryRunStore:
         removed = [run_id for at, run_id in sorted(ended) if at < before][:limit]
         for run_id in removed:
             del self._runs[run_id]
+            self.files.forget(run_id)
         return len(removed)
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
@@ -117,6 +119,21 @@ class MemoryRunStore:
 
     async def deliveries(self) -> Mapping[str, int]:
         return Counter(run.delivery for run in self._runs.values() if run.delivery)
+
+
+class MemoryRunFiles:
+    def __init__(self) -> None:
+        self._files: dict[tuple[RunId, RunFileKind], str] = {}
+
+    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+        self._files[run_id, kind] = content
+
+    async def load(self, run_id: RunId, kind: RunFileKind) -> str:
+        return self._files.get((run_id, kind), "")
+
+    def forget(self, run_id: RunId) -> None:
+        for kind in RunFileKind:
+            self._files.pop((run_id, kind), None)
 
 
 class MemorySessionStore:

@@ -11,10 +11,12 @@ import sqlalchemy as sa
 
 FIRST_VERSION = 1
 """Databases made before there was a version table hold it, too."""
-MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = ((2, ()),)
+MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
+    (2, ("ALTER TABLE orion_runs ADD COLUMN changes JSON",)),
+)
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 
-Tables that are new in a version (2: sessions) need none: they are made as a fresh database has them.
+Tables that are new in a version (2: sessions, files of runs) need none: they are made as a fresh database has them.
 """
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""

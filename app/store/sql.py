@@ -18,6 +18,7 @@ from app.runs.model import (
     STARTED_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
+    Changes,
     Run,
     RunId,
     RunRequest,
@@ -31,6 +32,7 @@ from app.store import schema
 from app.store.columns import AnyText, UtcTime
 from app.store.database import Database
 from app.store.engines import POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
+from app.store.files import SqlRunFiles, files_table
 from app.store.queries import REFUSAL_CODES, position_of
 from app.store.sessions import SqlSessionStore
 
@@ -68,6 +70,7 @@ _runs = sa.Table(
     sa.Column("error_detail", AnyText, nullable=False),
     sa.Column("delivery", AnyText, nullable=False),
     sa.Column("usage", sa.JSON, nullable=False),
+    sa.Column("changes", sa.JSON(none_as_null=True)),
     sa.Column("trace_id", sa.String(32), nullable=False),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
@@ -133,6 +136,7 @@ class SqlRunStore:
         self._database = database
         self._call = database.call
         self.sessions = SqlSessionStore(database)
+        self.files = SqlRunFiles(database)
 
     async def examine(self) -> None:
         """Look for damage in the whole database, however long it takes.
@@ -171,6 +175,8 @@ class SqlRunStore:
         values: dict[str, Any] = dict(changes)
         if "usage" in changes:
             values["usage"] = asdict(changes["usage"])
+        if changes.get("changes"):
+            values["changes"] = asdict(values["changes"])
         if "part_ts" in changes:
             values["part_ts"] = list(changes["part_ts"])
 
@@ -285,8 +291,13 @@ class SqlRunStore:
         return len(run_ids)
 
     async def _remove(self, run_ids: Sequence[str]) -> None:
-        statement = sa.delete(_runs).where(_runs.c.id.in_(run_ids), _ENDED)
-        await self._call(lambda connection: connection.execute(statement))
+        ended = sa.select(_runs.c.id).where(_runs.c.id.in_(run_ids), _ENDED)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(sa.delete(files_table).where(files_table.c.run_id.in_(ended)))
+            connection.execute(sa.delete(_runs).where(_runs.c.id.in_(run_ids), _ENDED))
+
+        await self._call(work)
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
         return await self._select(sa.select(_runs).order_by(_runs.c.created_at.desc()).limit(limit))
@@ -370,6 +381,7 @@ def _to_row(run: Run) -> dict[str, Any]:
         "request": request.model_dump(mode="json"),
         "part_ts": list(run.part_ts),
         "usage": asdict(run.usage),
+        "changes": asdict(run.changes) if run.changes else None,
     }
 
 
@@ -387,5 +399,6 @@ def _from_row(row: Mapping[str, Any]) -> Run:
             "error_code": ErrorCode(row["error_code"]) if row["error_code"] else None,
             "part_ts": tuple(row["part_ts"]),
             "usage": Usage(**row["usage"]),
+            "changes": Changes(**row["changes"]) if row["changes"] else None,
         }
     )

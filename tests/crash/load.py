@@ -14,7 +14,7 @@ from pathlib import Path
 from app.errors import ErrorCode
 from app.runs.model import Run, RunState
 from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
-from tests.e2e.harness import has_stop_button, run_of
+from tests.e2e.harness import file_names, has_stop_button, run_of
 
 SETTLED_WITHIN_S = 120.0
 WATCH_INTERVAL_S = 0.5
@@ -152,7 +152,10 @@ async def _judge(load: _Load) -> LoadResult:
     ended = []
     for thread in load.threads:
         records = {run.request.message_ts: run for run in await load.rig.thread_records(thread[0])}
-        replies = await load.rig.stage.client.replies(thread[0])
+        everything = await load.rig.stage.client.replies(thread[0])
+        replies = [reply for reply in everything if not file_names(reply)]
+        files = Counter(name for reply in everything for name in file_names(reply))
+        result.doubled += sum(count > 1 for count in files.values())
         bots = Counter(run_of(reply) for reply in replies if reply["is_bot"])
         open_ones = [reply for reply in replies if reply["is_bot"] and has_stop_button(reply)]
         result.faults += [f"still open: {reply['text']}" for reply in open_ones]

@@ -16,6 +16,7 @@ from tests.crash.points import Mailbox, Order
 from tests.crash.slack_points import SlackTripwire
 from tests.e2e.harness import (
     Stage,
+    file_names,
     has_stop_button,
     open_orion,
     open_world,
@@ -94,7 +95,8 @@ class Rig:
     ) -> list[str]:
         """What is wrong with a thread that has ended; nothing, when all is well."""
         faults = []
-        replies = await self.stage.client.replies(asked[0])
+        everything = await self.stage.client.replies(asked[0])
+        replies = [reply for reply in everything if not file_names(reply)]
         for ts in asked:
             own = [reply for reply in replies if run_of(reply) == self.stage.run_id(ts)]
             parts = [part_of(reply) for reply in own]
@@ -116,6 +118,9 @@ class Rig:
             for run in records
             if run.state not in outcomes or (run.delivery != "sent")
         ]
+        shared = sorted(name for reply in everything for name in file_names(reply))
+        if shared != sorted(f"changes-{run.id}.patch" for run in records if run.changes):
+            faults.append(f"shared files: {shared}")
         return faults + _faults_of_order(records) + self._faults_of_starts(records)
 
     def _faults_of_starts(self, records: Sequence[Run]) -> list[str]:

@@ -10,6 +10,7 @@ from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
 from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
 from tests.crash.rig import GIVEN_UP_AFTER_S
+from tests.e2e.harness import file_names
 
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
@@ -212,7 +213,7 @@ class Refusal(Question):
     async def faults(self, play: Play) -> list[str]:
         replies = await play.rig.stage.client.replies(play.asked[0])
         told = [reply for reply in replies if reply["ephemeral_to"]]
-        own = len(replies) - len(told)
+        own = sum(not reply["ephemeral_to"] and not file_names(reply) for reply in replies)
         record = await play.rig.stage.record(play.asked[1])
         return [
             *(["the refusal was never told"] if not told else []),

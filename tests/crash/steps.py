@@ -9,6 +9,7 @@ from sandbox_runtime import provider
 PORTS: Mapping[str, type[Any]] = {
     "store": ports.RunStore,
     "sessions": session.SessionStore,
+    "files": ports.RunFiles,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,
@@ -28,7 +29,8 @@ PORTS: Mapping[str, type[Any]] = {
 KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("dispatcher.submit", "dispatcher.schedule", "handlers.place", "handlers.advance"),
-        *("sessions.add", "sessions.update", "sandbox.snapshot"),
+        *("sessions.add", "sessions.update", "sandbox.snapshot", "sandbox.exec"),
+        *("files.save", "replies.attach"),
         *("store.add", "store.update", "replies.place", "replies.live", "replies.finish"),
         *("reader.read", "provider.find_snapshot", "provider.create", "sandbox.write_files"),
         *("sandbox.spawn", "process.events", "process.kill", "sandbox.destroy"),
@@ -43,7 +45,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
         *("provider.enter", "provider.probe", "dispatcher.start", "dispatcher.lost_placements"),
         *("dispatcher.engine_states", "store.unfinished"),
     ),
-    "environment": ("provider.ensure_ready", "sandbox.exec"),
+    "environment": ("provider.ensure_ready",),
 }
 """Scenario to the steps that it must reach; each is killed before and after."""
 
@@ -56,6 +58,7 @@ SPARED: Mapping[str, str] = {
     "store.stop_requested": _READ,
     "store.of_thread": _READ,
     "sessions.get": _READ,
+    "files.load": _READ,
     "sessions.find": "only the command line reads it",
     "sessions.all": "only the command line reads it",
     "sessions.unused_since": _READ,
@@ -95,6 +98,8 @@ SLACK_CALLS: Mapping[str, str] = {
     "chat.update": "question",
     "agents.sessions.setStatus": "question",
     "conversations.replies": "question",
+    "files.getUploadURLExternal": "question",
+    "files.completeUploadExternal": "question",
     "chat.postEphemeral": "refusal",
 }
 """Web API methods to the scenario that must reach them."""

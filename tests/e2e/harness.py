@@ -195,6 +195,11 @@ def run_of(message: Mapping[str, Any]) -> str | None:
     return run_id
 
 
+def file_names(message: Mapping[str, Any]) -> list[str]:
+    """Of the files that a message shares."""
+    return [file["name"] for file in message.get("files") or ()]
+
+
 def part_of(message: Mapping[str, Any]) -> int | None:
     metadata = message.get("metadata") or {}
     part: int | None = metadata.get("event_payload", {}).get("part")

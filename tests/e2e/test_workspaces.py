@@ -30,3 +30,25 @@ async def test_a_follow_up_finds_its_files(start_orion: OpenOrion) -> None:
         assert "No such file" in text_of(await stage.answer(other))
         assert await stage.orion.terminate() == 0
         assert stage.orion.sandbox_directories() == []
+
+
+async def test_what_was_changed_is_told_and_shared(start_orion: OpenOrion) -> None:
+    """The count under the answer, the patch as a file in the thread; patch and log on the command line."""
+    async with open_world() as world, start_orion(world) as stage:
+        ts = await stage.client.say("@Orion run: printf 'one\\ntwo\\n' > notes")
+        answer = await stage.answer(ts)
+        assert "1 file changed +2 \u22120" in str(answer["blocks"])
+        run_id = stage.run_id(ts)
+        shared = await stage.client.wait_for_reply(ts, lambda reply: bool(reply.get("files")))
+        (file,) = shared["files"]
+        assert file["name"] == f"changes-{run_id}.patch"
+        code, patch = await stage.cli("runs", "show", run_id, "--patch")
+        assert code == 0
+        assert "+one\n+two\n" in patch
+        code, log = await stage.cli("runs", "show", run_id, "--log")
+        assert code == 0
+        assert '"tool_started"' in log
+        plain = await stage.client.say("@Orion hello")
+        await stage.answer(plain)
+        code, said = await stage.cli("runs", "show", stage.run_id(plain), "--patch")
+        assert (code, said) == (1, f"run {stage.run_id(plain)} left no patch\n")

@@ -49,7 +49,7 @@ Plan = Sequence[Mapping[str, object]]
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
 ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
-import json, os, sys, time
+import json, os, subprocess, sys, time
 turn = json.load(open(sys.argv[1]))
 for step in turn["plan"]:
     if "sleep" in step:
@@ -61,6 +61,9 @@ for step in turn["plan"]:
     elif "read" in step:
         found = open(step["read"]).read() if os.path.exists(step["read"]) else "nothing"
         print(json.dumps({"final": found}), flush=True)
+    elif "run" in step:
+        subprocess.run(step["run"], shell=True)
+        print(json.dumps({"tool": step["run"]}), flush=True)
     elif "exit" in step:
         sys.exit(step["exit"])
     else:
@@ -136,6 +139,7 @@ class JournalReplies:
     resumed: list[bool] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     refused: list[ErrorCode] = field(default_factory=list)
+    attached: list[tuple[str, str, str]] = field(default_factory=list)
     refuses_to_place: bool = False
     delivery_failure: str = ""
     outages: int = 0
@@ -171,6 +175,10 @@ class JournalReplies:
     async def announce(self, run: Run, result: RunResult) -> None:
         del result
         self.announced.append(run.id)
+
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
+        del resumed
+        self.attached.append((run.id, name, content))
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
@@ -237,6 +245,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
         )
         service = RunService(
             store=store,
+            files=store.files,
             dispatcher=dispatcher,
             replies=replies,
             reader=EmptyReader(),

@@ -1,0 +1,119 @@
+"""What a run does to the files of its thread: a tree of the work directory before it and one after, compared by git inside.
+
+The trees live in a repository of Orion's own beside the work directory: it makes no difference whether the agent commits,
+whether there is a repository at all, or what that one's configuration says.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from app.log import get_logger
+from app.runs.model import Changes
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.types import ExecResult
+
+TREE_TIMEOUT_S = 30.0
+"""For all files: 100,000 small ones take git some 10 s on two cores."""
+MAX_PATCH_BYTES = 256 * 1024
+EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
+"""Git's name of no files. Source: `git hash-object -t tree /dev/null`."""
+_MAX_FILES_BYTES = 4 * 1024 * 1024
+_COLUMNS = 3
+
+# An own index, no attributes or filters of the system, and files as they are: a tree is what is on the disk.
+_TAKE = """\
+[ -d "$GIT_DIR" ] || env -u GIT_WORK_TREE git init -q --bare "$GIT_DIR" || exit 1
+git -c core.bare=false add -A . && git write-tree
+"""
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    changes: Changes
+    patch: str = field(repr=False)
+    """In git's format, cut at `MAX_PATCH_BYTES` after a whole line; empty when there is nothing to show."""
+
+
+class FileWatch:
+    """Watches the work directory of one run."""
+
+    def __init__(self, sandbox: Sandbox, *, repository: str) -> None:
+        """`repository`: a path inside, outside the work directory, that does not exist yet."""
+        self._sandbox = sandbox
+        self._env: Mapping[str, str] = {
+            "GIT_DIR": repository,
+            "GIT_WORK_TREE": sandbox.paths.work,
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_OPTIONAL_LOCKS": "0",
+        }
+        self._before: str | None = None
+
+    async def begin(self, *, is_empty: bool) -> None:
+        """Take the tree before. Where there is no git, or too much to look at, nothing will be told."""
+        self._before = EMPTY_TREE if is_empty else await self._take()
+
+    async def end(self) -> Difference | None:
+        """What has changed since; None = nothing, or nobody knows."""
+        if self._before is None:
+            return None
+        after = await self._take()
+        if after is None or after == self._before:
+            return None
+        trees = (self._before, after)
+        counted = await self._git("diff-tree", "-r", "--numstat", "-z", "--no-renames", *trees)
+        shown = await self._git(
+            *("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv"),
+            *trees,
+            max_output_bytes=MAX_PATCH_BYTES,
+        )
+        if counted is None or counted.exit_code != 0:
+            return None
+        return Difference(
+            changes=_count(counted.stdout), patch="" if shown is None else _whole_lines(shown)
+        )
+
+    async def _take(self) -> str | None:
+        result = await self._exec(["sh", "-c", _TAKE])
+        if result is None or result.exit_code != 0:
+            return None
+        return result.text.strip()
+
+    async def _git(
+        self, *arguments: str, max_output_bytes: int = _MAX_FILES_BYTES
+    ) -> ExecResult | None:
+        return await self._exec(["git", *arguments], max_output_bytes=max_output_bytes)
+
+    async def _exec(
+        self, argv: Sequence[str], *, max_output_bytes: int = _MAX_FILES_BYTES
+    ) -> ExecResult | None:
+        """None when it took too long, or the sandbox is lost: the agent's answer does not hang on it."""
+        try:
+            return await self._sandbox.exec(
+                argv, timeout_s=TREE_TIMEOUT_S, env=self._env, max_output_bytes=max_output_bytes
+            )
+        except SandboxError as exc:
+            _log.warning("run.changes_unknown", code=exc.code, reason=str(exc))
+            return None
+
+
+def _count(numstat: bytes) -> Changes:
+    """Lines of `added TAB removed TAB path NUL`; `-` for binary files."""
+    files = added = removed = 0
+    for entry in numstat.split(b"\0"):
+        columns = entry.split(b"\t", _COLUMNS - 1)
+        if len(columns) == _COLUMNS:
+            files += 1
+            added += int(columns[0]) if columns[0].isdigit() else 0
+            removed += int(columns[1]) if columns[1].isdigit() else 0
+    return Changes(files=files, added=added, removed=removed)
+
+
+def _whole_lines(result: ExecResult) -> str:
+    if not result.stdout_truncated:
+        return result.text
+    kept = result.stdout[:MAX_PATCH_BYTES].rpartition(b"\n")[0].decode("utf-8", "replace")
+    return f"{kept}\n[the rest is left out: more than {MAX_PATCH_BYTES} bytes]\n"
