@@ -172,6 +172,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         intake = Intake(
             dispatcher=dispatcher,
             store=store,
+            files=store.files,
+            replies=slack.replies,
             signals=signals,
             tracer=tracer,
             policy=policy,

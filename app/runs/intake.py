@@ -6,11 +6,21 @@ from dataclasses import dataclass, field
 from app.log import get_logger
 from app.runs.model import WAITING_STATES, RunId, RunRequest, RunState, Thread, run_id_for
 from app.runs.policy import RunPolicy, may_stop
-from app.runs.ports import Clock, Dispatcher, RunStore, Tracer
+from app.runs.ports import (
+    Clock,
+    Dispatcher,
+    ReplySink,
+    RunFileKind,
+    RunFiles,
+    RunStore,
+    Tracer,
+)
 from app.runs.stops import StopSignals
+from app.runs.transcript import last_lines
 
 WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
+SHOWN_LOG_CHARS = 800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +54,8 @@ class Intake:
         *,
         dispatcher: Dispatcher,
         store: RunStore,
+        files: RunFiles,
+        replies: ReplySink,
         signals: StopSignals,
         tracer: Tracer,
         policy: RunPolicy,
@@ -51,6 +63,8 @@ class Intake:
     ) -> None:
         self._dispatcher = dispatcher
         self._store = store
+        self._files = files
+        self._replies = replies
         self._signals = signals
         self._tracer = tracer
         self._policy = policy
@@ -131,6 +145,24 @@ class Intake:
                 if not run.state.is_final and run.outcome is None and run.stop_requested_by is None:
                     return await self.stop_run(run.id, user=user)
         return False
+
+    async def show_log(self, run_id: RunId, *, user: str) -> None:
+        """Show a person how a run's log ends, or else what its record says went wrong.
+
+        Raises:
+            TimeoutError: the database is sick.
+        """
+        if not may_stop(user, self._policy):
+            return
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._store.get(run_id)
+            if run is None:
+                return
+            log = await self._files.load(run_id, RunFileKind.LOG)
+        shown = last_lines(log, max_chars=SHOWN_LOG_CHARS) or run.error_detail
+        await self._replies.whisper(
+            run.request, user=user, log=shown[-SHOWN_LOG_CHARS:] or "(nothing was logged)"
+        )
 
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         """Turn a person's thumb into a score of the run's trace."""

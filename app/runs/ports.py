@@ -296,6 +296,10 @@ class ReplySink(Protocol):
         """Share a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
         ...
 
+    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
+        """Show a piece of log to one person, in the thread; bounded to 2 s. Never raises."""
+        ...
+
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         """Tell the asker alone why nothing will happen. Never raises."""
         ...

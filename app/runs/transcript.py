@@ -33,3 +33,11 @@ class Transcript:
         gap = [f"[{self._left_out} lines left out]"] if self._left_out else []
         tail = [mask(line)[-MAX_CHARS:] for line in self._tail]
         return "\n".join([*(mask(line) for line in self._head), *gap, *tail])
+
+
+def last_lines(text: str, *, max_chars: int) -> str:
+    """The end of a masked text, whole lines if there is one that fits."""
+    end = text[-max_chars:]
+    if len(text) > max_chars and "\n" in end.rstrip("\n"):
+        end = end.partition("\n")[2]
+    return end

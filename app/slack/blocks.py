@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
 from app.slack.markdown import neutralise, plain_fallback
-from app.slack.payloads import FEEDBACK_ACTION, RETRY_ACTION, STOP_ACTION
+from app.slack.payloads import FEEDBACK_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
 from app.slack.wording import changes_text, duration_text, error_text, steps_text
@@ -116,7 +116,10 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
             text += f" ({escape(ended.detail)})" if ended.detail else ""
             ids = (f"`{fact}`" for fact in (code, run.id) if fact)
             detail = _facts(*ids, took, changes_text(ended.changes))
-            return (_section(text), _context(detail), _retry_button(run)), text
+            buttons = [_button(RETRY_ACTION, "Retry", run)]
+            if run.attempt:
+                buttons.append(_button(LOG_ACTION, "Show log", run))
+            return (_section(text), _context(detail), _actions(*buttons)), text
 
 
 def _facts(*facts: str) -> str:
@@ -163,22 +166,21 @@ def _context(text: str) -> Block:
 
 
 def _stop_button(run: Run) -> Block:
-    return _button(STOP_ACTION, "Stop", run, style="danger")
+    return _actions(_button(STOP_ACTION, "Stop", run, style="danger"))
 
 
-def _retry_button(run: Run) -> Block:
-    return _button(RETRY_ACTION, "Retry", run)
+def _actions(*buttons: Block) -> Block:
+    return {"type": "actions", "elements": list(buttons)}
 
 
 def _button(action: str, label: str, run: Run, **more: str) -> Block:
-    button = {
+    return {
         "type": "button",
         "action_id": action,
         "text": {"type": "plain_text", "text": label},
         "value": run.id,
         **more,
     }
-    return {"type": "actions", "elements": [button]}
 
 
 def _feedback_buttons(run: Run) -> Block:

@@ -20,10 +20,12 @@ from app.runs.model import RunId, RunRequest, Thread
 from app.slack.identity import BotIdentity
 from app.slack.payloads import (
     FEEDBACK_ACTION,
+    LOG_ACTION,
     RETRY_ACTION,
     STOP_ACTION,
     Feedback,
     Ignored,
+    ShowLog,
     StopRun,
     StopThread,
     from_action,
@@ -50,6 +52,8 @@ class Intake(Protocol):
     async def stop_run(self, run_id: RunId, *, user: str) -> bool: ...
 
     async def stop_thread(self, thread: Thread, *, user: str) -> bool: ...
+
+    async def show_log(self, run_id: RunId, *, user: str) -> None: ...
 
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None: ...
 
@@ -102,6 +106,8 @@ class _Listeners:
                 await self._intake.stop_run(wish.run_id, user=wish.user)
             case RetryWish():
                 await self._intake.retry(wish)
+            case ShowLog():
+                await self._intake.show_log(wish.run_id, user=wish.user)
             case Feedback():
                 await self._intake.feedback(
                     wish.run_id, user=wish.user, is_positive=wish.is_positive
@@ -205,6 +211,7 @@ def create_bolt_app(
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(STOP_ACTION)(listeners.action)
     app.action(RETRY_ACTION)(listeners.action)
+    app.action(LOG_ACTION)(listeners.action)
     app.action(FEEDBACK_ACTION)(listeners.action)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
     app.error(listeners.failed)

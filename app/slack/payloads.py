@@ -13,6 +13,7 @@ from app.slack.text import is_stop, mentions, readable
 STOP_ACTION: Final = "orion_stop"
 FEEDBACK_ACTION: Final = "orion_feedback"
 RETRY_ACTION: Final = "orion_retry"
+LOG_ACTION: Final = "orion_show_log"
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Everything else is a notice. Source: Slack, message event subtypes, read 2026-11."""
@@ -50,6 +51,14 @@ class Feedback:
     run_id: RunId
     user: str
     is_positive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowLog:
+    """A person wants to see how a run's log ends."""
+
+    run_id: RunId
+    user: str
 
 
 def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
@@ -122,7 +131,7 @@ def _revision(
     )
 
 
-def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | Feedback | Ignored:
+def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | ShowLog | Feedback | Ignored:
     """What a pressed button asks for."""
     actions = body.get("actions")
     action = actions[0] if isinstance(actions, list) and actions else None
@@ -133,6 +142,8 @@ def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | Feedback | Ign
     action_id = _text(action, "action_id")
     if action_id == STOP_ACTION and is_id(value):
         return StopRun(run_id=RunId(value), user=user, thread=_action_thread(body))
+    if action_id == LOG_ACTION and is_id(value):
+        return ShowLog(run_id=RunId(value), user=user)
     press = _text(action, "action_ts")
     if action_id == RETRY_ACTION and is_id(value) and press:
         return RetryWish(
@@ -145,7 +156,7 @@ def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | Feedback | Ign
     verdict, _, run_id = value.partition(":")
     if action_id == FEEDBACK_ACTION and verdict in ("up", "down") and is_id(run_id):
         return Feedback(run_id=RunId(run_id), user=user, is_positive=verdict == "up")
-    is_ours = action_id in (STOP_ACTION, RETRY_ACTION, FEEDBACK_ACTION)
+    is_ours = action_id in (STOP_ACTION, RETRY_ACTION, LOG_ACTION, FEEDBACK_ACTION)
     return Ignored(reason="incomplete" if is_ours else "unknown_action")
 
 

@@ -18,6 +18,9 @@ from app.slack.text import escape
 from app.slack.wording import announcement_text, refusal_text
 
 WRITE_TIMEOUT_S: Final = 60.0
+WHISPER_TIMEOUT_S: Final = 2.0
+"""Before the press of a button is acknowledged."""
+LOOKALIKE_FENCE: Final = "\u02cb" * 3
 _SMALL_PART_CHARS: Final = 3_500
 _TOO_LARGE_WORDS: Final = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"}
@@ -123,6 +126,24 @@ class SlackReplies:
                 )
         except (SlackFault, TimeoutError) as exc:
             self._failed(run, "attach", exc)
+
+    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
+        fence = "```"
+        text = f"{fence}\n{escape(log.replace(fence, LOOKALIKE_FENCE))}\n{fence}"
+        arguments = {
+            "channel": request.channel,
+            "user": user,
+            "text": text,
+            "thread_ts": request.thread_ts,
+        }
+        try:
+            async with asyncio.timeout(WHISPER_TIMEOUT_S):
+                await self._api.once("chat.postEphemeral", arguments)
+        except (SlackFault, TimeoutError) as exc:
+            word = exc.word if isinstance(exc, SlackFault) else "timeout"
+            self._log.warning(
+                "slack.update_failed", run_id=request.run_id, operation="whisper", error=word
+            )
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         text = escape(refusal_text(code, detail))

@@ -72,6 +72,7 @@ SPARED: Mapping[str, str] = {
     "store.recent": "only the command line and the metrics read it",
     "store.counts": "only the metrics read it",
     "store.deliveries": "only the metrics read it",
+    "replies.whisper": "shows a log to one person, who may press again",
     "live.show": _INSTANT + "; the Slack call that follows is a point",
     "broker.endpoint": _INSTANT,
     "broker.open_grant": _INSTANT + "; tokens die with the process that signs them",

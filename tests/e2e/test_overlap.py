@@ -6,7 +6,7 @@ import pytest
 
 from app.playground.slack_types import COLLEAGUE
 from app.runs.model import RunId
-from app.slack.payloads import RETRY_ACTION, STOP_ACTION
+from app.slack.payloads import LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from tests.e2e.harness import (
     RUN_TIMEOUT_S,
     Stage,
@@ -148,6 +148,17 @@ async def test_try_again_answers_a_failed_question(shared: Stage) -> None:
     code, shown = await shared.cli("runs", "show", run.id)
     assert code == 0
     assert shared.run_id(ts) in shown
+
+
+async def test_the_log_of_a_failed_answer_is_shown_to_whoever_asks(shared: Stage) -> None:
+    """Its last lines, to that person alone."""
+    ts = await shared.client.say("@Orion !529 3 with a log")
+    failed = await shared.answer(ts)
+    await shared.client.press(failed, LOG_ACTION, user=COLLEAGUE)
+    shown = await shared.client.wait_for_reply(ts, lambda reply: bool(reply["ephemeral_to"]))
+    assert shown["ephemeral_to"] == COLLEAGUE
+    assert "model_overloaded" in text_of(shown)
+    assert len(text_of(shown)) < 1000
 
 
 async def test_try_again_is_refused_kindly_while_one_is_going(shared: Stage) -> None:

@@ -139,6 +139,7 @@ class JournalReplies:
     resumed: list[bool] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     refused: list[ErrorCode] = field(default_factory=list)
+    whispered: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
     refuses_to_place: bool = False
     delivery_failure: str = ""
@@ -179,6 +180,9 @@ class JournalReplies:
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
         del resumed
         self.attached.append((run.id, name, content))
+
+    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
+        self.whispered.append((request.run_id, user, log))
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
@@ -259,6 +263,8 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
         intake = Intake(
             dispatcher=dispatcher,
             store=store,
+            files=store.files,
+            replies=replies,
             signals=signals,
             tracer=tracer,
             policy=policy,

@@ -1,6 +1,6 @@
 """What is kept of a run's output."""
 
-from app.runs.transcript import HEAD_CHARS, MAX_CHARS, Transcript
+from app.runs.transcript import HEAD_CHARS, MAX_CHARS, Transcript, last_lines
 
 
 def _mask(line: str) -> str:
@@ -39,3 +39,10 @@ def test_one_endless_line_is_bounded_after_it_is_masked() -> None:
     text = transcript.text(_mask)
     assert len(text) <= MAX_CHARS
     assert "hunter" not in text
+
+
+def test_the_last_lines_are_whole() -> None:
+    """A line that does not fit is left out, unless it is all there is."""
+    assert last_lines("one\ntwo\nthree\n", max_chars=100) == "one\ntwo\nthree\n"
+    assert last_lines("one\ntwo\nthree\n", max_chars=8) == "three\n"
+    assert last_lines("x" * 50, max_chars=8) == "x" * 8

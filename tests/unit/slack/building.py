@@ -51,6 +51,9 @@ class RecordingIntake:
         self._hear(("stop_thread", thread.thread_ts, user))
         return True
 
+    async def show_log(self, run_id: RunId, *, user: str) -> None:
+        self._hear(("show_log", run_id, user))
+
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         self._hear(("feedback", run_id, user, is_positive))
 

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
 from app.slack.payloads import (
+    LOG_ACTION,
     RETRY_ACTION,
     Feedback,
     Ignored,
+    ShowLog,
     StopRun,
     StopThread,
     from_action,
@@ -322,6 +324,15 @@ def test_revisions(
 ) -> None:
     """An edit or a deletion names the run of its message; unfurled links and the bot's own edits are nothing."""
     assert revised(before, after) == expected
+
+
+def test_show_log_names_run_and_person() -> None:
+    """The button under a failed answer."""
+    action = {"action_id": LOG_ACTION, "value": "run_1", "action_ts": "1.5"}
+    body = {"user": {"id": "U1"}, "actions": [action]}
+    assert from_action(body) == ShowLog(run_id=RunId("run_1"), user="U1")
+    action["value"] = "not an id"
+    assert from_action(body) == Ignored(reason="incomplete")
 
 
 def test_retry_button() -> None:

@@ -54,6 +54,9 @@ class CountingIntake:
     async def stop_thread(self, thread: Thread, *, user: str) -> bool:
         return bool(thread.key and user)
 
+    async def show_log(self, run_id: RunId, *, user: str) -> None:
+        raise NotImplementedError
+
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         raise NotImplementedError
 
