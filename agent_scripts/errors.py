@@ -12,6 +12,8 @@ class AgentErrorCode(StrEnum):
     TIMEOUT = "timeout"
     OUTPUT_LIMIT = "output_limit"
     TURN_LIMIT = "turn_limit"
+    SESSION_NOT_FOUND = "session_not_found"
+    """The session to resume is not in this sandbox: begin one with the history. Nothing was asked of a model."""
     MODEL_RATE_LIMITED = "model_rate_limited"
     MODEL_OVERLOADED = "model_overloaded"
     MODEL_UNAVAILABLE = "model_unavailable"

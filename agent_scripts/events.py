@@ -50,6 +50,12 @@ class TurnFinished:
     error: AgentErrorCode | None = None
     detail: str = field(default="", repr=False)
     """Words for the operator's log, not masked."""
+    agent_session_id: str | None = None
+    """The session that the agent said it works in; None when it has none or did not say."""
+    cost_usd: float | None = None
+    """Of this turn alone, by the agent's own price list; None when it does not tell."""
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """What did not fail the turn but the operator should see, such as an MCP server that did not start."""
 
 
 AgentEvent = TextDelta | ToolStarted | ToolFinished | UsageReported | TurnFinished

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,10 +73,26 @@ class Settings(BaseSettings):
     orion_state_dir: Path = Field(
         Path("~/.local/state/orion"), description="Database, environments, sandboxes, sockets."
     )
-    orion_agent: Literal["anthropic"] = Field("anthropic", description="Which agent answers.")
+    orion_agent: Literal["anthropic", "claude"] = Field(
+        "anthropic",
+        description="Which agent answers: anthropic (our script) or claude (Claude Code).",
+    )
     orion_model: str | None = Field(None, description="Model id; default: the agent's own.")
+    orion_model_anthropic: str | None = Field(
+        None, description="Model id for this agent, before ORION_MODEL."
+    )
+    orion_model_claude: str | None = Field(
+        None, description="The same; sonnet, opus, haiku and fable are understood, too."
+    )
+    orion_agent_arguments: str = Field(
+        "", description="Put behind the agent's own command line (claude), split as a shell would."
+    )
+    orion_mcp_config_file: Path | None = Field(
+        None,
+        description="MCP servers for the agent (claude), as its own JSON file; the agent can read it.",
+    )
     orion_system_prompt_file: Path | None = Field(
-        None, description="Replaces the built-in system prompt of the anthropic agent."
+        None, description="Replaces the built-in system prompt; claude puts it behind its own."
     )
     orion_max_output_tokens: int = Field(8192, ge=1, le=200_000, description="Per model call.")
     orion_max_agent_turns: int = Field(40, ge=1, le=1000, description="Model calls per run.")
@@ -182,7 +199,13 @@ class Settings(BaseSettings):
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().resolve()
 
-    @field_validator("orion_system_prompt_file", "orion_ca_bundle")
+    @field_validator("orion_agent_arguments")
+    @classmethod
+    def _check_words(cls, value: str) -> str:
+        shlex.split(value)
+        return value
+
+    @field_validator("orion_system_prompt_file", "orion_ca_bundle", "orion_mcp_config_file")
     @classmethod
     def _must_exist(cls, value: Path | None) -> Path | None:
         if value is not None and not value.expanduser().is_file():
@@ -200,6 +223,12 @@ class Settings(BaseSettings):
         return self
 
     # -- what follows from them ----------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> str | None:
+        """The model named for the chosen agent."""
+        own: str | None = getattr(self, f"orion_model_{self.orion_agent}")
+        return own or self.orion_model
 
     @property
     def database_path(self) -> Path:

@@ -69,6 +69,7 @@ FROM_AGENT: dict[AgentErrorCode, ErrorCode] = {
     AgentErrorCode.TIMEOUT: ErrorCode.SANDBOX_TIMEOUT,
     AgentErrorCode.OUTPUT_LIMIT: ErrorCode.LIMIT_EXCEEDED,
     AgentErrorCode.TURN_LIMIT: ErrorCode.LIMIT_EXCEEDED,
+    AgentErrorCode.SESSION_NOT_FOUND: ErrorCode.AGENT_EXECUTION_FAILED,
     AgentErrorCode.MODEL_RATE_LIMITED: ErrorCode.MODEL_RATE_LIMITED,
     AgentErrorCode.MODEL_OVERLOADED: ErrorCode.MODEL_OVERLOADED,
     AgentErrorCode.MODEL_UNAVAILABLE: ErrorCode.MODEL_UNAVAILABLE,

@@ -1,6 +1,7 @@
 """Settings become parts: each adapter of the service, made from the settings it needs."""
 
 import platform
+import shlex
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -88,6 +89,7 @@ def create_runner(
     """What executes turns with the agent that the settings choose."""
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
+    mcp_file = settings.orion_mcp_config_file
     return AgentRunner(
         provider=provider,
         adapter=adapter,
@@ -95,10 +97,12 @@ def create_runner(
         workspaces=workspaces,
         settings=AgentSettings(
             system_prompt=prompt_file.read_text() if prompt_file else DEFAULT_SYSTEM_PROMPT,
-            model=settings.orion_model or adapter.default_model,
+            model=adapter.model_id(settings.model or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
             memory_bytes=settings.orion_sandbox_memory_mib * 1024 * 1024,
+            extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
+            mcp_config=mcp_file.read_bytes() if mcp_file else b"",
         ),
         policy=run_policy(settings),
     )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_scripts.adapter import (
+    ENDED_BY_US,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -14,7 +15,6 @@ from agent_scripts.adapter import (
     AgentTurn,
     EnvironmentRecipe,
     EventParser,
-    ExitReason,
 )
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -36,15 +36,6 @@ _TOOL_TIMEOUT_S = 300
 _TOOL_OUTPUT_BYTES = 30_000
 _MAX_ARGUMENT_CHARS = 2000
 
-_OWN_REASONS: dict[ExitReason, AgentErrorCode] = {
-    "timeout": AgentErrorCode.TIMEOUT,
-    "idle": AgentErrorCode.IDLE,
-    "output_limit": AgentErrorCode.OUTPUT_LIMIT,
-    # The two that the caller knows better than any agent: it shows "stopped" or a lost sandbox itself.
-    "stopped": AgentErrorCode.EXECUTION_FAILED,
-    "lost": AgentErrorCode.EXECUTION_FAILED,
-}
-
 
 class AnthropicAdapter:
     """Implements AgentAdapter."""
@@ -52,6 +43,9 @@ class AnthropicAdapter:
     name = "anthropic"
     default_model = _DEFAULT_MODEL
     helper_models: Sequence[str] = ()
+
+    def model_id(self, name: str) -> str:
+        return name
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         root = paths.environment
@@ -137,7 +131,7 @@ class AnthropicParser:
             return TurnFinished(text=written)
         if agent_exit.reason != "exited":
             detail = f"ended by the supervisor: {agent_exit.reason}"
-            return TurnFinished(text=written, error=_OWN_REASONS[agent_exit.reason], detail=detail)
+            return TurnFinished(text=written, error=ENDED_BY_US[agent_exit.reason], detail=detail)
         if self._error is not None:
             code, detail = self._error
             return TurnFinished(text=written, error=code, detail=detail)

@@ -155,7 +155,12 @@ def _check_messages(messages: object) -> None:
     if not isinstance(messages, list) or not messages:
         raise _invalid("messages: at least one message is required")
     open_calls: set[object] = set()
-    for index, message in enumerate(messages):
+    # A client may put system messages between the others (beta mid-conversation-tool-changes-2026-07-01, as Claude Code
+    # 2.1.330 sends it).
+    talk = [entry for entry in messages if not _is_system(entry)]
+    if not talk:
+        raise _invalid("messages: at least one message is required")
+    for index, message in enumerate(talk):
         wanted = "assistant" if index % 2 else "user"
         if not isinstance(message, dict) or message.get("role") != wanted:
             raise _invalid(f"messages.{index}: roles must alternate, beginning with user")
@@ -173,8 +178,12 @@ def _check_messages(messages: object) -> None:
         if wanted == "user" and results != open_calls:
             raise _invalid(f"messages.{index}: tool_use and tool_result blocks do not match")
         open_calls = {block.get("id") for block in blocks if block["type"] == "tool_use"}
-    if messages[-1]["role"] != "user":
+    if talk[-1]["role"] != "user":
         raise _invalid("messages: the last message must be the user's")
+
+
+def _is_system(message: object) -> bool:
+    return isinstance(message, dict) and message.get("role") == "system"
 
 
 def _invalid(message: str) -> RequestError:

@@ -17,6 +17,8 @@ _RUN = re.compile(r"(?:^|(?<=\s))(run|edit):[ \t]*(\S.*)$", re.MULTILINE)
 _DIRECTIVE = re.compile(
     r"(?<!\S)!(429|529|500|stall|cut|garbage|context|refuse|slow|long|markdown)\b(?:[ \t]+(\d+(?:\.\d+)?))?"
 )
+_REMINDER = "<system-reminder>"
+"""Begins a block that Claude Code adds to what a person wrote."""
 _GREETING = "Hello! I am Orion's offline model: no real model is connected, so I only show that everything works."
 _HINT = "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`, or a failure such as `!429`."
 
@@ -63,8 +65,9 @@ def decide_answer(body: dict[str, Any]) -> Answer:
     directive = _DIRECTIVE.search(asked)
     shape = Shape(directive[1]) if directive else Shape.PLAIN
     number = float(directive[2]) if directive and directive[2] else None
-    calls = [_tool_call(kind, argument) for kind, argument in _RUN.findall(asked)]
     offered = {tool.get("name") for tool in body.get("tools") or ()}
+    tool_call = _claude_code_call if "Bash" in offered else _tool_call
+    calls = [tool_call(kind, argument) for kind, argument in _RUN.findall(asked)]
     missing = sorted({call.name for call in calls} - offered)
     if missing:
         text = f"I am the offline model, and this request offers me no tool named {', '.join(missing)}."
@@ -98,8 +101,11 @@ def _read_conversation(messages: Sequence[dict[str, Any]]) -> _Conversation:
     seen = _Conversation()
     last_assistant = ""
     for message in messages:
+        if message["role"] == "system":
+            continue
         content = message["content"]
         blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks = [block for block in blocks if not str(block.get("text")).startswith(_REMINDER)]
         results = [block for block in blocks if block["type"] == "tool_result"]
         text = _text_of(blocks)
         if results:
@@ -127,12 +133,23 @@ def _tool_call(kind: str, argument: str) -> ToolCall:
     return ToolCall(name="edit_file", input={"path": argument, "action": "create", "text": text})
 
 
+def _claude_code_call(kind: str, argument: str) -> ToolCall:
+    """The same wishes with the tools of Claude Code 2.1.330."""
+    call = _tool_call(kind, argument)
+    if kind == "run":
+        return ToolCall(name="Bash", input=call.input | {"description": "Run what was asked for"})
+    fields = {"file_path": call.input["path"], "content": call.input["text"]}
+    return ToolCall(name="Write", input=fields)
+
+
 def _report(calls: Sequence[ToolCall], outputs: Sequence[str]) -> str:
     parts = ["I am Orion's offline model. This is what came back:"]
     for call, output in zip(calls, outputs, strict=False):
         runs = [len(run) for run in re.findall(r"`{3,}", output)]
         fence = "`" * max([3, *(length + 1 for length in runs)])
-        shown = call.input.get("command") or call.input.get("path")
+        shown = next(
+            call.input[key] for key in ("command", "path", "file_path") if key in call.input
+        )
         parts.append(f"`{shown}`\n\n{fence}\n{output.rstrip()}\n{fence}")
     return "\n\n".join(parts)
 

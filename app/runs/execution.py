@@ -50,6 +50,8 @@ class AgentSettings:
     max_output_tokens: int
     max_turns: int
     memory_bytes: int
+    extra_arguments: tuple[str, ...] = ()
+    mcp_config: bytes = field(default=b"", repr=False)
 
 
 class AgentRunner:
@@ -182,6 +184,8 @@ class AgentRunner:
                     max_turns=self._settings.max_turns,
                     run_token=token,
                     paths=paths,
+                    extra_arguments=self._settings.extra_arguments,
+                    mcp_config=self._settings.mcp_config,
                 )
             ),
             paths=paths,
@@ -210,6 +214,8 @@ class AgentRunner:
             tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
             finished = await tail.run(await sandbox.spawn(argv))
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
+            if finished.notes:
+                step.set(notes="; ".join(finished.notes))
             if finished.error is not None:
                 step.fail(finished.error, finished.detail)
             _log.info(

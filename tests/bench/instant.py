@@ -47,6 +47,9 @@ class InstantAdapter:
     default_model = "claude-instant"
     helper_models: Sequence[str] = ()
 
+    def model_id(self, name: str) -> str:
+        return name
+
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         del paths
         return EnvironmentRecipe(name="instant-1", files=(), commands=())

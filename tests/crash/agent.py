@@ -30,6 +30,9 @@ class SmallAdapter:
     default_model = "claude-small"
     helper_models: Sequence[str] = ()
 
+    def model_id(self, name: str) -> str:
+        return name
+
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(

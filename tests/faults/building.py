@@ -78,6 +78,9 @@ class PlanAdapter:
     default_model = "plan-1"
     helper_models: Sequence[str] = ()
 
+    def model_id(self, name: str) -> str:
+        return name
+
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         marker = AgentFile(path=f"{paths.environment}/marker", data=b"plan")
         return EnvironmentRecipe(name="plan-1", files=(marker,), commands=(("true",),))

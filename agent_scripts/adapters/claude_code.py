@@ -1,0 +1,158 @@
+"""The `claude` agent: Claude Code, the vendor's command line, without a person at it.
+
+What is said here of its options, variables and files was seen with version 2.1.330, 2026-11, unless another source stands
+there.
+"""
+
+import hashlib
+import json
+import shlex
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from agent_scripts.adapter import (
+    AgentCommand,
+    AgentFile,
+    AgentPaths,
+    AgentSession,
+    AgentTurn,
+    EnvironmentRecipe,
+    EventParser,
+)
+from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
+from agent_scripts.prompts import render_prompt
+
+_DEFAULT_MODEL = "claude-sonnet-5-5"
+_ALIASES = {
+    "sonnet": "claude-sonnet-5-5",
+    "opus": "claude-opus-5-5",
+    "haiku": "claude-haiku-5-5",
+    "fable": "claude-fable-5-2",
+}
+"""Ours, so that the run's token can name the model: the CLI's own change with its version and its server's flags.
+
+Source: anthropic 2.12.0, types/model.py, read 2026-11.
+"""
+_TOOLS = ("Bash", "Edit", "NotebookEdit", "Read", "Task", "Write")
+"""Those that do their work in the sandbox within the turn.
+
+Left out: WebSearch and WebFetch reach the network from elsewhere, AskUserQuestion and plans wait for a person, schedules and
+monitors outlive the turn. The full set also costs some 11,000 tokens of every request.
+"""
+_MAX_RETRIES = 2
+_FILES = Path(__file__).parent.parent / "environments" / "claude"
+_FILE_NAMES = ("install.py", "package.json", "package-lock.json", "requirements.lock")
+
+
+class ClaudeCodeAdapter:
+    """Implements AgentAdapter."""
+
+    name = "claude"
+    default_model = _DEFAULT_MODEL
+    helper_models: Sequence[str] = ()
+    """None: the command's environment points every helper of the CLI to the run's own model."""
+
+    def model_id(self, name: str) -> str:
+        return _ALIASES.get(name, name)
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        root = paths.environment
+        python = f"{root}/venv/bin/python"
+        pip = "-m pip install --require-hashes --no-input --disable-pip-version-check --no-cache-dir -q -r"
+        files = tuple(
+            AgentFile(path=f"{root}/{name}", data=(_FILES / name).read_bytes())
+            for name in _FILE_NAMES
+        )
+        commands = (
+            ("python3", "-m", "venv", f"{root}/venv"),
+            (python, *pip.split(), f"{root}/requirements.lock"),
+            (python, f"{root}/install.py", root),
+        )
+        content = json.dumps(commands).encode() + b"".join(file.data for file in files)
+        digest = hashlib.sha256(content).hexdigest()
+        return EnvironmentRecipe(name=f"{self.name}-{digest[:12]}", files=files, commands=commands)
+
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        paths = turn.paths
+        prompt_path = f"{paths.run}/prompt.txt"
+        token_path = f"{paths.run}/token"
+        system_path = f"{paths.run}/system.md"
+        mcp_path = f"{paths.run}/mcp.json"
+        is_resumed = turn.session is not None and turn.session.resume
+        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        # The CLI takes a first line that begins with a slash for one of its own commands, such as /clear.
+        files = {prompt_path: f"\n{prompt}".encode(), token_path: turn.run_token.encode()}
+        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, "--max-turns", str(turn.max_turns)]
+        if turn.system_prompt.strip():
+            files[system_path] = turn.system_prompt.encode("utf-8", "replace")
+            arguments += ["--append-system-prompt-file", system_path]
+        if turn.mcp_config:
+            files[mcp_path] = turn.mcp_config
+            arguments += [f"--mcp-config={mcp_path}"]
+        if turn.session is not None:
+            arguments += _session_arguments(turn.session)
+        # The token comes from a file, not from the environment, which every command that the agent runs would inherit.
+        settings = {"apiKeyHelper": f"cat {shlex.quote(token_path)}"}
+        arguments += ["--settings", json.dumps(settings), *turn.extra_arguments]
+        return AgentCommand(
+            argv=(f"{paths.environment}/claude-code/claude", *arguments),
+            env={**_FIXED_ENV, **_environment(turn)},
+            files=tuple(AgentFile(path=path, data=data) for path, data in files.items()),
+            stdin_path=prompt_path,
+        )
+
+    def parser(self) -> EventParser:
+        return ClaudeCodeParser()
+
+
+_FIXED_ARGUMENTS = (
+    *("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages"),
+    *("--permission-mode", "bypassPermissions", f"--tools={','.join(_TOOLS)}"),
+    # No settings, hooks, commands, skills, MCP servers or CLAUDE.md of the work tree or the home. Neither --bare nor --safe-mode
+    # is enough: with either, `env` in a repository's .claude/settings.json still sent the requests elsewhere.
+    *("--setting-sources=", "--strict-mcp-config", "--disable-slash-commands"),
+)
+_FIXED_ENV = {
+    "ANTHROPIC_BASE_URL": "{relay}/broker/anthropic",
+    "NO_PROXY": "127.0.0.1",
+    "LANG": "C.UTF-8",
+    # It refuses to skip permissions as root without this word that it is in a sandbox.
+    "IS_SANDBOX": "1",
+    "DISABLE_AUTOUPDATER": "1",
+    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    "CLAUDE_CODE_MAX_RETRIES": str(_MAX_RETRIES),
+    # A command left in the background would outlive the answer, and end with the sandbox unheard.
+    "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # `@path` in a message is what a person wrote, not a file to attach.
+    "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+    # Without this, MCP tools hide behind a search tool that not every gateway knows.
+    "ENABLE_TOOL_SEARCH": "false",
+}
+_MODEL_VARIABLES = (
+    "ANTHROPIC_SMALL_FAST_MODEL",
+    "ANTHROPIC_DEFAULT_FABLE_MODEL",
+    "ANTHROPIC_DEFAULT_HAIKU_MODEL",
+    "ANTHROPIC_DEFAULT_OPUS_MODEL",
+    "ANTHROPIC_DEFAULT_SONNET_MODEL",
+    "CLAUDE_CODE_SUBAGENT_MODEL",
+)
+
+
+def _environment(turn: AgentTurn) -> Mapping[str, str]:
+    return {
+        "HOME": turn.paths.home,
+        "CLAUDE_CONFIG_DIR": f"{turn.paths.home}/.claude",
+        "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(turn.max_output_tokens),
+        **dict.fromkeys(_MODEL_VARIABLES, turn.model),
+    }
+
+
+def _session_arguments(session: AgentSession) -> Sequence[str]:
+    try:
+        session_id = str(uuid.UUID(session.id))
+    except ValueError:
+        session_id = ""
+    if session_id != session.id.lower():
+        raise ValueError(f"not a session id of Claude Code: {session.id[:80]!r}")
+    return ("--resume" if session.resume else "--session-id", session_id)
