@@ -6,8 +6,8 @@ there.
 
 import hashlib
 import json
+import re
 import shlex
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +40,7 @@ _TOOLS = ("Bash", "Edit", "NotebookEdit", "Read", "Task", "Write")
 Left out: WebSearch and WebFetch reach the network from elsewhere, AskUserQuestion and plans wait for a person, schedules and
 monitors outlive the turn. The full set also costs some 11,000 tokens of every request.
 """
+_SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_RETRIES = 2
 _FILES = Path(__file__).parent.parent / "environments" / "claude"
 _FILE_NAMES = ("install.py", "package.json", "package-lock.json", "requirements.lock")
@@ -124,6 +125,8 @@ _FIXED_ENV = {
     "CLAUDE_CODE_MAX_RETRIES": str(_MAX_RETRIES),
     # A command left in the background would outlive the answer, and end with the sandbox unheard.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
+    # What it remembers of a thread is its session; notes of its own would be read as orders by every later one.
+    "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
     # `@path` in a message is what a person wrote, not a file to attach.
     "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
     # Without this, MCP tools hide behind a search tool that not every gateway knows.
@@ -149,10 +152,7 @@ def _environment(turn: AgentTurn) -> Mapping[str, str]:
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:
-    try:
-        session_id = str(uuid.UUID(session.id))
-    except ValueError:
-        session_id = ""
-    if session_id != session.id.lower():
+    # Nothing but the plain form: the same number can be written with braces, or as a URN.
+    if not _SESSION_ID.fullmatch(session.id):
         raise ValueError(f"not a session id of Claude Code: {session.id[:80]!r}")
-    return ("--resume" if session.resume else "--session-id", session_id)
+    return ("--resume" if session.resume else "--session-id", session.id)

@@ -17,6 +17,11 @@ _RUN = re.compile(r"(?:^|(?<=\s))(run|edit):[ \t]*(\S.*)$", re.MULTILINE)
 _DIRECTIVE = re.compile(
     r"(?<!\S)!(429|529|500|stall|cut|garbage|context|refuse|slow|long|markdown)\b(?:[ \t]+(\d+(?:\.\d+)?))?"
 )
+_HISTORY = re.compile(
+    r"^--- [0-9a-f]{12} (people wrote|you answered|end of the history, answer this) ---\n",
+    re.MULTILINE,
+)
+"""As `agent_scripts/prompts.py` writes it for agents that take one text."""
 _REMINDER = "<system-reminder>"
 """Begins a block that Claude Code adds to what a person wrote."""
 _GREETING = "Hello! I am Orion's offline model: no real model is connected, so I only show that everything works."
@@ -113,10 +118,28 @@ def _read_conversation(messages: Sequence[dict[str, Any]]) -> _Conversation:
         elif message["role"] == "assistant":
             last_assistant = text or last_assistant
         else:
+            told, answered, asked = _unfold(text)
             seen = _Conversation(
-                asked=text, previous_user=seen.asked, previous_assistant=last_assistant
+                asked=asked,
+                previous_user=told or seen.asked,
+                previous_assistant=answered or last_assistant,
             )
     return seen
+
+
+def _unfold(text: str) -> tuple[str, str, str]:
+    """What was last said and answered in the history that Orion puts before a message, and the message."""
+    told = answered = ""
+    asked = text
+    parts = _HISTORY.split(text)
+    for kind, part in zip(parts[1::2], parts[2::2], strict=True):
+        if kind == "people wrote":
+            told = part
+        elif kind == "you answered":
+            answered = part
+        else:
+            asked = part
+    return (told, answered, asked) if len(parts) > 1 else ("", "", text)
 
 
 def _text_of(content: str | list[dict[str, Any]]) -> str:

@@ -1,0 +1,189 @@
+"""The real Claude Code in a real local sandbox, through relay and broker, before the offline model."""
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from agent_scripts.adapter import AgentExit, AgentPaths, AgentTurn, TurnMessage
+from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
+from agent_scripts.events import AgentEvent, TurnFinished
+from agent_scripts.supervision import (
+    AgentExited,
+    AgentLine,
+    SupervisionLimits,
+    parse_record,
+    stop_path,
+    supervised,
+)
+from app.brokerage.broker import MessagesBroker
+from app.config import Settings
+from app.parts import create_local, open_broker
+from app.playground.model import ModelPace, create_model_app
+from app.runs.model import ModelCall, RunId
+from app.runs.ports import ModelGrant
+from app.web.hosting import serve
+from sandbox_runtime.agent import SYMBOLIC_PATHS
+from sandbox_runtime.environments import ensure_environment
+from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    ExecOutput,
+    OutputStream,
+    SandboxPaths,
+    SandboxSpec,
+    SnapshotId,
+)
+
+MODEL = "claude-sonnet-5-5"
+LIMITS = SupervisionLimits(
+    timeout_s=60, idle_timeout_s=50, max_output_bytes=10_000_000, max_line_bytes=1_000_000
+)
+
+
+@dataclass(kw_only=True)
+class ClaudeTurn:
+    """What one turn gave."""
+
+    lines: list[str] = field(default_factory=list)
+    """Of its stdout."""
+    events: list[AgentEvent] = field(default_factory=list)
+    calls: list[ModelCall] = field(default_factory=list)
+    ended: AgentExit = field(default_factory=lambda: AgentExit(exit_code=None, reason="lost"))
+    finished: TurnFinished = field(default_factory=lambda: TurnFinished(text=""))
+    duration_s: float = 0.0
+
+
+class ClaudeRig:
+    """Runs turns of Claude Code in sandboxes of one provider."""
+
+    def __init__(
+        self, *, provider: SandboxProvider, broker: MessagesBroker, snapshot_id: SnapshotId
+    ) -> None:
+        self.provider = provider
+        self.adapter = ClaudeCodeAdapter()
+        self.environment = snapshot_id
+        self._broker = broker
+        self._number = 0
+
+    def spec(self, snapshot_id: SnapshotId | None = None) -> SandboxSpec:
+        return SandboxSpec(
+            snapshot_id=snapshot_id or self.environment,
+            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+        )
+
+    async def ask(
+        self,
+        sandbox: Sandbox,
+        *texts: str,
+        stop_at: str | None = None,
+        has_grant: bool = True,
+        **changes: Any,
+    ) -> ClaudeTurn:
+        """One turn; it is stopped at the first line that holds `stop_at`."""
+        self._number += 1
+        paths = replace(agent_paths(sandbox.paths), run=f"{sandbox.paths.run}/{self._number}")
+        turn = ClaudeTurn()
+        fields: dict[str, Any] = {"model": MODEL, "max_turns": 10} | changes
+        grant = ModelGrant(
+            run_id=RunId(f"run_{self._number}"),
+            models=(fields["model"],),
+            expires_at=datetime.now(UTC) + timedelta(minutes=2),
+        )
+        with ExitStack() as stack:
+            token = stack.enter_context(self._broker.open_grant(grant, turn.calls.append))
+            if not has_grant:
+                stack.close()
+            command = supervised(
+                self.adapter.command(
+                    AgentTurn(
+                        messages=_messages(texts),
+                        system_prompt="Be brief.",
+                        max_output_tokens=8192,
+                        run_token=token,
+                        paths=paths,
+                        **fields,
+                    )
+                ),
+                paths=paths,
+                broker_socket=sandbox.paths.broker_socket,
+                limits=LIMITS,
+            )
+            await sandbox.write_files({file.path: file.data for file in command.files})
+            started = time.monotonic()
+            await self._follow(sandbox, command.argv, turn, stop_at=stop_at, paths=paths)
+            turn.duration_s = time.monotonic() - started
+        return turn
+
+    async def _follow(
+        self,
+        sandbox: Sandbox,
+        argv: Sequence[str],
+        turn: ClaudeTurn,
+        *,
+        stop_at: str | None,
+        paths: AgentPaths,
+    ) -> None:
+        parser = self.adapter.parser()
+        carry, stderr = b"", ""
+        process = await sandbox.spawn(argv)
+        async for event in process.events():
+            if not isinstance(event, ExecOutput) or event.stream is not OutputStream.STDOUT:
+                continue
+            *lines, carry = (carry + event.data).split(b"\n")
+            for line in lines:
+                match parse_record(line.decode()):
+                    case AgentLine(stream="stdout", text=text):
+                        turn.lines.append(text)
+                        turn.events += parser.feed(text)
+                        if stop_at is not None and stop_at in text:
+                            await sandbox.write_file(stop_path(paths), b"")
+                            stop_at = None
+                    case AgentLine(text=text):
+                        stderr += text + "\n"
+                    case AgentExited(exit_code=code, reason=reason):
+                        turn.ended = AgentExit(exit_code=code, reason=reason, stderr_tail=stderr)
+                    case _:
+                        pass
+        turn.finished = parser.finish(turn.ended)
+
+
+def agent_paths(paths: SandboxPaths) -> AgentPaths:
+    return AgentPaths(
+        work=paths.work, home=paths.home, run=paths.run, environment=paths.environment
+    )
+
+
+@asynccontextmanager
+async def open_rig(state_dir: Path) -> AsyncIterator[ClaudeRig]:
+    """Everything but the sandboxes; the environment is installed in `state_dir` unless it is there."""
+    async with serve(create_model_app(pace=ModelPace(word_s=0, slow_word_s=0.1))) as model_url:
+        settings = Settings(
+            _env_file=None,
+            orion_state_dir=state_dir,
+            anthropic_base_url=model_url,
+            anthropic_api_key="offline-model-key",
+        )
+        async with (
+            create_local(settings) as provider,
+            open_broker(settings, state_dir / "rig" / "broker.sock") as broker,
+        ):
+            recipe = ClaudeCodeAdapter().environment(agent_paths(SYMBOLIC_PATHS))
+            snapshot = await ensure_environment(
+                provider,
+                name=recipe.name,
+                files={file.path: file.data for file in recipe.files},
+                commands=recipe.commands,
+                retries=2,
+            )
+            yield ClaudeRig(provider=provider, broker=broker, snapshot_id=snapshot.id)
+
+
+def _messages(texts: Sequence[str]) -> list[TurnMessage]:
+    return [
+        TurnMessage(role="assistant" if index % 2 else "user", text=text)
+        for index, text in enumerate(texts)
+    ]
