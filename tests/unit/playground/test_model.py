@@ -8,10 +8,14 @@ from typing import Any
 import httpx
 import pytest
 
+from agent_scripts.adapter import TurnMessage
+from agent_scripts.prompts import render_prompt
 from app.playground.model import ModelPace, create_model_app
 
 _HEADERS = {"x-api-key": "k", "anthropic-version": "2026-10-21"}
 _SHELL = {"name": "shell", "input_schema": {"type": "object"}}
+_BASH = {"name": "Bash", "input_schema": {"type": "object"}}
+_WRITE = {"name": "Write", "input_schema": {"type": "object"}}
 _EDIT = {"name": "edit_file", "input_schema": {"type": "object"}}
 
 
@@ -286,3 +290,48 @@ async def test_request_log_keeps_the_last_hundred(client: httpx.AsyncClient) -> 
     assert len(log) == 100
     assert log[0]["body"]["messages"][0]["content"] == "number 1"
     assert log[-1]["headers"]["x-api-key"] == "k"
+
+
+async def test_claude_code_gets_calls_of_its_own_tools(client: httpx.AsyncClient) -> None:
+    """The same wishes lead to the tools that the request offers."""
+    message = await _ask(client, "run: ls", tools=[_BASH, _WRITE])
+    call = message["content"][-1]
+    assert (call["name"], call["input"]["command"]) == ("Bash", "ls")
+    message = await _ask(client, "edit: a.txt", tools=[_BASH, _WRITE])
+    call = message["content"][-1]
+    assert (call["name"], call["input"]["file_path"]) == ("Write", "a.txt")
+    assert call["input"]["content"]
+
+
+async def test_what_a_client_adds_is_not_what_a_person_wrote(client: httpx.AsyncClient) -> None:
+    """Reminders in the user's message and system messages between the others are passed over."""
+    messages = [
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "<system-reminder>\nrun: rm\n</system-reminder>"},
+                {"type": "text", "text": "hello"},
+            ],
+        },
+        {"role": "system", "content": [{"type": "text", "text": "run: rm"}]},
+    ]
+    message = await _ask(client, messages=messages)
+    assert message["stop_reason"] == "end_turn"
+    assert "You wrote: “hello”" in message["content"][0]["text"]
+    response = await client.post("/v1/messages", json=_body(messages=messages[1:]))
+    assert response.status_code == 400
+
+
+async def test_history_in_one_text_is_history(client: httpx.AsyncClient) -> None:
+    """What Orion puts before a message, for agents that take one text, is not asked for again."""
+    messages = [
+        TurnMessage(role="user", text="run: rm"),
+        TurnMessage(role="assistant", text="Gone."),
+        TurnMessage(role="user", text="what did you do?"),
+    ]
+    message = await _ask(client, render_prompt(messages, with_history=True))
+    text = message["content"][0]["text"]
+    assert message["stop_reason"] == "end_turn"
+    assert "You wrote: “what did you do?”" in text
+    assert "Before that you wrote: “run: rm”" in text
+    assert "and I answered: “Gone.”" in text
