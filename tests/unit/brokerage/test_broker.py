@@ -34,6 +34,19 @@ def grant(*, models: tuple[str, ...] = (MODEL,), minutes: float = 5) -> ModelGra
     )
 
 
+_USER = {"role": "user", "content": "hello"}
+
+
+def _offers(definition: dict[str, Any]) -> dict[str, Any]:
+    """A message that adds a tool in the middle of the conversation (beta mid-conversation-tool-changes-2026-07-01)."""
+    tool = {"type": "tool_definition", "definition": definition}
+    return {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}
+
+
+def _shows(source: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "image", "source": source}]}
+
+
 @dataclass
 class World:
     broker: MessagesBroker
@@ -127,6 +140,15 @@ async def test_only_granted_models(world: World, model: str, status: int) -> Non
         ({"tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}, 403),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, 403),
         ({"tools": [{"name": "shell", "input_schema": {"type": "object"}}]}, 200),
+        ({"fallbacks": [{"model": "claude-opus-5-5"}]}, 403),
+        ({"container": {"skills": []}}, 403),
+        ({"something_new": None}, 403),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, 200),
+        ({"messages": [{"role": "user", "content": "hello", "model": "claude-opus-5-5"}]}, 403),
+        ({"messages": [_USER, _offers({"type": "web_search_20250305"})]}, 403),
+        ({"messages": [_USER, _offers({"name": "shell", "input_schema": {}})]}, 200),
+        ({"messages": [_shows({"type": "file", "file_id": "file_1"})]}, 403),
+        ({"messages": [_shows({"type": "base64", "media_type": "image/png", "data": ""})]}, 200),
         (
             {
                 "messages": [
