@@ -111,6 +111,30 @@ def test_lists_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "sk-ant-secret" not in repr(settings)
 
 
+@pytest.mark.parametrize(
+    ("own", "general", "model"),
+    [("opus", "other", "opus"), (None, "other", "other"), (None, None, None)],
+)
+def test_a_model_for_the_chosen_agent_comes_first(
+    own: str | None, general: str | None, model: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One setting for all agents, and one for each that wins."""
+    monkeypatch.setenv("ORION_AGENT", "claude")
+    monkeypatch.setenv("ORION_MODEL_ANTHROPIC", "not mine")
+    monkeypatch.setenv("ORION_MODEL_CLAUDE", own or "")
+    monkeypatch.setenv("ORION_MODEL", general or "")
+    assert load_settings(env_file=None).model == model
+
+
+def test_an_open_quote_in_the_agents_arguments_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They are split as a shell would, at start-up and not in the first run."""
+    monkeypatch.setenv("ORION_AGENT_ARGUMENTS", "--effort 'high")
+    with pytest.raises(SettingsError, match="ORION_AGENT_ARGUMENTS"):
+        load_settings(env_file=None)
+
+
 def test_env_file_is_read_and_the_environment_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
