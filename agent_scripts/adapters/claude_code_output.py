@@ -71,6 +71,9 @@ class ClaudeCodeParser:
         self._written: list[str] = []
         self._streamed: set[str] = set()
         self._started_usage: Mapping[str, Any] = {}
+        self._message_text = ""
+        self._unfinished = ""
+        """Text of messages that reached the limit of output tokens: the CLI lets the model go on, and its result has only the rest."""
         self._result: Mapping[str, Any] | None = None
         self._error = ""
         self._is_refused = False
@@ -88,7 +91,7 @@ class ClaudeCodeParser:
         error, detail = self._verdict(agent_exit)
         said = _text_of(self._result or {}, "result") if error is None else ""
         return TurnFinished(
-            text=said.strip() or "".join(self._written).strip(),
+            text=(self._unfinished + said).strip() if said else "".join(self._written).strip(),
             error=error,
             detail=detail[-_MAX_DETAIL_CHARS:],
             agent_session_id=self._session_id,
@@ -175,8 +178,10 @@ class ClaudeCodeParser:
             case {"type": "message_start", "message": {"id": str(message_id)} as message}:
                 self._streamed.add(message_id)
                 self._started_usage = message
+                self._message_text = ""
             case {"type": "content_block_start", "content_block": {"type": "text"}}:
-                if self._written and not self._written[-1].endswith("\n\n"):
+                is_continued = self._unfinished and not self._message_text
+                if self._written and not is_continued and not self._written[-1].endswith("\n\n"):
                     self._written.append("\n\n")
                     yield TextDelta(text="\n\n")
             case {
@@ -184,9 +189,20 @@ class ClaudeCodeParser:
                 "delta": {"type": "text_delta", "text": str(text)},
             }:
                 self._written.append(text)
+                self._message_text += text
                 yield TextDelta(text=text)
             case {"type": "message_delta", "usage": {"output_tokens": int(output)}}:
+                self._note_end(event.get("delta"))
                 yield _usage(self._started_usage, output)
+            case _:
+                pass
+
+    def _note_end(self, delta: object) -> None:
+        match delta:
+            case {"stop_reason": "max_tokens"}:
+                self._unfinished += self._message_text
+            case {"stop_reason": "tool_use"}:
+                self._unfinished = ""
             case _:
                 pass
 
@@ -213,14 +229,10 @@ class ClaudeCodeParser:
 
     def _read_result(self, record: Mapping[str, Any]) -> None:
         self._result = record
-        match record:
-            case {"model_usage_since_last_result": dict(models)}:
-                costs = [
-                    model.get("costUSD") for model in models.values() if isinstance(model, dict)
-                ]
-                self._costs.append(sum(cost for cost in costs if isinstance(cost, int | float)))
-            case _:
-                pass
+        models = record.get("model_usage_since_last_result")
+        if isinstance(models, dict):
+            costs = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
+            self._costs.append(sum(cost for cost in costs if isinstance(cost, int | float)))
 
 
 def _session_id(record: Mapping[str, Any]) -> str | None:
@@ -281,9 +293,9 @@ def _broken_servers(servers: list[Any]) -> Iterator[str]:
 
 
 def _explain(result: Mapping[str, Any]) -> str:
-    told = result.get("result") or result.get("errors") or ""
     reason = result.get("terminal_reason") or result.get("subtype")
-    return f"{reason}, status {result.get('api_error_status')}: {told}"
+    status, told = result.get("api_error_status"), result.get("result") or result.get("errors")
+    return f"{reason}, status {status}: {told or ''}"
 
 
 def _text_of(record: Mapping[str, Any], name: str) -> str:

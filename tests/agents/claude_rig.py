@@ -81,16 +81,22 @@ class ClaudeRig:
         *texts: str,
         stop_at: str | None = None,
         has_grant: bool = True,
+        granted_model: str | None = None,
         **changes: Any,
     ) -> ClaudeTurn:
         """One turn; it is stopped at the first line that holds `stop_at`."""
         self._number += 1
         paths = replace(agent_paths(sandbox.paths), run=f"{sandbox.paths.run}/{self._number}")
         turn = ClaudeTurn()
-        fields: dict[str, Any] = {"model": MODEL, "max_turns": 10} | changes
+        fields: dict[str, Any] = {
+            "model": MODEL,
+            "max_turns": 10,
+            "max_output_tokens": 8192,
+            **changes,
+        }
         grant = ModelGrant(
             run_id=RunId(f"run_{self._number}"),
-            models=(fields["model"],),
+            models=(granted_model or fields["model"],),
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
         )
         with ExitStack() as stack:
@@ -102,7 +108,6 @@ class ClaudeRig:
                     AgentTurn(
                         messages=_messages(texts),
                         system_prompt="Be brief.",
-                        max_output_tokens=8192,
                         run_token=token,
                         paths=paths,
                         **fields,

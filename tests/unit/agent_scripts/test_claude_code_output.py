@@ -103,6 +103,7 @@ def test_cost_of_an_older_version() -> None:
     ("name", "code"),
     [
         ("status-401", AgentErrorCode.MODEL_AUTH_FAILED),
+        ("status-403", AgentErrorCode.MODEL_AUTH_FAILED),
         ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
         ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),
         ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
@@ -129,6 +130,15 @@ def test_a_call_that_helped_to_repeat_is_no_failure() -> None:
     _, finished = _replay("retried-529")
     assert finished.error is None
     assert "!529 1" in finished.text
+
+
+def test_an_answer_longer_than_one_message() -> None:
+    """The CLI lets the model go on at the limit of output tokens, and tells only the last piece: the answer is all of them."""
+    events, finished = _replay("output-limit")
+    assert finished.error is None
+    assert finished.text.startswith("# A long answer")
+    assert finished.text.endswith("or a failure such as `!429`.")
+    assert finished.text == _streamed(events).strip()
 
 
 def test_a_broken_stream_that_was_asked_for_again() -> None:
