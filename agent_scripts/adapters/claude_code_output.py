@@ -102,7 +102,8 @@ class ClaudeCodeParser:
     def _verdict(self, agent_exit: AgentExit) -> tuple[AgentErrorCode | None, str]:
         result = self._result
         failure = None if result is None else self._failure(result)
-        is_answered = result is not None and failure is None and bool(_text_of(result, "result"))
+        said = "" if result is None or failure is not None else _text_of(result, "result")
+        is_answered = bool(said.strip())
         if agent_exit.reason == "idle" and is_answered:
             return None, ""
         if agent_exit.reason != "exited":

@@ -233,6 +233,7 @@ def test_a_newer_version() -> None:
         ({"subtype": "error_during_execution"}, AgentErrorCode.EXECUTION_FAILED),
         ({"terminal_reason": "budget_exhausted", "is_error": True}, AgentErrorCode.TURN_LIMIT),
         ({"result": ""}, AgentErrorCode.NO_ANSWER),
+        ({"result": " \n"}, AgentErrorCode.NO_ANSWER),
         ({"result": 7}, AgentErrorCode.NO_ANSWER),
     ],
 )
