@@ -137,6 +137,11 @@ class AgentAdapter(Protocol):
         """Models besides the run's own that the agent may call."""
         ...
 
+    @property
+    def has_sessions(self) -> bool:
+        """It keeps a memory of the thread in its home, which each turn changes, and finds it again by its session."""
+        ...
+
     def model_id(self, name: str) -> str:
         """The id that the agent will ask the provider for when it is given this name, which may be an alias."""
         ...

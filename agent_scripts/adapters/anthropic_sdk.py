@@ -42,6 +42,7 @@ class AnthropicAdapter:
 
     name = "anthropic"
     default_model = _DEFAULT_MODEL
+    has_sessions = False
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

@@ -51,6 +51,7 @@ class ClaudeCodeAdapter:
 
     name = "claude"
     default_model = _DEFAULT_MODEL
+    has_sessions = True
     helper_models: Sequence[str] = ()
     """None: the command's environment points every helper of the CLI to the run's own model."""
 

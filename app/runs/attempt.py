@@ -33,6 +33,7 @@ class Attempt:
     detail: str = field(default="", repr=False)
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
+    cost_usd: float | None = None
     difference: Difference | None = None
     """What it did to the thread's files."""
     transcript: Transcript = field(default_factory=Transcript)

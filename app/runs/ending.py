@@ -76,6 +76,7 @@ class Ending:
             changes["event_offset"] = attempt.event_offset
             changes["error_detail"] = attempt.detail
             changes["changes"] = result.changes
+            changes["cost_usd"] = attempt.cost_usd
             await self._keep_files(run, attempt)
         run = await patiently(lambda: self._store.update(run.id, **changes))
         return await self.deliver(run, result, resumed=False, trace=trace)

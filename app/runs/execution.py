@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentTurn
+from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
+from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import TurnFinished
 from agent_scripts.supervision import SupervisionLimits, supervised
 from app.errors import ErrorCode, OrionError, mapped_errors
@@ -17,7 +19,7 @@ from app.runs.changes import FileWatch
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.tail import AgentTail
-from app.runs.workspaces import AgentIdentity, Workspaces
+from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.errors import SandboxError
@@ -129,10 +131,8 @@ class AgentRunner:
                     workspace = await stack.enter_async_context(
                         self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
                     )
-                    sandbox = workspace.sandbox
-                    watch = FileWatch(
-                        sandbox, repository=f"{_attempt_paths(attempt, sandbox).run}/changes.git"
-                    )
+                    repository = f"{_start_paths(attempt, workspace.sandbox).run}/changes.git"
+                    watch = FileWatch(workspace.sandbox, repository=repository)
                     await watch.begin(is_empty=workspace.is_new)
                     grant = ModelGrant(
                         run_id=attempt.run.id,
@@ -142,13 +142,41 @@ class AgentRunner:
                         max_calls=self._settings.max_turns * CALLS_PER_TURN,
                     )
                     token = stack.enter_context(self._broker.open_grant(grant, attempt.count_call))
-                    argv = await self._write_script(attempt, sandbox, token)
-                finished = await self._execute_agent(attempt, sandbox, argv)
-                workspace.has_changed = attempt.tracker.steps > 0
-                if workspace.has_changed:
+                finished = await self._run_agent(attempt, workspace, token)
+                attempt.cost_usd = finished.cost_usd
+                has_worked = attempt.tracker.steps > 0
+                workspace.has_changed = has_worked or self._adapter.has_sessions
+                if has_worked:
                     attempt.enter("Looking at the changes")
                     attempt.difference = await watch.end()
                 return finished
+
+    async def _run_agent(self, attempt: Attempt, workspace: Workspace, token: str) -> TurnFinished:
+        """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
+        known = workspace.agent_session_id
+        session = None
+        if self._adapter.has_sessions:
+            session = AgentSession(id=known or str(uuid.uuid4()), resume=bool(known))
+        start = _Start(paths=_start_paths(attempt, workspace.sandbox), token=token, session=session)
+        finished = await self._start_agent(attempt, workspace.sandbox, start)
+        if finished.error is AgentErrorCode.SESSION_NOT_FOUND and known:
+            _log.warning("agent.session_lost", agent=self._adapter.name)
+            known = ""
+            start = replace(
+                start,
+                paths=replace(start.paths, run=f"{start.paths.run}-anew"),
+                session=AgentSession(id=str(uuid.uuid4()), resume=False),
+            )
+            finished = await self._start_agent(attempt, workspace.sandbox, start)
+        workspace.agent_session_id = finished.agent_session_id or known
+        return finished
+
+    async def _start_agent(
+        self, attempt: Attempt, sandbox: Sandbox, start: "_Start"
+    ) -> TurnFinished:
+        async with attempt.stop.interrupting(), _deadline(attempt):
+            argv = await self._write_script(attempt, sandbox, start)
+        return await self._execute_agent(attempt, sandbox, start, argv)
 
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return SandboxSpec(
@@ -172,8 +200,9 @@ class AgentRunner:
                 snapshot = await self.prepare_environment()
             return snapshot
 
-    async def _write_script(self, attempt: Attempt, sandbox: Sandbox, token: str) -> Sequence[str]:
-        paths = _attempt_paths(attempt, sandbox)
+    async def _write_script(
+        self, attempt: Attempt, sandbox: Sandbox, start: "_Start"
+    ) -> Sequence[str]:
         command = supervised(
             self._adapter.command(
                 AgentTurn(
@@ -182,13 +211,14 @@ class AgentRunner:
                     model=self._settings.model,
                     max_output_tokens=self._settings.max_output_tokens,
                     max_turns=self._settings.max_turns,
-                    run_token=token,
-                    paths=paths,
+                    run_token=start.token,
+                    paths=start.paths,
+                    session=start.session,
                     extra_arguments=self._settings.extra_arguments,
                     mcp_config=self._settings.mcp_config,
                 )
             ),
-            paths=paths,
+            paths=start.paths,
             broker_socket=sandbox.paths.broker_socket,
             limits=SupervisionLimits(
                 timeout_s=attempt.remaining_s(),
@@ -201,19 +231,22 @@ class AgentRunner:
             async with asyncio.timeout(FILE_TIMEOUT_S):
                 await sandbox.write_files({file.path: file.data for file in command.files})
             step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
+            if start.session is not None:
+                step.set(agent_session="resumed" if start.session.resume else "new")
         return command.argv
 
     async def _execute_agent(
-        self, attempt: Attempt, sandbox: Sandbox, argv: Sequence[str]
+        self, attempt: Attempt, sandbox: Sandbox, start: "_Start", argv: Sequence[str]
     ) -> TurnFinished:
         attempt.enter("Thinking")
         with attempt.trace.step("execute-agent") as step:
             attempt.agent_step = step
             _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
-            paths = _attempt_paths(attempt, sandbox)
-            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
+            tail = AgentTail(attempt, sandbox, start.paths, self._adapter.parser())
             finished = await tail.run(await sandbox.spawn(argv))
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
+            if finished.cost_usd is not None:
+                step.set(cost_usd=finished.cost_usd)
             if finished.notes:
                 step.set(notes="; ".join(finished.notes))
             if finished.error is not None:
@@ -226,6 +259,16 @@ class AgentRunner:
                 tool_calls=attempt.tracker.steps,
             )
             return finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """One start of an agent's process."""
+
+    paths: AgentPaths
+    """With a run directory of its own."""
+    token: str = field(repr=False)
+    session: AgentSession | None
 
 
 @asynccontextmanager
@@ -242,7 +285,7 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         ) from exc
 
 
-def _attempt_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
+def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
     """With a run directory of this attempt's own: the sandbox may have served earlier ones."""
     paths = _agent_paths(sandbox.paths)
     return replace(paths, run=f"{paths.run}/{attempt.run.id}-{attempt.run.attempt}")

@@ -190,6 +190,8 @@ class Run:
     delivery: str = ""
     """`sent`, or `failed(reason)`; empty until tried."""
     usage: Usage = field(default_factory=Usage)
+    cost_usd: float | None = None
+    """By the agent's own price list; None when it does not tell."""
     changes: Changes | None = None
     """None = none, or unknown."""
     trace_id: str = ""

@@ -62,6 +62,7 @@ class RunChanges(TypedDict, total=False):
     error_detail: str
     delivery: str
     usage: Usage
+    cost_usd: float | None
     changes: Changes | None
     trace_id: str
 

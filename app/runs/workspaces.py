@@ -114,7 +114,7 @@ class Workspaces:
                 session=session,
                 sandbox=sandbox,
                 is_new=is_new,
-                agent_session_id=session.agent_session_id,
+                agent_session_id="" if is_new else session.agent_session_id,
             )
             yield workspace
             slug = await self._save(attempt, workspace)
@@ -264,6 +264,7 @@ class Workspaces:
                 provider=self._provider.name,
                 agent=who.agent,
                 model=who.model,
+                agent_session_id=session.agent_session_id if session.agent == who.agent else "",
                 sandbox_id=sandbox_id,
                 used_at=now,
             )

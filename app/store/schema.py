@@ -12,7 +12,13 @@ import sqlalchemy as sa
 FIRST_VERSION = 1
 """Databases made before there was a version table hold it, too."""
 MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
-    (2, ("ALTER TABLE orion_runs ADD COLUMN changes JSON",)),
+    (
+        2,
+        (
+            "ALTER TABLE orion_runs ADD COLUMN changes JSON",
+            "ALTER TABLE orion_runs ADD COLUMN cost_usd DOUBLE PRECISION",
+        ),
+    ),
 )
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 

@@ -71,6 +71,7 @@ _runs = sa.Table(
     sa.Column("delivery", AnyText, nullable=False),
     sa.Column("usage", sa.JSON, nullable=False),
     sa.Column("changes", sa.JSON(none_as_null=True)),
+    sa.Column("cost_usd", sa.Double),
     sa.Column("trace_id", sa.String(32), nullable=False),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),

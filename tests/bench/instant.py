@@ -45,6 +45,7 @@ class InstantAdapter:
 
     name = "instant"
     default_model = "claude-instant"
+    has_sessions = False
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

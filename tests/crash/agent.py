@@ -28,6 +28,7 @@ class SmallAdapter:
 
     name = "small"
     default_model = "claude-small"
+    has_sessions = False
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

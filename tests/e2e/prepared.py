@@ -14,24 +14,27 @@ from agent_scripts.registry import create_adapter
 from tests.e2e.orion_process import run_cli, scrubbed_environment
 
 
-def prepared_state_dir() -> Path:
+def prepared_state_dir(agent: str = "anthropic") -> Path:
     """A state directory whose agent environment is ready; never written to."""
     cache = Path(os.path.expandvars("$XDG_CACHE_HOME"))
     root = (cache if cache.is_absolute() else Path.home() / ".cache") / "orion-tests"
     root.mkdir(parents=True, exist_ok=True)
     paths = AgentPaths(work="/work", home="/home", run="/run", environment="/env")
     host = hashlib.sha256(f"{sys.base_prefix} {sys.version} {root}".encode()).hexdigest()[:8]
-    ready = root / f"{create_adapter('anthropic').environment(paths).name}-{host}"
+    ready = root / f"{create_adapter(agent).environment(paths).name}-{host}"
     with (root / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready.exists():
-            _prepare(ready, root / f"new-{secrets.token_hex(4)}")
+            _prepare(ready, root / f"new-{secrets.token_hex(4)}", agent)
     return ready
 
 
-def _prepare(ready: Path, state_dir: Path) -> None:
+def _prepare(ready: Path, state_dir: Path, agent: str) -> None:
     """`orion verify` prepares the environment and proves that it works."""
-    environment = scrubbed_environment() | {"ORION_STATE_DIR": str(state_dir)}
+    environment = scrubbed_environment() | {
+        "ORION_STATE_DIR": str(state_dir),
+        "ORION_AGENT": agent,
+    }
     try:
         code, output = asyncio.run(run_cli("verify", environment=environment))
         assert code == 0, output

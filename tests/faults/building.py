@@ -76,6 +76,7 @@ class PlanAdapter:
 
     name = "plan"
     default_model = "plan-1"
+    has_sessions = False
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:
