@@ -14,7 +14,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from sandbox_runtime.providers.local.host import HostView, ca_env, python_prefixes, search_path
+from sandbox_runtime.host import HostView, ca_env, python_prefixes, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
 from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile

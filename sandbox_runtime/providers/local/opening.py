@@ -1,4 +1,4 @@
-"""Which isolation to use, and whether this machine and the specification allow it."""
+"""Which isolation to use, and whether this machine allows it."""
 
 import os
 import shutil
@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.host import open_view
 from sandbox_runtime.providers.local.bubblewrap import BubblewrapIsolation, Tools
-from sandbox_runtime.providers.local.host import open_view
 from sandbox_runtime.providers.local.place import Isolation
 from sandbox_runtime.providers.local.plain import PlainIsolation
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
 
 IsolationKind = Literal["bubblewrap", "none"]
 
@@ -45,19 +44,3 @@ def _find(program: str, path: str, package: str) -> str:
             SandboxErrorCode.ISOLATION_UNAVAILABLE, f"{program} is not installed: install {package}"
         )
     return found
-
-
-def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
-    """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside."""
-    if not isinstance(spec.network, BrokeredNetwork):
-        return
-    directory = Path(spec.network.endpoint).parent
-    if not directory.is_absolute() or not directory.is_dir():
-        raise SandboxError(
-            SandboxErrorCode.CREATE_FAILED, f"no directory of the broker's socket: {directory}"
-        )
-    if drops_root and not directory.stat().st_mode & 0o001:
-        raise SandboxError(
-            SandboxErrorCode.CREATE_FAILED,
-            f"{directory} must be passable by all users (mode 0711): sandboxes do not run as root",
-        )

@@ -13,12 +13,14 @@ from typing import Self
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.host import check_network
+from sandbox_runtime.owner import Owner
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.local import files, probing
 from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
-from sandbox_runtime.providers.local.opening import IsolationKind, check_network, open_isolation
+from sandbox_runtime.providers.local.opening import IsolationKind, open_isolation
 from sandbox_runtime.providers.local.place import Isolation, Place
-from sandbox_runtime.providers.local.records import Owner, SandboxRecord, SnapshotRecord
+from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecord
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
 from sandbox_runtime.providers.local.store import LocalStore
 from sandbox_runtime.providers.local.tree import kill_marked, mark_of

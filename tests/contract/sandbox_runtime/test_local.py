@@ -24,9 +24,10 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
+from sandbox_runtime.owner import Owner
 from sandbox_runtime.providers.local import LocalProvider
 from sandbox_runtime.providers.local.opening import IsolationKind
-from sandbox_runtime.providers.local.records import Owner, SandboxRecord
+from sandbox_runtime.providers.local.records import SandboxRecord
 from sandbox_runtime.providers.local.store import LocalStore
 from sandbox_runtime.providers.local.tree import kill_marked, mark_of
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sandbox_runtime.providers.local.host import open_view
+from sandbox_runtime.host import open_view
 
 
 def test_only_the_allow_list_passes() -> None:

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
+
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 _CA_NAMES = (
     "CURL_CA_BUNDLE",
@@ -145,3 +148,19 @@ def _local_paths(value: str) -> Iterator[Path]:
             yield from (directory, directory.parent / "files")
         elif text.startswith("/"):
             yield Path(text)
+
+
+def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
+    """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside."""
+    if not isinstance(spec.network, BrokeredNetwork):
+        return
+    directory = Path(spec.network.endpoint).parent
+    if not directory.is_absolute() or not directory.is_dir():
+        raise SandboxError(
+            SandboxErrorCode.CREATE_FAILED, f"no directory of the broker's socket: {directory}"
+        )
+    if drops_root and not directory.stat().st_mode & 0o001:
+        raise SandboxError(
+            SandboxErrorCode.CREATE_FAILED,
+            f"{directory} must be passable by all users (mode 0711): sandboxes do not run as root",
+        )
