@@ -9,23 +9,23 @@ from typing_extensions import override
 
 from sandbox_runtime import exec_files
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.output import BoundedBuffer
-from sandbox_runtime.processes import NOT_EXECUTABLE, EndedProcess, result_events
+from sandbox_runtime.processes import (
+    NOT_EXECUTABLE,
+    EndedProcess,
+    collect_result,
+    result_events,
+    validate_command,
+)
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.providers.local.place import Isolation, Place, Request
 from sandbox_runtime.providers.local.processes import HostProcess, start_process
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
-    ExecExited,
-    ExecOutput,
     ExecResult,
-    OutputStream,
     SandboxId,
     SandboxPaths,
     SnapshotRef,
 )
-
-START_ERROR_BYTES = 2000
 
 
 class LocalSandbox(Sandbox):
@@ -79,7 +79,7 @@ class LocalSandbox(Sandbox):
         process = self._start(argv, cwd=cwd, env=env, stdin=stdin, merge_output=merge_output)
         try:
             async with asyncio.timeout(timeout_s):
-                return await _collect(process, max_output_bytes=max_output_bytes)
+                return await collect_result(process, max_output_bytes=max_output_bytes)
         except TimeoutError as exc:
             raise SandboxError(
                 SandboxErrorCode.EXEC_TIMEOUT, f"{argv[0]} ran longer than {timeout_s:g} s"
@@ -160,7 +160,7 @@ class LocalSandbox(Sandbox):
             env={**self._env, **(env or {})},
             cwd=None if cwd is None else posixpath.join(self._paths.work, cwd),
         )
-        _validate(request)
+        validate_command(request.argv, env=request.env, cwd=request.cwd)
         self._require_open()
         self._forget_ended()
         try:
@@ -198,38 +198,3 @@ class LocalSandbox(Sandbox):
             for process in self._processes:
                 group.create_task(process.kill())
         self._forget_ended()
-
-
-def _validate(request: Request) -> None:
-    if not request.argv:
-        raise ValueError("argv must not be empty")
-    for text in (*request.argv, *request.env, *request.env.values(), request.cwd or ""):
-        if "\0" in text:
-            raise ValueError("NUL in a command, its environment or its directory")
-    for name in request.env:
-        if not name or "=" in name:
-            raise ValueError(f"not a name of an environment variable: {name!r}")
-
-
-async def _collect(process: Process, *, max_output_bytes: int) -> ExecResult:
-    buffers = {stream: BoundedBuffer(max_output_bytes) for stream in OutputStream}
-    exit_code = -1
-    try:
-        async for event in process.events():
-            match event:
-                case ExecOutput():
-                    buffers[event.stream].feed(event.data)
-                case ExecExited():
-                    exit_code = event.exit_code
-    except SandboxError as exc:
-        said = buffers[OutputStream.STDERR].value() + buffers[OutputStream.STDOUT].value()
-        reason = said.decode("utf-8", "replace").strip()[:START_ERROR_BYTES]
-        raise SandboxError(exc.code, f"{exc}: {reason}") from exc
-    stdout, stderr = buffers[OutputStream.STDOUT], buffers[OutputStream.STDERR]
-    return ExecResult(
-        exit_code=exit_code,
-        stdout=stdout.value(),
-        stderr=stderr.value(),
-        stdout_truncated=stdout.truncated,
-        stderr_truncated=stderr.truncated,
-    )

@@ -1,0 +1,158 @@
+"""How a sandbox becomes a container: the hardening, what is mounted, and its environment. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+from sandbox_runtime.host import HostView, ca_env
+from sandbox_runtime.providers.docker.inside_scripts import INIT_SOURCE
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    OpenNetwork,
+    SandboxLimits,
+    SandboxPaths,
+    SandboxSpec,
+)
+
+SANDBOX_USER = "agent"
+USER = "10001:10001"
+WORK, HOME, RUN, ENVIRONMENT, BROKER = "/work", f"/home/{SANDBOX_USER}", "/orion", "/env", "/broker"
+_TMP = "/tmp"  # noqa: S108  # the sandbox's own
+_CA_BUNDLE = PurePosixPath("/etc/ssl/ca-bundle.pem")
+_OWN = (WORK, HOME, RUN, ENVIRONMENT, BROKER, _TMP)
+
+_MIB = 1024 * 1024
+_SHARED_MEMORY_BYTES = 256 * _MIB
+_OVERHEAD_PROCESSES = 2
+"""PID 1 and the runner of one command, which the sandbox's limit shall not count."""
+_CPU_SHARES = 102
+"""A tenth of the default 1024: busy sandboxes must not silence the service. Source: docker run, --cpu-shares."""
+
+PYTHON = ("python3", "-I", "-S", "-c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hosting:
+    """What every container of a provider gets, whatever is to run in it."""
+
+    runtime: str | None
+    cpus: float
+    ca_bundle: Path | None
+    view: HostView = field(repr=False)
+    max_age_s: float
+
+
+def sandbox_paths(broker: str) -> SandboxPaths:
+    """As processes inside see them; `broker` as `broker_path` gave it."""
+    return SandboxPaths(
+        work=WORK,
+        home=HOME,
+        run=RUN,
+        environment=ENVIRONMENT,
+        broker_socket=broker or f"{BROKER}/broker.sock",
+    )
+
+
+def broker_path(spec: SandboxSpec) -> str:
+    """Where the broker's socket is inside; empty when there is none."""
+    if not isinstance(spec.network, BrokeredNetwork):
+        return ""
+    return f"{BROKER}/{PurePosixPath(spec.network.endpoint).name}"
+
+
+def sandbox_env(spec: SandboxSpec, hosting: Hosting) -> dict[str, str]:
+    """What every command finds in its environment beside the image's own."""
+    env = {"HOME": HOME, "USER": SANDBOX_USER, "LOGNAME": SANDBOX_USER, "LANG": "C.UTF-8"}
+    if spec.environment_writable:
+        # Download caches go where no snapshot keeps them.
+        env |= {"XDG_CACHE_HOME": f"{_TMP}/.cache", "npm_config_cache": f"{_TMP}/.npm"}
+    if hosting.ca_bundle is not None:
+        env |= ca_env(Path(_CA_BUNDLE))
+    if isinstance(spec.network, OpenNetwork):
+        env |= hosting.view.env
+    return env | dict(spec.env)
+
+
+def container_config(
+    spec: SandboxSpec,
+    hosting: Hosting,
+    *,
+    image: str,
+    env: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> dict[str, object]:
+    """The body of a request to create it. Source: Docker Engine API v1.41, ContainerCreate."""
+    return {
+        "Image": image,
+        "User": USER,
+        "Env": [f"{name}={value}" for name, value in env.items()],
+        "Entrypoint": [*PYTHON, INIT_SOURCE, str(hosting.max_age_s)],
+        "Cmd": [],
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "StopSignal": "SIGKILL",
+        "Healthcheck": {"Test": ["NONE"]},
+        "Labels": dict(labels),
+        "HostConfig": _host_config(spec, hosting, labels=labels),
+    }
+
+
+def _host_config(
+    spec: SandboxSpec, hosting: Hosting, *, labels: Mapping[str, str]
+) -> dict[str, object]:
+    limits = spec.limits
+    return {
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges:true"],
+        "ReadonlyRootfs": not spec.environment_writable,
+        "NetworkMode": "bridge" if isinstance(spec.network, OpenNetwork) else "none",
+        "IpcMode": "private",
+        "PidsLimit": limits.max_processes + _OVERHEAD_PROCESSES,
+        "Memory": limits.memory_bytes,
+        "MemorySwap": limits.memory_bytes,  # both together: no swap beside it
+        "NanoCpus": int(hosting.cpus * 1e9),
+        "CpuShares": _CPU_SHARES,
+        "ShmSize": min(_SHARED_MEMORY_BYTES, limits.memory_bytes),
+        "Tmpfs": {_TMP: f"rw,exec,nosuid,nodev,mode=1777,size={_tmp_bytes(limits)}"},
+        "Mounts": [*_volumes(labels), *_binds(spec, hosting)],
+        # The engine removes it, and its volumes, as soon as PID 1 ends: nothing is left of one that nobody destroys.
+        "AutoRemove": True,
+        "LogConfig": {"Type": "none"},  # PID 1 says nothing
+        **({"Runtime": hosting.runtime} if hosting.runtime else {}),
+    }
+
+
+def _tmp_bytes(limits: SandboxLimits) -> int:
+    """It counts as the sandbox's memory; past this a write fails before the memory's limit kills."""
+    return limits.memory_bytes // 2
+
+
+def _volumes(labels: Mapping[str, str]) -> list[dict[str, object]]:
+    """Without names, so that they go with their container. They start as the image's directories, owner and all."""
+    return [
+        {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": dict(labels)}}
+        for target in (WORK, HOME, RUN)
+    ]
+
+
+def _binds(spec: SandboxSpec, hosting: Hosting) -> list[dict[str, object]]:
+    binds: dict[str, str] = {}
+    if isinstance(spec.network, OpenNetwork):
+        for path in hosting.view.files:
+            if not any(path.is_relative_to(own) for own in _OWN):
+                binds[str(path)] = str(path)
+    if hosting.ca_bundle is not None:
+        binds[str(_CA_BUNDLE)] = str(hosting.ca_bundle)
+    if isinstance(spec.network, BrokeredNetwork):
+        # The directory, not the socket: a broker that restarts makes a new socket in it.
+        binds[BROKER] = str(Path(spec.network.endpoint).parent)
+    return [
+        {
+            "Type": "bind",
+            "Source": source,
+            "Target": target,
+            "ReadOnly": True,
+            "BindOptions": {"Propagation": "rprivate"},
+        }
+        for target, source in binds.items()
+    ]

@@ -1,0 +1,226 @@
+"""The Docker engine as sandboxes need it: containers and execs, typed, bounded, its errors mapped."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import aiodocker
+import aiohttp
+from aiodocker.containers import DockerContainer
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.providers.docker.errors import ENGINE_TIMEOUT_S, asking, map_docker_errors
+from sandbox_runtime.providers.docker.exec_stream import ExecStream
+
+_UNIX = "unix://"
+_CONNECT_TIMEOUT_S = 5.0
+_COPY_TIMEOUT_S = 600.0
+
+_GONE = SandboxErrorCode.UNAVAILABLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Of the engine itself."""
+
+    version: str
+    cpus: int
+    security: tuple[str, ...]
+    """Names of what confines containers: seccomp, apparmor, userns, rootless."""
+    runtimes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerState:
+    id: str
+    running: bool
+    labels: Mapping[str, str]
+
+
+class Engine:
+    """One connection pool to one engine. Open it with `open_engine`."""
+
+    def __init__(self, docker: aiodocker.Docker) -> None:
+        self.docker = docker
+
+    async def info(self, *, timeout_s: float) -> EngineInfo:
+        async with asking("cannot reach the Docker engine", timeout_s=timeout_s):
+            found = await self.docker.system.info()
+        options = (option.split(",") for option in found.get("SecurityOptions") or ())
+        return EngineInfo(
+            version=str(found.get("ServerVersion", "")),
+            cpus=int(found.get("NCPU", 1)),
+            security=tuple(parts[0].removeprefix("name=") for parts in options),
+            runtimes=tuple(found.get("Runtimes") or ()),
+        )
+
+    async def create(self, config: Mapping[str, Any], *, name: str) -> str:
+        """Its id. Not started yet. A cancelled call leaves no container."""
+        async with asyncio.TaskGroup() as group:
+            making = group.create_task(self._create(config, name=name))
+            try:
+                made = await asyncio.shield(making)
+            except asyncio.CancelledError:
+                # The engine finishes what it was asked; only then is there something to remove.
+                await asyncio.wait((making,), timeout=ENGINE_TIMEOUT_S)
+                await self.remove(name)
+                raise
+        if isinstance(made, SandboxError):
+            raise made
+        return made
+
+    async def _create(self, config: Mapping[str, Any], *, name: str) -> str | SandboxError:
+        try:
+            async with asking(
+                "cannot create a container", otherwise=SandboxErrorCode.CREATE_FAILED
+            ):
+                return (await self.docker.containers.create(dict(config), name=name)).id
+        except SandboxError as exc:
+            return exc
+
+    async def start(self, container_id: str) -> None:
+        async with asking("cannot start a container", otherwise=SandboxErrorCode.CREATE_FAILED):
+            await self._container(container_id).start()
+
+    async def remove(self, container_id: str) -> None:
+        """Kill and remove it, with its volumes. One that is gone, or going, is fine; gone when this returns."""
+        async with asking("cannot remove a container"):
+            try:
+                await self._container(container_id).delete(force=True, v=True)
+            except aiodocker.DockerError as exc:
+                if exc.status == 404:  # noqa: PLR2004  # HTTP
+                    return
+                if exc.status != 409:  # noqa: PLR2004  # HTTP: it is being removed
+                    raise
+                await self._until_removed(container_id)
+
+    async def _until_removed(self, container_id: str) -> None:
+        try:
+            await self._container(container_id).wait(condition="removed")
+        except aiodocker.DockerError as exc:
+            if exc.status != 404:  # noqa: PLR2004  # HTTP
+                raise
+
+    async def inspect(self, container: str) -> ContainerState:
+        """By id or name. Raises: SandboxError: NOT_FOUND."""
+        async with asking("no such container"):
+            found = await self._container(container).show()
+        return ContainerState(
+            id=found["Id"],
+            running=bool(found["State"]["Running"]),
+            labels=found["Config"]["Labels"] or {},
+        )
+
+    async def list(self, labels: Sequence[str]) -> list[ContainerState]:
+        """Containers with all the labels, `key` or `key=value`."""
+        async with asking("cannot list containers"):
+            found = await self.docker.containers.list(
+                all=True, filters=_json_filter(label=list(labels))
+            )
+        return [
+            ContainerState(
+                id=container["Id"],
+                running=container["State"] == "running",
+                labels=container["Labels"] or {},
+            )
+            for container in found
+        ]
+
+    async def signal(self, container_id: str, name: str) -> None:
+        """To PID 1."""
+        async with asking("cannot signal a container", otherwise=_GONE, missing=_GONE):
+            await self._container(container_id).kill(signal=name)
+
+    async def count_processes(self, container_id: str) -> int:
+        async with asking("cannot list processes", otherwise=_GONE, missing=_GONE):
+            return len((await self._container(container_id).top(ps_args="-eo pid"))["Processes"])
+
+    async def stats(self, container_id: str) -> Mapping[str, Any]:
+        """One reading, as the engine gives it."""
+        async with asking("cannot read statistics"):
+            (found,) = await self._container(container_id).stats(stream=False)
+        return dict(found)
+
+    async def exec(
+        self, container_id: str, argv: Sequence[str], *, user: str, env: Mapping[str, str]
+    ) -> ExecStream:
+        """Start it, with its standard streams connected. It is over only when the stream says so."""
+        async with asking("cannot run a command", otherwise=_GONE, missing=_GONE):
+            made = await self._container(container_id).exec(
+                argv, stdin=True, user=user, environment=env, workdir="/"
+            )
+            return await ExecStream.connect(made)
+
+    async def copy(self, source: str, path: str, *, target: str, into: str) -> None:
+        """A path of one container, whole, into a directory of another that is not running."""
+        base = f"{self.docker.docker_host}/{self.docker.api_version}/containers"
+        session = self.docker.session
+        timeout = aiohttp.ClientTimeout(total=_COPY_TIMEOUT_S)
+        async with (
+            asking(f"cannot save {path}", timeout_s=_COPY_TIMEOUT_S),
+            session.get(
+                f"{base}/{source}/archive", params={"path": path}, timeout=timeout
+            ) as archive,
+        ):
+            await _check(archive)
+            async with session.put(
+                f"{base}/{target}/archive",
+                params={"path": into},
+                data=archive.content.iter_chunked(256 * 1024),
+                headers={"Content-Type": "application/x-tar"},
+                timeout=timeout,
+            ) as answer:
+                await _check(answer)
+
+    async def remove_volumes(self, labels: Sequence[str]) -> int:
+        """Those with the labels that no container uses; how many."""
+        filters = {"label": list(labels), "dangling": ["true"]}
+        async with asking("cannot remove volumes"):
+            volumes: Any = self.docker.volumes  # the client's own annotations end here
+            found = (await volumes.list(filters=filters))["Volumes"] or ()
+            removed = 0
+            for volume in found:
+                try:
+                    await (await volumes.get(volume["Name"])).delete()
+                    removed += 1
+                except aiodocker.DockerError as exc:
+                    if exc.status not in (404, 409):  # gone, or taken into use
+                        raise
+        return removed
+
+    def _container(self, container_id: str) -> DockerContainer:
+        return self.docker.containers.container(container_id)
+
+
+@asynccontextmanager
+async def open_engine(docker_host: str) -> AsyncIterator[Engine]:
+    """Nothing is sent before it is used."""
+    timeout = aiohttp.ClientTimeout(sock_connect=_CONNECT_TIMEOUT_S)
+    with map_docker_errors("cannot use the Docker engine"):
+        if docker_host.startswith(_UNIX):
+            # No bound on connections: each running command holds one, and the client's default of 100 would block the next.
+            connector = aiohttp.UnixConnector(docker_host.removeprefix(_UNIX), limit=0)
+            session = aiohttp.ClientSession(connector=connector, timeout=timeout)
+            docker = aiodocker.Docker(
+                f"{_UNIX}localhost", connector=connector, session=session, timeout=timeout
+            )
+        else:
+            docker = aiodocker.Docker(docker_host, timeout=timeout)
+            session = docker.session
+    try:
+        yield Engine(docker)
+    finally:
+        await docker.close()
+        await session.close()
+
+
+async def _check(response: aiohttp.ClientResponse) -> None:
+    if response.status >= 400:  # noqa: PLR2004  # HTTP
+        raise aiodocker.DockerError(response.status, await response.text())
+
+
+def _json_filter(**filters: list[str]) -> str:
+    return json.dumps(filters)

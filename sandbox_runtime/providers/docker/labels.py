@@ -1,0 +1,125 @@
+"""What is written on containers, volumes and images, and read back from them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Self
+
+from sandbox_runtime.owner import Owner
+from sandbox_runtime.types import SandboxLimits
+
+MANAGED = "orion.managed"
+NAME = "orion.name"
+SANDBOX = "orion.sandbox"
+SNAPSHOT = "orion.snapshot"
+SNAPSHOT_NAME = "orion.snapshot-name"
+_CREATED_AT = "orion.created-at"
+_OWNER = "orion.owner"
+_LABELS = "orion.labels"
+_BASE = "orion.base"
+_ENVIRONMENT = "orion.environment"
+_WRITABLE = "orion.environment-writable"
+_BROKER = "orion.broker"
+_LIMITS = "orion.limits"
+
+
+def namespace(name: str) -> dict[str, str]:
+    """Labels of everything that the namespace owns."""
+    return {MANAGED: "true", NAME: name}
+
+
+def saving(name: str) -> dict[str, str]:
+    """Labels of a container that lives only while a snapshot is made."""
+    return {**namespace(name), SANDBOX: "", _OWNER: json.dumps(asdict(Owner.current()))}
+
+
+def owner_of(found: Mapping[str, str]) -> Owner | None:
+    """Which process made a container."""
+    return Owner(**json.loads(found[_OWNER])) if _OWNER in found else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLabels:
+    """On a container."""
+
+    id: str
+    owner: Owner
+    created_at: datetime
+    labels: Mapping[str, str]
+    """The caller's own; also written as they are, for people who filter by them."""
+    base: str
+    """Id of the base image below all."""
+    environment: str
+    """Id of the image that holds the environment, without any workspace."""
+    environment_writable: bool
+    broker: str
+    """Path of the broker's socket inside; empty without one."""
+    limits: SandboxLimits
+
+    def encode(self, name: str) -> dict[str, str]:
+        return {
+            **self.labels,
+            **namespace(name),
+            SANDBOX: self.id,
+            _OWNER: json.dumps(asdict(self.owner)),
+            _CREATED_AT: self.created_at.isoformat(),
+            _LABELS: json.dumps(dict(self.labels)),
+            _BASE: self.base,
+            _ENVIRONMENT: self.environment,
+            _WRITABLE: "true" if self.environment_writable else "",
+            _BROKER: self.broker,
+            _LIMITS: json.dumps(asdict(self.limits)),
+        }
+
+    @classmethod
+    def decode(cls, found: Mapping[str, str]) -> Self:
+        # A container also inherits its image's labels: only the caller's own are told.
+        return cls(
+            id=found[SANDBOX],
+            owner=Owner(**json.loads(found[_OWNER])),
+            created_at=datetime.fromisoformat(found[_CREATED_AT]),
+            labels=json.loads(found[_LABELS]),
+            base=found[_BASE],
+            environment=found[_ENVIRONMENT],
+            environment_writable=bool(found[_WRITABLE]),
+            broker=found[_BROKER],
+            limits=SandboxLimits(**json.loads(found[_LIMITS])),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotLabels:
+    """On an image. Each is written on every image, empty where there is nothing: an image inherits its parent's."""
+
+    id: str
+    name: str | None
+    created_at: datetime
+    base: str
+    environment: str
+    """Id of the image that holds the environment; empty = this one."""
+    is_session: bool
+    """Saved from a working sandbox, not from one in which an environment was made."""
+
+    def encode(self, name: str) -> dict[str, str]:
+        return {
+            **namespace(name),
+            SANDBOX: "",
+            SNAPSHOT: self.id,
+            SNAPSHOT_NAME: self.name or "",
+            _CREATED_AT: self.created_at.isoformat(),
+            _BASE: self.base,
+            _ENVIRONMENT: self.environment,
+            _WRITABLE: "" if self.is_session else "true",
+        }
+
+    @classmethod
+    def decode(cls, found: Mapping[str, str]) -> Self:
+        return cls(
+            id=found[SNAPSHOT],
+            name=found[SNAPSHOT_NAME] or None,
+            created_at=datetime.fromisoformat(found[_CREATED_AT]),
+            base=found[_BASE],
+            environment=found[_ENVIRONMENT],
+            is_session=not found[_WRITABLE],
+        )

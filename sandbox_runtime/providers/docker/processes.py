@@ -1,0 +1,250 @@
+"""A command in a container and everything it starts: output with back-pressure, exit, and a verified kill.
+
+Three ways to kill, each for when the one before did not help: the command's own runner (inside/run.py) is told to; all
+processes with the command's mark are killed by another exec; PID 1 (inside/init.py) kills everything in the sandbox.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Process
+from sandbox_runtime.providers.docker.containers import PYTHON, USER
+from sandbox_runtime.providers.docker.engine import Engine
+from sandbox_runtime.providers.docker.exec_stream import ExecStream
+from sandbox_runtime.providers.docker.inside_scripts import KILL_SOURCE, RUN_SOURCE
+from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, SandboxLimits
+
+START_TIMEOUT_S = 60.0
+KILLED = 128 + 9
+MARK_NAME = "SANDBOX_RUNTIME_MARK"
+"""Variable in the environment of what an exec starts, by which it is found where its runner was killed."""
+
+_ACK = b"\x06"
+_KILL = b"K"
+_WRITE_S, _ASK_S, _MARKED_S, _ALL_S = 0.2, 2.0, 1.5, 1.0
+"""How long each way to kill may take: together less than the contract's 5 s."""
+_EXIT_TIMEOUT_S = 10.0
+_ALL_POLL_S = 0.02
+_ERROR_BYTES = 2000
+_KILL_ALL_SIGNAL = "SIGUSR1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command in a container."""
+
+    argv: Sequence[str] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    """Beside the container's."""
+    cwd: str
+    stdin: bytes = field(repr=False)
+    merge_output: bool
+    bound: bool
+    """Dies when the service does, because nobody could collect it; otherwise it goes on."""
+    limits: SandboxLimits
+
+    def encode(self) -> bytes:
+        """As inside/run.py reads it. Through stdin: neither a host's `ps` nor the engine's events show it."""
+        fields = [
+            "1" if self.bound else "0",
+            "1" if self.merge_output else "0",
+            str(self.limits.max_file_bytes),
+            str(self.limits.max_open_files),
+            self.cwd,
+            str(len(self.argv)),
+            *self.argv,
+            *(f"{name}={value}" for name, value in self.env.items()),
+        ]
+        body = "\0".join(fields).encode("utf-8", "surrogateescape")
+        return b"".join((b"%012d%012d" % (len(body), len(self.stdin)), body, self.stdin))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where commands of one sandbox run."""
+
+    engine: Engine
+    container_id: str
+    is_closed: Callable[[], bool]
+    """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
+
+
+async def start_process(host: Host, command: Command, *, mark: str) -> "ContainerProcess":
+    """Start it; it really runs when this returns.
+
+    Raises:
+        SandboxError: UNAVAILABLE when it cannot be started, with the engine's reason.
+    """
+    stream = await host.engine.exec(
+        host.container_id, [*PYTHON, RUN_SOURCE], user=USER, env={MARK_NAME: mark}
+    )
+    process = ContainerProcess(host, stream, mark=mark)
+    try:
+        try:
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await stream.write(command.encode())
+                await process.until_started()
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE, "a command did not start", retryable=True
+            ) from exc
+    except BaseException:
+        await process.kill()
+        raise
+    return process
+
+
+class ContainerProcess(Process):
+    """A started `Command`."""
+
+    def __init__(self, host: Host, stream: ExecStream, *, mark: str) -> None:
+        self._host = host
+        self._stream = stream
+        self._mark = mark
+        self._taken = False
+        self._first: ExecOutput | None = None
+        self._exit_code: int | None = None
+        self._killed = False
+
+    @property
+    def ended(self) -> bool:
+        return self._exit_code is not None
+
+    async def until_started(self) -> None:
+        """Read the runner's word that it runs; what comes instead of it is the engine's reason."""
+        output = await self._stream.read()
+        if output is not None and output.data.startswith(_ACK):
+            rest = output.data.removeprefix(_ACK)
+            self._first = ExecOutput(stream=output.stream, data=rest) if rest else None
+            return
+        said = b""
+        while output is not None and len(said) < _ERROR_BYTES:
+            said += output.data
+            output = await self._stream.read()
+        reason = said.decode("utf-8", "replace").strip() or "its container ended"
+        raise SandboxError(
+            SandboxErrorCode.UNAVAILABLE, f"cannot start a command: {reason}", retryable=True
+        )
+
+    @override
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        if self._taken:
+            raise RuntimeError("events may be iterated once")
+        self._taken = True
+        output, self._first = self._first, None
+        if output is not None:
+            yield output
+        while (output := await self._stream.read()) is not None:
+            yield output
+        yield ExecExited(exit_code=await self._collect())
+
+    async def _collect(self) -> int:
+        """The exit code, after the end of output."""
+        if self._exit_code is not None:
+            return self._exit_code
+        try:
+            async with asyncio.timeout(_EXIT_TIMEOUT_S):
+                state = await self._stream.ended()
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE, "the connection to a running command was lost"
+            ) from exc
+        code = state.exit_code if state is not None else None
+        if code is None:
+            code = self._lost()
+        if code == KILLED and not self._killed and not self._host.is_closed():
+            # Its runner may have been what was killed.
+            await _within(_MARKED_S, self._kill_marked)
+        await self._end(code)
+        return code
+
+    def _lost(self) -> int:
+        if self._killed or self._host.is_closed():
+            return KILLED
+        raise SandboxError(SandboxErrorCode.UNAVAILABLE, "the sandbox ended under a command")
+
+    async def _end(self, code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = code
+        await self._stream.close()
+
+    @override
+    async def kill(self) -> None:
+        if self.ended:
+            return
+        self._killed = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_S):
+                await self._stream.write(_KILL)
+        # Unread output would hold up the engine's own account of the end.
+        await self._stream.close()
+        for way, timeout_s in (
+            (self._asked, _ASK_S),
+            (self._kill_marked, _MARKED_S),
+            (self._kill_all, _ALL_S),
+        ):
+            if await _within(timeout_s, way):
+                return
+        raise SandboxError(
+            SandboxErrorCode.UNAVAILABLE, "a command still lives after all that was done to kill it"
+        )
+
+    async def _asked(self) -> None:
+        state = await self._stream.ended()
+        code = state.exit_code if state is not None else None
+        await self._end(KILLED if code is None else code)
+
+    async def _kill_marked(self) -> None:
+        """Returns when nothing with the mark is left."""
+        await run_script(self._host, KILL_SOURCE, f"{MARK_NAME}={self._mark}")
+        if self._killed:
+            await self._asked()
+
+    async def _kill_all(self) -> None:
+        await kill_all(self._host)
+        await self._end(KILLED)
+
+
+async def _within(timeout_s: float, way: Callable[[], Awaitable[None]]) -> bool:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await way()
+    except (TimeoutError, SandboxError):
+        return False
+    return True
+
+
+async def run_script(host: Host, source: str, *arguments: str) -> bytes:
+    """Run a script of ours in the container, to its end; the end of what it said.
+
+    Raises:
+        SandboxError: UNAVAILABLE when it failed.
+    """
+    stream = await host.engine.exec(
+        host.container_id, [*PYTHON, source, *arguments], user=USER, env={}
+    )
+    try:
+        said = b""
+        while (output := await stream.read()) is not None:
+            said = (said + output.data)[-_ERROR_BYTES:]
+        state = await stream.ended()
+    finally:
+        await stream.close()
+    if state is None or state.exit_code != 0:
+        reason = said.decode("utf-8", "replace").strip() or "its container ended"
+        raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"a script failed inside: {reason}")
+    return said
+
+
+async def kill_all(host: Host) -> None:
+    """Everything in the sandbox but PID 1; returns when it alone is left, without a bound: the caller has one."""
+    while True:
+        await host.engine.signal(host.container_id, _KILL_ALL_SIGNAL)
+        if await host.engine.count_processes(host.container_id) <= 1:
+            return
+        await asyncio.sleep(_ALL_POLL_S)

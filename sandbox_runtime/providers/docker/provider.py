@@ -1,0 +1,354 @@
+"""The Docker provider: sandboxes as hardened containers, environments and workspaces as images."""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Self
+
+from typing_extensions import override
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.host import check_network, open_view
+from sandbox_runtime.owner import Owner
+from sandbox_runtime.processes import validate_command
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.providers.docker import labels as keys
+from sandbox_runtime.providers.docker import probing
+from sandbox_runtime.providers.docker.base import BaseImage
+from sandbox_runtime.providers.docker.containers import (
+    Hosting,
+    broker_path,
+    container_config,
+    sandbox_env,
+)
+from sandbox_runtime.providers.docker.engine import ContainerState, Engine, open_engine
+from sandbox_runtime.providers.docker.images import Images
+from sandbox_runtime.providers.docker.labels import SandboxLabels
+from sandbox_runtime.providers.docker.sandbox import DockerSandbox
+from sandbox_runtime.providers.docker.settings import DockerSettings
+from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots, not_found
+from sandbox_runtime.types import (
+    Capability,
+    SandboxId,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
+
+BASE_PREFIX = "base-"
+_BASE_ID = re.compile(rf"{BASE_PREFIX}[0-9a-f]{{12}}")
+_SANDBOX_ID = re.compile(r"[0-9a-f]{16}")
+_INFO_TIMEOUT_S = 8.0
+
+_log = logging.getLogger(__name__)
+
+
+class DockerProvider(SandboxProvider):
+    """Linux only. Its sandboxes survive a crash of the service, and `attach` finds them again.
+
+    What becomes of those that nobody attaches to: each ends itself at `DockerSettings.max_age_s`, and the engine removes it
+    with its volumes; `sweep` removes them at once. Opening sweeps nothing, because only the caller knows which to keep.
+    """
+
+    def __init__(self, settings: DockerSettings | None = None) -> None:
+        self._settings = settings or DockerSettings()
+        self._name = self._settings.name
+        self._mine = [f"{key}={value}" for key, value in keys.namespace(self._name).items()]
+        self._stack = AsyncExitStack()
+        self._opened: _Opened | None = None
+        self._hosting: Hosting | None = None
+        self._sandboxes: dict[SandboxId, DockerSandbox] = {}
+        self._probed = False
+        self._readying = asyncio.Lock()
+
+    @property
+    @override
+    def name(self) -> str:
+        return PROVIDER_NAME
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return frozenset(
+            {
+                Capability.SNAPSHOT,
+                Capability.ATTACH,
+                Capability.LIST,
+                Capability.BROKERED_NETWORK,
+            }
+        )
+
+    @override
+    async def __aenter__(self) -> Self:
+        engine = await self._stack.enter_async_context(open_engine(self._settings.docker_host))
+        images = Images(engine)
+        self._opened = _Opened(
+            engine=engine,
+            base=BaseImage(images, self._settings),
+            snapshots=Snapshots(engine, name=self._name),
+        )
+        return self
+
+    @override
+    async def __aexit__(self, *exc_info: object) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for sandbox in list(self._sandboxes.values()):
+                    group.create_task(_destroy(sandbox))
+        finally:
+            self._opened = None
+            await self._stack.aclose()
+
+    @override
+    async def probe(self) -> str:
+        try:
+            async with asyncio.timeout(probing.PROBE_TIMEOUT_S):
+                return await self._probe()
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE,
+                f"no answer from a sandbox within {probing.PROBE_TIMEOUT_S:g} s",
+                retryable=True,
+            ) from exc
+
+    async def _probe(self) -> str:
+        opened = self._require_opened()
+        info = await opened.engine.info(timeout_s=_INFO_TIMEOUT_S)
+        runtime = self._settings.runtime
+        if runtime is not None and runtime not in info.runtimes:
+            raise SandboxError(
+                SandboxErrorCode.ISOLATION_UNAVAILABLE,
+                f"the engine has no runtime {runtime!r}: add it to the engine's configuration",
+            )
+        if await opened.base.find() is None:
+            if self._settings.image is not None:
+                raise SandboxError(
+                    SandboxErrorCode.UNAVAILABLE,
+                    f"the engine has no image {self._settings.image}: pull it",
+                )
+            return f"Docker Engine {info.version} answers; the base image is built on first use"
+        await probing.probe(self)
+        self._probed = True
+        return probing.describe(info, runtime=runtime)
+
+    @override
+    async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
+        async with self._readying:
+            base = await self._require_opened().base.ensure(progress or _ignore)
+            if not self._probed:
+                await self.probe()
+        return SnapshotRef(
+            id=SnapshotId(f"{BASE_PREFIX}{base.id.removeprefix('sha256:')[:12]}"),
+            provider=self.name,
+            name=None,
+            created_at=base.created_at,
+        )
+
+    @override
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        check_network(spec, drops_root=True)
+        opened = self._require_opened()
+        hosting = await self._hosted(opened)
+        origin = await self._origin(opened, spec)
+        env = sandbox_env(spec, hosting)
+        validate_command(["sh"], env=env, cwd=None)
+        labels = SandboxLabels(
+            id=secrets.token_hex(8),
+            owner=Owner.current(),
+            created_at=datetime.now(UTC),
+            labels=dict(spec.labels),
+            base=origin.base,
+            environment=origin.environment,
+            environment_writable=spec.environment_writable,
+            broker=broker_path(spec),
+            limits=spec.limits,
+        )
+        # An image made from the container would keep the container's variables: one that prepares an environment has none.
+        written, added = ({}, env) if spec.environment_writable else (env, {})
+        config = container_config(
+            spec, hosting, image=origin.image, env=written, labels=labels.encode(self._name)
+        )
+        container_id = await opened.engine.create(config, name=self._container_name(labels.id))
+        try:
+            await opened.engine.start(container_id)
+        except BaseException:
+            await opened.engine.remove(container_id)
+            raise
+        return self._own(opened, container_id, labels, env=added)
+
+    @override
+    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        if sandbox_id in self._sandboxes:
+            return self._sandboxes[sandbox_id]
+        opened = self._require_opened()
+        if not _SANDBOX_ID.fullmatch(sandbox_id):
+            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
+        state = await opened.engine.inspect(self._container_name(sandbox_id))
+        if not state.running or state.labels.get(keys.NAME) != self._name:
+            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"sandbox {sandbox_id} has ended")
+        return self._own(opened, state.id, SandboxLabels.decode(state.labels), env={})
+
+    @override
+    async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
+        wanted = (labels or {}).items()
+        found = await self._require_opened().engine.list([*self._mine, keys.SANDBOX])
+        decoded = ((state, SandboxLabels.decode(state.labels)) for state in _sandboxes_of(found))
+        return tuple(
+            SandboxInfo(
+                id=SandboxId(mine.id),
+                provider=self.name,
+                running=state.running,
+                created_at=mine.created_at,
+                labels=mine.labels,
+            )
+            for state, mine in sorted(decoded, key=lambda pair: pair[1].created_at)
+            if wanted <= mine.labels.items()
+        )
+
+    @override
+    async def find_snapshot(self, name: str) -> SnapshotRef | None:
+        opened = self._require_opened()
+        base = await opened.base.find()
+        return await opened.snapshots.find_named(name, base=base.id if base else None)
+
+    @override
+    async def list_snapshots(self) -> Sequence[SnapshotRef]:
+        return await self._require_opened().snapshots.list()
+
+    @override
+    async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
+        await self._require_opened().snapshots.delete(snapshot_id)
+
+    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+        """Remove what processes that live no more have left under this name; how many sandboxes.
+
+        `keep` names those that shall be attached to. A living process's sandboxes stay, whoever it is. Also removed:
+        volumes and images of this name that nothing uses any more.
+        """
+        opened = self._require_opened()
+        swept = 0
+        for state in await opened.engine.list(self._mine):
+            sandbox_id = state.labels.get(keys.SANDBOX, "")
+            if sandbox_id in keep or sandbox_id in self._sandboxes:
+                continue
+            owner = keys.owner_of(state.labels)
+            if owner is None or not owner.alive:
+                await opened.engine.remove(state.id)
+                swept += 1
+        await opened.engine.remove_volumes(self._mine)
+        await opened.snapshots.collect()
+        if swept:
+            _log.info("sandboxes swept", extra={"action": "sandbox.swept", "count": swept})
+        return swept
+
+    def shell_argv(self, sandbox_id: SandboxId) -> Sequence[str]:
+        """What a person runs to look around in a sandbox. Needs the engine's own command-line client."""
+        host = ["--host", self._settings.docker_host]
+        return ("docker", *host, "exec", "-it", self._container_name(sandbox_id), "sh")
+
+    async def _hosted(self, opened: "_Opened") -> Hosting:
+        if self._hosting is None:
+            info = await opened.engine.info(timeout_s=_INFO_TIMEOUT_S)
+            self._hosting = Hosting(
+                runtime=self._settings.runtime,
+                cpus=min(self._settings.cpus, info.cpus),
+                ca_bundle=self._settings.ca_bundle,
+                view=open_view(self._settings.host_env),
+                max_age_s=self._settings.max_age_s,
+            )
+        return self._hosting
+
+    async def _origin(self, opened: "_Opened", spec: SandboxSpec) -> "_Origin":
+        """Which image a sandbox starts from."""
+        wanted = spec.snapshot_id
+        if wanted is None:
+            base = await opened.base.find()
+            if base is None:
+                raise SandboxError(
+                    SandboxErrorCode.CREATE_FAILED,
+                    f"there is no image {opened.base.reference} yet: ensure_ready() makes it",
+                )
+            return _Origin(image=base.id, environment=base.id, base=base.id)
+        if _BASE_ID.fullmatch(wanted):
+            base = await opened.base.find(wanted.removeprefix(BASE_PREFIX))
+            if base is None:
+                raise not_found(wanted)
+            return _Origin(image=base.id, environment=base.id, base=base.id)
+        found = await opened.snapshots.find(wanted)
+        if found is None:
+            raise not_found(wanted)
+        image, labels = found
+        return _Origin(image=image.id, environment=labels.environment or image.id, base=labels.base)
+
+    def _own(
+        self,
+        opened: "_Opened",
+        container_id: str,
+        labels: SandboxLabels,
+        *,
+        env: Mapping[str, str],
+    ) -> DockerSandbox:
+        sandbox = DockerSandbox(
+            opened.engine,
+            container_id,
+            labels=labels,
+            env=env,
+            save=opened.snapshots.save,
+            forget=self._forget,
+        )
+        self._sandboxes[sandbox.id] = sandbox
+        return sandbox
+
+    def _forget(self, sandbox_id: SandboxId) -> None:
+        self._sandboxes.pop(sandbox_id, None)
+
+    def _container_name(self, sandbox_id: str) -> str:
+        return f"orion-{self._name}-{sandbox_id}"
+
+    def _require_opened(self) -> "_Opened":
+        if self._opened is None:
+            raise RuntimeError("the provider is not open")
+        return self._opened
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Opened:
+    engine: Engine
+    base: BaseImage
+    snapshots: Snapshots
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Origin:
+    image: str
+    environment: str
+    base: str
+
+
+def _sandboxes_of(states: Sequence[ContainerState]) -> list[ContainerState]:
+    """A container made to save something may have inherited the label from its image, empty."""
+    return [state for state in states if state.labels[keys.SANDBOX]]
+
+
+async def _destroy(sandbox: DockerSandbox) -> None:
+    try:
+        await sandbox.destroy()
+    except SandboxError as exc:
+        _log.warning(
+            "sandbox not destroyed",
+            extra={
+                "action": "sandbox.stop_failed",
+                "sandbox_id": sandbox.id,
+                "reason": str(exc),
+            },
+        )
+
+
+def _ignore(_step: str) -> None:
+    pass

@@ -1,0 +1,167 @@
+"""Snapshots as images: an environment, and on top of it, as one more layer, a saved workspace.
+
+A workspace lies in the image where volumes are mounted later: the engine fills a new volume from there, so restoring is
+its own work, and the environment below is shared by all. A session's next snapshot starts from the environment again, not
+from the last one, so that layers do not pile up.
+
+Source: Docker documentation, "Volumes", populate a volume using a container, read 2026-11.
+"""
+
+import logging
+import re
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.providers.docker import labels as keys
+from sandbox_runtime.providers.docker.containers import HOME, WORK
+from sandbox_runtime.providers.docker.engine import Engine
+from sandbox_runtime.providers.docker.images import Images, ImageState
+from sandbox_runtime.providers.docker.labels import SandboxLabels, SnapshotLabels
+from sandbox_runtime.providers.docker.processes import Host, run_script
+from sandbox_runtime.types import SnapshotId, SnapshotRef
+
+PROVIDER_NAME = "docker"
+_ID = re.compile(r"[0-9a-f]{16}")
+_ENVIRONMENT_SUFFIX = "-environment"
+_SAVED = ((WORK, "/"), (HOME, "/home"))
+
+# Prints something when there is anything to save.
+_IS_USED = f"""
+import os
+print("used" if any(os.listdir(path) for path in ({WORK!r}, {HOME!r})) else "")
+"""
+
+_log = logging.getLogger(__name__)
+
+
+class Snapshots:
+    """Of one namespace on one engine."""
+
+    def __init__(self, engine: Engine, *, name: str) -> None:
+        self._engine = engine
+        self._images = Images(engine)
+        self._name = name
+        self._mine = [f"{key}={value}" for key, value in keys.namespace(name).items()]
+
+    async def find(self, snapshot_id: str) -> tuple[ImageState, SnapshotLabels] | None:
+        if not _ID.fullmatch(snapshot_id):
+            return None
+        image = await self._images.find(self._reference(snapshot_id))
+        return None if image is None else (image, SnapshotLabels.decode(image.labels))
+
+    async def find_named(self, name: str, *, base: str | None) -> SnapshotRef | None:
+        """The newest of that name. One that was made for another base than `base` counts only if it is a session."""
+        found = [
+            labels
+            for labels in await self._all(f"{keys.SNAPSHOT_NAME}={name}")
+            if labels.is_session or labels.base == base
+        ]
+        return _ref(max(found, key=lambda labels: labels.created_at)) if found else None
+
+    async def list(self) -> Sequence[SnapshotRef]:
+        found = sorted(await self._all(), key=lambda labels: labels.created_at)
+        return tuple(_ref(labels) for labels in found)
+
+    async def delete(self, snapshot_id: str) -> None:
+        if _ID.fullmatch(snapshot_id):
+            reference = self._reference(snapshot_id)
+            for name in (reference, reference + _ENVIRONMENT_SUFFIX):
+                await self._images.remove(name)
+
+    async def collect(self) -> None:
+        """Remove what was replaced or deleted while a container still ran from it."""
+        await self._images.remove_dangling(self._mine)
+
+    async def save(self, host: Host, source: SandboxLabels, name: str | None) -> SnapshotRef:
+        """A snapshot of a sandbox in which nothing runs."""
+        snapshot = SnapshotLabels(
+            id=secrets.token_hex(8),
+            name=name,
+            created_at=datetime.now(UTC),
+            base=source.base,
+            environment="" if source.environment_writable else source.environment,
+            is_session=not source.environment_writable,
+        )
+        if not source.environment_writable:
+            await self._save_workspace(host, snapshot)
+        elif (await run_script(host, _IS_USED)).strip():
+            await self._save_both(host, snapshot)
+        else:
+            await self._commit(host.container_id, snapshot, environment="")
+        await self._replace(snapshot)
+        return _ref(snapshot)
+
+    async def _save_both(self, host: Host, snapshot: SnapshotLabels) -> None:
+        unlisted = replace(snapshot, id="", name=None)
+        reference = self._reference(snapshot.id) + _ENVIRONMENT_SUFFIX
+        environment = await self._images.commit(
+            host.container_id, reference, unlisted.encode(self._name)
+        )
+        try:
+            await self._save_workspace(host, snapshot, environment=environment)
+        except BaseException:
+            await self._images.remove(reference)
+            raise
+
+    async def _save_workspace(
+        self, host: Host, snapshot: SnapshotLabels, *, environment: str | None = None
+    ) -> None:
+        environment = environment or snapshot.environment
+        # Never started: only its root is written to.
+        builder = await self._engine.create(
+            {"Image": environment, "Labels": keys.saving(self._name)},
+            name=f"orion-{self._name}-saving-{snapshot.id}",
+        )
+        try:
+            for path, parent in _SAVED:
+                await self._engine.copy(host.container_id, path, target=builder, into=parent)
+            await self._commit(builder, snapshot, environment=environment)
+        finally:
+            await self._engine.remove(builder)
+
+    async def _commit(
+        self, container_id: str, snapshot: SnapshotLabels, *, environment: str
+    ) -> None:
+        written = replace(snapshot, environment=environment)
+        await self._images.commit(
+            container_id, self._reference(snapshot.id), written.encode(self._name)
+        )
+
+    async def _replace(self, snapshot: SnapshotLabels) -> None:
+        """Of a name there is one. What still runs from an older one keeps running."""
+        if snapshot.name is None:
+            return
+        for other in await self._all(f"{keys.SNAPSHOT_NAME}={snapshot.name}"):
+            if other.id != snapshot.id and other.created_at <= snapshot.created_at:
+                try:
+                    await self.delete(other.id)
+                except SandboxError as exc:
+                    _log.warning(
+                        "snapshot not removed",
+                        extra={"action": "snapshot.remove_failed", "reason": str(exc)},
+                    )
+
+    async def _all(self, *labels: str) -> tuple[SnapshotLabels, ...]:
+        found = await self._images.list([*self._mine, keys.SNAPSHOT, *labels], dangling=False)
+        decoded = (image.labels for image in found if image.labels[keys.SNAPSHOT])
+        return tuple(SnapshotLabels.decode(labels) for labels in decoded)
+
+    def _reference(self, snapshot_id: str) -> str:
+        return f"orion-snapshot/{self._name}:{snapshot_id}"
+
+
+def _ref(labels: SnapshotLabels) -> SnapshotRef:
+    return SnapshotRef(
+        id=SnapshotId(labels.id),
+        provider=PROVIDER_NAME,
+        name=labels.name,
+        created_at=labels.created_at,
+    )
+
+
+def not_found(snapshot_id: str) -> SandboxError:
+    """For a snapshot that is not there."""
+    return SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {snapshot_id!r}")
