@@ -122,6 +122,13 @@ async def test_probe_of_a_bubblewrap_that_fails(state_dir: Path, tmp_path: Path)
     assert caught.value.code is SandboxErrorCode.ISOLATION_UNAVAILABLE
 
 
+async def test_user_namespace_differs(provider: LocalProvider) -> None:
+    """Users inside are not those of the host, whatever their numbers."""
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        inside = await sandbox.exec(["readlink", "/proc/self/ns/user"], timeout_s=5)
+    assert inside.text.strip() not in ("", os.readlink("/proc/self/ns/user"))  # noqa: PTH115
+
+
 async def test_vanished_sandbox_is_unavailable(provider: LocalProvider, state_dir: Path) -> None:
     """A sandbox whose files are gone is an error, not a failed command."""
     async with open_sandbox(provider, SandboxSpec()) as sandbox:
