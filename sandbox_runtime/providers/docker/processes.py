@@ -158,10 +158,23 @@ class ContainerProcess(Process):
         if code is None:
             code = self._lost()
         if code == KILLED and not self._killed and not self._host.is_closed():
-            # Its runner may have been what was killed.
-            await _within(_MARKED_S, self._kill_marked)
+            await self._check_killed()
         await self._end(code)
         return code
+
+    async def _check_killed(self) -> None:
+        """Its runner may have been what was killed, and then something of it may live; or the whole container ended."""
+        if await _within(_MARKED_S, self._kill_marked):
+            return
+        try:
+            state = await self._host.engine.inspect(self._host.container_id)
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.NOT_FOUND:
+                raise
+            self._lost()
+        else:
+            if not state.running:
+                self._lost()
 
     def _lost(self) -> int:
         if self._killed or self._host.is_closed():

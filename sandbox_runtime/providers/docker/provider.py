@@ -73,6 +73,11 @@ class DockerProvider(SandboxProvider):
         return PROVIDER_NAME
 
     @property
+    def namespace(self) -> str:
+        """`DockerSettings.name`, which all its objects on the engine carry."""
+        return self._name
+
+    @property
     @override
     def capabilities(self) -> frozenset[Capability]:
         return frozenset(

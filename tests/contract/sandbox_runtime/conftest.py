@@ -14,17 +14,18 @@ from tests.docker_image import ensure_image
 def docker_settings() -> Iterator[DockerSettings]:
     name = f"test-{token_hex(4)}"
     yield DockerSettings(name=name, image=ensure_image())
-    filters = ("--filter", f"label=orion.name={name}", "--quiet")
-    for kind, remove in (
-        (("ps", "--all"), ("rm", "--force")),
-        (("volume", "ls"), ("volume", "rm")),
-        (("images",), ("rmi", "--force")),
-    ):
-        found = _docker(*kind, *filters).split()
-        if found:
-            _docker(*remove, *sorted(set(found)))
-        if kind != ("images",):
-            assert not found, f"left behind: {kind} {found}"
+    mine = ("--filter", f"label=orion.name={name}")
+    containers = _docker("ps", "--all", "--quiet", *mine).split()
+    volumes = _docker("volume", "ls", "--quiet", *mine).split()
+    if containers:
+        _docker("rm", "--force", "--volumes", *containers)
+    images = _docker("images", *mine, "--format", "{{.Repository}}:{{.Tag}}").split()
+    named = [image for image in images if "<none>" not in image]
+    if named:
+        _docker("rmi", "--force", *named)
+    _docker("image", "prune", "--force", *mine)
+    assert (containers, volumes) == ([], [])
+    assert _docker("images", "--all", "--quiet", *mine) == ""
 
 
 def _docker(*arguments: str) -> str:
