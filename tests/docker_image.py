@@ -1,6 +1,7 @@
 """A base image without a registry: the files of this machine's own Debian packages.
 
-`python -m tests.docker_image` makes it if it is not there, in about ten seconds, and prints its name. It is for tests only.
+`python -m tests.docker_image` makes it if it is not there, in about ten seconds, and prints its name; with `check`
+it prints why it cannot, if so. It is for tests only.
 """
 
 import hashlib
@@ -18,20 +19,13 @@ _STATUS = Path("/var/lib/dpkg/status")
 _INFO = Path("/var/lib/dpkg/info")
 
 _NEEDED = (
-    *(
-        "bash",
-        "ca-certificates",
-        "coreutils",
-        "dash",
-        "findutils",
-        "gawk|mawk",
-        "git",
-        "grep",
-        "gzip",
-    ),
-    *("hostname", "libc-bin", "login", "passwd", "procps", "python3", "sed", "tar", "util-linux"),
+    *("bash", "coreutils", "dash", "findutils", "gawk|mawk", "git", "grep", "gzip", "libc-bin"),
+    *("python3", "sed", "tar", "util-linux"),
 )
-_WANTED = ("curl", "jq", "mount", "nodejs", "python3-venv", "ripgrep", "unzip", "zip")
+_WANTED = (
+    *("ca-certificates", "curl", "hostname", "jq", "login", "mount", "nodejs", "passwd", "procps"),
+    *("python3-venv", "ripgrep", "unzip", "zip"),
+)
 """Put in where this machine has them."""
 _ALWAYS = ("base-files", "libc6", "libssl3", "libssl3t64")
 _GENERATED = (
@@ -204,4 +198,5 @@ def _add_directory(archive: tarfile.TarFile, name: str, *, owner: int, mode: int
 
 
 if __name__ == "__main__":
-    sys.stdout.write(ensure_image() + "\n")
+    is_check = sys.argv[1:] == ["check"]
+    sys.stdout.write((missing() or "" if is_check else ensure_image()) + "\n")
