@@ -5,9 +5,8 @@ Usage: `python3 -I -S -c SOURCE MARK`. Standard library only, and nothing newer 
 
 from __future__ import annotations
 
-import contextlib
+import _signal as signal  # type: ignore[import-not-found]  # the public one takes 20 ms more, for its enums
 import os
-import signal
 import sys
 import time
 
@@ -26,10 +25,14 @@ def _kill(needle: bytes) -> int:
     for entry in os.listdir("/proc"):  # noqa: PTH208  # plain and quick
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
-        with contextlib.suppress(OSError), open(f"/proc/{entry}/environ", "rb") as file:  # noqa: PTH123  # same
-            if needle in file.read():
+        try:
+            with open(f"/proc/{entry}/environ", "rb") as file:  # noqa: PTH123  # same
+                is_marked = needle in file.read()
+            if is_marked:
                 os.kill(int(entry), signal.SIGKILL)
                 killed += 1
+        except OSError:
+            pass
     return killed
 
 
