@@ -12,7 +12,7 @@ from sandbox_runtime.providers.docker.labels import namespace
 from sandbox_runtime.providers.docker.settings import DockerSettings
 
 BUILD_TIMEOUT_S = 1800.0
-_TAIL_LINES = 10
+_TAIL_LINES, _TAIL_CHARS = 10, 2000
 _STEP = "Step "
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
@@ -89,8 +89,9 @@ class BaseImage:
                 f"{self.reference} was not built within {BUILD_TIMEOUT_S:g} s",
             ) from exc
         except SandboxError as exc:
+            last = "\n".join(said)[-_TAIL_CHARS:]
             raise SandboxError(
-                exc.code, f"{exc}; it said last: {' | '.join(said)}", retryable=exc.retryable
+                exc.code, f"{exc}; it said last:\n{last}", retryable=exc.retryable
             ) from exc
 
 

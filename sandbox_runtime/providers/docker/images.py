@@ -1,6 +1,7 @@
 """The engine's images as snapshots and bases need them: typed, bounded, errors mapped."""
 
 import io
+import re
 import tarfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
 
 _COMMIT_TIMEOUT_S = 600.0
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,10 +112,12 @@ class Images:
                 tag=reference,
                 labels=dict(labels),
                 buildargs=dict(arguments),
+                rm=True,
+                forcerm=True,
                 stream=True,
             )
             async for answer in answers:
-                if text := str(answer.get("stream", "")).strip():
+                if text := _COLOUR.sub("", str(answer.get("stream", ""))).strip():
                     yield text
 
 

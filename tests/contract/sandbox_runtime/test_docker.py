@@ -417,6 +417,9 @@ async def test_base_image_is_built_once(docker_settings: DockerSettings) -> None
         with pytest.raises(SandboxError, match="why") as caught:
             await broken.ensure(steps.append)
         assert caught.value.code is SandboxErrorCode.SETUP_FAILED
+    exited = ["docker", "ps", "--all", "--quiet", "--filter", "exited=7"]
+    left = subprocess.run(exited, capture_output=True, check=True).stdout  # noqa: ASYNC221  # short
+    assert left == b""
 
 
 async def test_missing_images_are_named(docker_settings: DockerSettings) -> None:
