@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,14 +13,17 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.docker.errors import ENGINE_TIMEOUT_S, asking, map_docker_errors
+from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
+from sandbox_runtime.providers.docker.finishing import finish
 
 _UNIX = "unix://"
 _CONNECT_TIMEOUT_S = 5.0
 _COPY_TIMEOUT_S = 600.0
 
 _GONE = SandboxErrorCode.UNAVAILABLE
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,27 +63,15 @@ class Engine:
 
     async def create(self, config: Mapping[str, Any], *, name: str) -> str:
         """Its id. Not started yet. A cancelled call leaves no container."""
-        async with asyncio.TaskGroup() as group:
-            making = group.create_task(self._create(config, name=name))
-            try:
-                made = await asyncio.shield(making)
-            except asyncio.CancelledError:
-                # The engine finishes what it was asked; only then is there something to remove.
-                await asyncio.wait((making,), timeout=ENGINE_TIMEOUT_S)
-                await self.remove(name)
-                raise
-        if isinstance(made, SandboxError):
-            raise made
-        return made
-
-    async def _create(self, config: Mapping[str, Any], *, name: str) -> str | SandboxError:
         try:
-            async with asking(
-                "cannot create a container", otherwise=SandboxErrorCode.CREATE_FAILED
-            ):
-                return (await self.docker.containers.create(dict(config), name=name)).id
-        except SandboxError as exc:
-            return exc
+            return await finish(self._create(config, name=name))
+        except asyncio.CancelledError:
+            await self.discard(name)
+            raise
+
+    async def _create(self, config: Mapping[str, Any], *, name: str) -> str:
+        async with asking("cannot create a container", otherwise=SandboxErrorCode.CREATE_FAILED):
+            return (await self.docker.containers.create(dict(config), name=name)).id
 
     async def start(self, container_id: str) -> None:
         async with asking("cannot start a container", otherwise=SandboxErrorCode.CREATE_FAILED):
@@ -96,6 +88,16 @@ class Engine:
                 if exc.status != 409:  # noqa: PLR2004  # HTTP: it is being removed
                     raise
                 await self._until_removed(container_id)
+
+    async def discard(self, container_id: str) -> None:
+        """Remove what is of no use any more. If that fails it is logged: there is an error already, or none that matters."""
+        try:
+            await self.remove(container_id)
+        except SandboxError as exc:
+            _log.warning(
+                "container not removed",
+                extra={"action": "sandbox.stop_failed", "reason": str(exc)},
+            )
 
     async def _until_removed(self, container_id: str) -> None:
         try:

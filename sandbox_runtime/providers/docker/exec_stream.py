@@ -35,6 +35,7 @@ class ExecStream:
     def __init__(self, made: Exec, stream: Stream) -> None:
         self._made = made
         self._stream = stream
+        self._closed = False
 
     @classmethod
     async def connect(cls, made: Exec) -> Self:
@@ -48,7 +49,9 @@ class ExecStream:
         return self
 
     async def write(self, data: bytes) -> None:
-        """Give it to stdin, as fast as it is taken. A connection that broke shows when it is read."""
+        """Give it to stdin, as fast as it is taken. A connection that broke, or is closed, shows when it is read."""
+        if self._closed:
+            return
         view = memoryview(data)
         try:
             for start in range(0, len(view), _WRITE_BYTES):
@@ -70,6 +73,7 @@ class ExecStream:
 
     async def close(self) -> None:
         """Disconnect; the command finds its stdin at the end. What was written before still arrives. Idempotent."""
+        self._closed = True
         try:
             await self._stream.close()
         except AssertionError:

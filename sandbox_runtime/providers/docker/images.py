@@ -1,5 +1,6 @@
 """The engine's images as snapshots and bases need them: typed, bounded, errors mapped."""
 
+import asyncio
 import io
 import re
 import tarfile
@@ -12,6 +13,7 @@ import aiodocker
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
+from sandbox_runtime.providers.docker.finishing import finish
 
 _COMMIT_TIMEOUT_S = 600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -61,7 +63,17 @@ class Images:
         ]
 
     async def commit(self, container_id: str, reference: str, labels: Mapping[str, str]) -> str:
-        """Make an image of a container's root file system; its id. Mounts are not a part of it."""
+        """Make an image of a container's root file system; its id. Mounts are not a part of it.
+
+        A cancelled call leaves no image.
+        """
+        try:
+            return await finish(self._commit(container_id, reference, labels))
+        except asyncio.CancelledError:
+            await self.remove(reference)
+            raise
+
+    async def _commit(self, container_id: str, reference: str, labels: Mapping[str, str]) -> str:
         repository, _, tag = reference.rpartition(":")
         async with asking("cannot save a container", timeout_s=_COMMIT_TIMEOUT_S):
             made = await self._containers.container(container_id).commit(

@@ -94,7 +94,8 @@ async def start_process(host: Host, command: Command, *, mark: str) -> "Containe
                 SandboxErrorCode.UNAVAILABLE, "a command did not start", retryable=True
             ) from exc
     except BaseException:
-        await process.kill()
+        with suppress(SandboxError):
+            await process.kill()
         raise
     return process
 

@@ -183,7 +183,7 @@ class DockerProvider(SandboxProvider):
         try:
             await opened.engine.start(container_id)
         except BaseException:
-            await opened.engine.remove(container_id)
+            await opened.engine.discard(container_id)
             raise
         return self._own(opened, container_id, labels, env=added)
 

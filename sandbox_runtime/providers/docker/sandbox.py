@@ -13,6 +13,7 @@ from sandbox_runtime.processes import collect_result, validate_command
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.providers.docker.containers import sandbox_paths
 from sandbox_runtime.providers.docker.engine import Engine
+from sandbox_runtime.providers.docker.finishing import finish
 from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.processes import (
     Command,
@@ -150,14 +151,16 @@ class DockerSandbox(Sandbox):
         self._destroyed = True
         self._closed = "is destroyed"
         async with self._ending:
-            if self._removed:
-                return
-            await self._engine.remove(self._container_id)
-            self._removed = True
-            self._forget(self.id)
-            for process in list(self._processes):
-                await process.kill()
-            self._forget_ended()
+            if not self._removed:
+                await finish(self._remove())
+
+    async def _remove(self) -> None:
+        await self._engine.remove(self._container_id)
+        self._removed = True
+        self._forget(self.id)
+        for process in list(self._processes):
+            await process.kill()
+        self._forget_ended()
 
     def _reopen(self, closed: str | None) -> None:
         self._closed = "is destroyed" if self._destroyed else closed

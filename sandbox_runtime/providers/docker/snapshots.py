@@ -120,7 +120,7 @@ class Snapshots:
                 await self._engine.copy(host.container_id, path, target=builder, into=parent)
             await self._commit(builder, snapshot, environment=environment)
         finally:
-            await self._engine.remove(builder)
+            await self._engine.discard(builder)
 
     async def _commit(
         self, container_id: str, snapshot: SnapshotLabels, *, environment: str

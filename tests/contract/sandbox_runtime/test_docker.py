@@ -265,6 +265,17 @@ async def test_cancelled_create_leaves_nothing(
     assert _count(docker_settings, "ps", "--all") == 0
 
 
+async def test_cancelled_destroy_is_finished(provider: DockerProvider) -> None:
+    """A cancellation that hits the destruction itself comes after it."""
+    sandbox = await provider.create(SandboxSpec(labels={"of": "cancelled-destroy"}))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sandbox.destroy())
+        await asyncio.sleep(0.005)
+        task.cancel()
+    assert list(await provider.list({"of": "cancelled-destroy"})) == []
+    assert sandbox.id not in provider._sandboxes
+
+
 async def test_killed_runner_leaves_nothing(provider: DockerProvider) -> None:
     """A command that kills what runs it, and leaves something behind, gains nothing."""
     script = "setsid sh -c 'while :; do echo >> /work/beat; sleep 0.02; done' & sleep 0.2; kill -9 $PPID; sleep 5"

@@ -1,0 +1,36 @@
+"""Work at the engine that has to be known to its end, whoever is cancelled meanwhile."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TypeVar
+
+from sandbox_runtime.errors import SandboxError
+
+FINISH_TIMEOUT_S = 10.0
+
+_T = TypeVar("_T")
+
+
+async def finish(work: Coroutine[None, None, _T]) -> _T:
+    """What the work gives. A cancellation waits for its end, for a bounded time, and is raised then.
+
+    The engine does not stop what it was asked when the one who asked goes away: who does not wait cannot know what there
+    is to clean up.
+    """
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(_outcome(work))
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait((task,), timeout=FINISH_TIMEOUT_S)
+            raise
+    if isinstance(outcome, SandboxError):
+        raise outcome
+    return outcome
+
+
+async def _outcome(work: Coroutine[None, None, _T]) -> _T | SandboxError:
+    try:
+        return await work
+    except SandboxError as exc:
+        return exc
