@@ -16,6 +16,7 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
 from sandbox_runtime.providers.docker.finishing import finish
+from sandbox_runtime.providers.docker.stats import SandboxStats
 
 _UNIX = "unix://"
 _CONNECT_TIMEOUT_S = 5.0
@@ -140,11 +141,11 @@ class Engine:
         async with asking("cannot list processes", otherwise=_GONE, missing=_GONE):
             return len((await self._container(container_id).top(ps_args="-eo pid"))["Processes"])
 
-    async def stats(self, container_id: str) -> Mapping[str, Any]:
-        """One reading, as the engine gives it."""
+    async def stats(self, container: str) -> SandboxStats:
+        """By id or name. Raises: SandboxError: NOT_FOUND."""
         async with asking("cannot read statistics"):
-            (found,) = await self._container(container_id).stats(stream=False)
-        return dict(found)
+            (found,) = await self._container(container).stats(stream=False)
+        return SandboxStats.parse(found)
 
     async def exec(
         self, container_id: str, argv: Sequence[str], *, user: str, env: Mapping[str, str]

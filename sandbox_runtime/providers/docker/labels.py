@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Self
@@ -73,19 +74,22 @@ class SandboxLabels:
         }
 
     @classmethod
-    def decode(cls, found: Mapping[str, str]) -> Self:
+    def decode(cls, found: Mapping[str, str]) -> Self | None:
+        """None when another version wrote them."""
         # A container also inherits its image's labels: only the caller's own are told.
-        return cls(
-            id=found[SANDBOX],
-            owner=Owner(**json.loads(found[_OWNER])),
-            created_at=datetime.fromisoformat(found[_CREATED_AT]),
-            labels=json.loads(found[_LABELS]),
-            base=found[_BASE],
-            environment=found[_ENVIRONMENT],
-            environment_writable=bool(found[_WRITABLE]),
-            broker=found[_BROKER],
-            limits=SandboxLimits(**json.loads(found[_LIMITS])),
-        )
+        with suppress(KeyError, TypeError, ValueError):
+            return cls(
+                id=found[SANDBOX],
+                owner=Owner(**json.loads(found[_OWNER])),
+                created_at=datetime.fromisoformat(found[_CREATED_AT]),
+                labels=json.loads(found[_LABELS]),
+                base=found[_BASE],
+                environment=found[_ENVIRONMENT],
+                environment_writable=bool(found[_WRITABLE]),
+                broker=found[_BROKER],
+                limits=SandboxLimits(**json.loads(found[_LIMITS])),
+            )
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,12 +118,15 @@ class SnapshotLabels:
         }
 
     @classmethod
-    def decode(cls, found: Mapping[str, str]) -> Self:
-        return cls(
-            id=found[SNAPSHOT],
-            name=found[SNAPSHOT_NAME] or None,
-            created_at=datetime.fromisoformat(found[_CREATED_AT]),
-            base=found[_BASE],
-            environment=found[_ENVIRONMENT],
-            is_session=not found[_WRITABLE],
-        )
+    def decode(cls, found: Mapping[str, str]) -> Self | None:
+        """None when another version wrote them."""
+        with suppress(KeyError, TypeError, ValueError):
+            return cls(
+                id=found[SNAPSHOT],
+                name=found[SNAPSHOT_NAME] or None,
+                created_at=datetime.fromisoformat(found[_CREATED_AT]),
+                base=found[_BASE],
+                environment=found[_ENVIRONMENT],
+                is_session=not found[_WRITABLE],
+            )
+        return None

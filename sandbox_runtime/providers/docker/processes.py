@@ -30,6 +30,7 @@ _WRITE_S, _ASK_S, _MARKED_S, _ALL_S = 0.2, 2.0, 1.5, 1.0
 """How long each way to kill may take: together less than the contract's 5 s."""
 _EXIT_TIMEOUT_S = 10.0
 _ALL_POLL_S = 0.02
+_GONE_S, _GONE_POLL_S = 1.0, 0.05
 _ERROR_BYTES = 2000
 _KILL_ALL_SIGNAL = "SIGUSR1"
 
@@ -167,15 +168,21 @@ class ContainerProcess(Process):
         """Its runner may have been what was killed, and then something of it may live; or the whole container ended."""
         if await _within(_MARKED_S, self._kill_marked):
             return
-        try:
-            state = await self._host.engine.inspect(self._host.container_id)
-        except SandboxError as exc:
-            if exc.code is not SandboxErrorCode.NOT_FOUND:
-                raise
+        if await _within(_GONE_S, self._until_container_ended):
             self._lost()
-        else:
+
+    async def _until_container_ended(self) -> None:
+        """The engine tells the end of a command before that of its container."""
+        while True:
+            try:
+                state = await self._host.engine.inspect(self._host.container_id)
+            except SandboxError as exc:
+                if exc.code is SandboxErrorCode.NOT_FOUND:
+                    return
+                raise
             if not state.running:
-                self._lost()
+                return
+            await asyncio.sleep(_GONE_POLL_S)
 
     def _lost(self) -> int:
         if self._killed or self._host.is_closed():

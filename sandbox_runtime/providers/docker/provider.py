@@ -1,12 +1,10 @@
 """The Docker provider: sandboxes as hardened containers, environments and workspaces as images."""
 
 import asyncio
-import logging
 import re
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Self
 
@@ -26,12 +24,16 @@ from sandbox_runtime.providers.docker.containers import (
     container_config,
     sandbox_env,
 )
-from sandbox_runtime.providers.docker.engine import ContainerState, Engine, open_engine
+from sandbox_runtime.providers.docker.engine import open_engine
 from sandbox_runtime.providers.docker.images import Images
 from sandbox_runtime.providers.docker.labels import SandboxLabels
-from sandbox_runtime.providers.docker.sandbox import DockerSandbox
+from sandbox_runtime.providers.docker.opened import Opened
+from sandbox_runtime.providers.docker.origin import base_id, find_origin
+from sandbox_runtime.providers.docker.sandbox import DockerSandbox, destroy_logged
 from sandbox_runtime.providers.docker.settings import DockerSettings
-from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots, not_found
+from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots
+from sandbox_runtime.providers.docker.stats import SandboxStats
+from sandbox_runtime.providers.docker.sweeping import sweep
 from sandbox_runtime.types import (
     Capability,
     SandboxId,
@@ -41,12 +43,8 @@ from sandbox_runtime.types import (
     SnapshotRef,
 )
 
-BASE_PREFIX = "base-"
-_BASE_ID = re.compile(rf"{BASE_PREFIX}[0-9a-f]{{12}}")
 _SANDBOX_ID = re.compile(r"[0-9a-f]{16}")
 _INFO_TIMEOUT_S = 8.0
-
-_log = logging.getLogger(__name__)
 
 
 class DockerProvider(SandboxProvider):
@@ -61,7 +59,7 @@ class DockerProvider(SandboxProvider):
         self._name = self._settings.name
         self._mine = [f"{key}={value}" for key, value in keys.namespace(self._name).items()]
         self._stack = AsyncExitStack()
-        self._opened: _Opened | None = None
+        self._opened: Opened | None = None
         self._hosting: Hosting | None = None
         self._sandboxes: dict[SandboxId, DockerSandbox] = {}
         self._probed = False
@@ -93,7 +91,7 @@ class DockerProvider(SandboxProvider):
     async def __aenter__(self) -> Self:
         engine = await self._stack.enter_async_context(open_engine(self._settings.docker_host))
         images = Images(engine)
-        self._opened = _Opened(
+        self._opened = Opened(
             engine=engine,
             base=BaseImage(images, self._settings),
             snapshots=Snapshots(engine, name=self._name),
@@ -105,7 +103,7 @@ class DockerProvider(SandboxProvider):
         try:
             async with asyncio.TaskGroup() as group:
                 for sandbox in list(self._sandboxes.values()):
-                    group.create_task(_destroy(sandbox))
+                    group.create_task(destroy_logged(sandbox))
         finally:
             self._opened = None
             await self._stack.aclose()
@@ -149,7 +147,7 @@ class DockerProvider(SandboxProvider):
             if not self._probed:
                 await self.probe()
         return SnapshotRef(
-            id=SnapshotId(f"{BASE_PREFIX}{base.id.removeprefix('sha256:')[:12]}"),
+            id=base_id(base),
             provider=self.name,
             name=None,
             created_at=base.created_at,
@@ -160,7 +158,7 @@ class DockerProvider(SandboxProvider):
         check_network(spec, drops_root=True)
         opened = self._require_opened()
         hosting = await self._hosted(opened)
-        origin = await self._origin(opened, spec)
+        origin = await find_origin(opened, spec)
         env = sandbox_env(spec, hosting)
         validate_command(["sh"], env=env, cwd=None)
         labels = SandboxLabels(
@@ -195,16 +193,17 @@ class DockerProvider(SandboxProvider):
         if not _SANDBOX_ID.fullmatch(sandbox_id):
             raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
         state = await opened.engine.inspect(self._container_name(sandbox_id))
-        if not state.running or state.labels.get(keys.NAME) != self._name:
+        labels = SandboxLabels.decode(state.labels)
+        if labels is None or not state.running or state.labels.get(keys.NAME) != self._name:
             raise SandboxError(SandboxErrorCode.NOT_FOUND, f"sandbox {sandbox_id} has ended")
-        return self._own(opened, state.id, SandboxLabels.decode(state.labels), env={})
+        return self._own(opened, state.id, labels, env={})
 
     @override
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
         wanted = (labels or {}).items()
         found = await self._require_opened().engine.list([*self._mine, keys.SANDBOX])
-        decoded = ((state, SandboxLabels.decode(state.labels)) for state in _sandboxes_of(found))
-        return tuple(
+        decoded = ((state, SandboxLabels.decode(state.labels)) for state in found)
+        infos = (
             SandboxInfo(
                 id=SandboxId(mine.id),
                 provider=self.name,
@@ -212,9 +211,10 @@ class DockerProvider(SandboxProvider):
                 created_at=mine.created_at,
                 labels=mine.labels,
             )
-            for state, mine in sorted(decoded, key=lambda pair: pair[1].created_at)
-            if wanted <= mine.labels.items()
+            for state, mine in decoded
+            if mine is not None and mine.id and wanted <= mine.labels.items()
         )
+        return tuple(sorted(infos, key=lambda info: info.created_at))
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
@@ -237,27 +237,22 @@ class DockerProvider(SandboxProvider):
         volumes and images of this name that nothing uses any more.
         """
         opened = self._require_opened()
-        swept = 0
-        for state in await opened.engine.list(self._mine):
-            sandbox_id = state.labels.get(keys.SANDBOX, "")
-            if sandbox_id in keep or sandbox_id in self._sandboxes:
-                continue
-            owner = keys.owner_of(state.labels)
-            if owner is None or not owner.alive:
-                await opened.engine.remove(state.id)
-                swept += 1
-        await opened.engine.remove_volumes(self._mine)
-        await opened.snapshots.collect()
-        if swept:
-            _log.info("sandboxes swept", extra={"action": "sandbox.swept", "count": swept})
-        return swept
+        return await sweep(opened, self._mine, keep=frozenset(keep) | self._sandboxes.keys())
 
     def shell_argv(self, sandbox_id: SandboxId) -> Sequence[str]:
         """What a person runs to look around in a sandbox. Needs the engine's own command-line client."""
         host = ["--host", self._settings.docker_host]
         return ("docker", *host, "exec", "-it", self._container_name(sandbox_id), "sh")
 
-    async def _hosted(self, opened: "_Opened") -> Hosting:
+    async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
+        """What it uses just now. The engine takes a second or two to say.
+
+        Raises:
+            SandboxError: NOT_FOUND.
+        """
+        return await self._require_opened().engine.stats(self._container_name(sandbox_id))
+
+    async def _hosted(self, opened: Opened) -> Hosting:
         if self._hosting is None:
             info = await opened.engine.info(timeout_s=_INFO_TIMEOUT_S)
             self._hosting = Hosting(
@@ -269,31 +264,9 @@ class DockerProvider(SandboxProvider):
             )
         return self._hosting
 
-    async def _origin(self, opened: "_Opened", spec: SandboxSpec) -> "_Origin":
-        """Which image a sandbox starts from."""
-        wanted = spec.snapshot_id
-        if wanted is None:
-            base = await opened.base.find()
-            if base is None:
-                raise SandboxError(
-                    SandboxErrorCode.CREATE_FAILED,
-                    f"there is no image {opened.base.reference} yet: ensure_ready() makes it",
-                )
-            return _Origin(image=base.id, environment=base.id, base=base.id)
-        if _BASE_ID.fullmatch(wanted):
-            base = await opened.base.find(wanted.removeprefix(BASE_PREFIX))
-            if base is None:
-                raise not_found(wanted)
-            return _Origin(image=base.id, environment=base.id, base=base.id)
-        found = await opened.snapshots.find(wanted)
-        if found is None:
-            raise not_found(wanted)
-        image, labels = found
-        return _Origin(image=image.id, environment=labels.environment or image.id, base=labels.base)
-
     def _own(
         self,
-        opened: "_Opened",
+        opened: Opened,
         container_id: str,
         labels: SandboxLabels,
         *,
@@ -316,43 +289,10 @@ class DockerProvider(SandboxProvider):
     def _container_name(self, sandbox_id: str) -> str:
         return f"orion-{self._name}-{sandbox_id}"
 
-    def _require_opened(self) -> "_Opened":
+    def _require_opened(self) -> Opened:
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Opened:
-    engine: Engine
-    base: BaseImage
-    snapshots: Snapshots
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Origin:
-    image: str
-    environment: str
-    base: str
-
-
-def _sandboxes_of(states: Sequence[ContainerState]) -> list[ContainerState]:
-    """A container made to save something may have inherited the label from its image, empty."""
-    return [state for state in states if state.labels[keys.SANDBOX]]
-
-
-async def _destroy(sandbox: DockerSandbox) -> None:
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log.warning(
-            "sandbox not destroyed",
-            extra={
-                "action": "sandbox.stop_failed",
-                "sandbox_id": sandbox.id,
-                "reason": str(exc),
-            },
-        )
 
 
 def _ignore(_step: str) -> None:

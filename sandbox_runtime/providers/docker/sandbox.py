@@ -1,6 +1,7 @@
 """One sandbox in a container: commands, files, snapshot, end."""
 
 import asyncio
+import logging
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ from sandbox_runtime.types import (
 )
 
 KILL_ALL_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
 
 
 class DockerSandbox(Sandbox):
@@ -222,3 +225,18 @@ class DockerSandbox(Sandbox):
                 SandboxErrorCode.UNAVAILABLE,
                 f"processes of sandbox {self._labels.id} still live after SIGKILL",
             ) from exc
+
+
+async def destroy_logged(sandbox: DockerSandbox) -> None:
+    """For one among many: a failure keeps none of the others from being destroyed."""
+    try:
+        await sandbox.destroy()
+    except SandboxError as exc:
+        _log.warning(
+            "sandbox not destroyed",
+            extra={
+                "action": "sandbox.stop_failed",
+                "sandbox_id": sandbox.id,
+                "reason": str(exc),
+            },
+        )

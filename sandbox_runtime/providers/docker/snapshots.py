@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.providers.docker import labels as keys
 from sandbox_runtime.providers.docker.containers import HOME, WORK
 from sandbox_runtime.providers.docker.engine import Engine
@@ -50,7 +50,8 @@ class Snapshots:
         if not _ID.fullmatch(snapshot_id):
             return None
         image = await self._images.find(self._reference(snapshot_id))
-        return None if image is None else (image, SnapshotLabels.decode(image.labels))
+        labels = SnapshotLabels.decode(image.labels) if image is not None else None
+        return (image, labels) if image is not None and labels is not None else None
 
     async def find_named(self, name: str, *, base: str | None) -> SnapshotRef | None:
         """The newest of that name. One that was made for another base than `base` counts only if it is a session."""
@@ -146,8 +147,8 @@ class Snapshots:
 
     async def _all(self, *labels: str) -> tuple[SnapshotLabels, ...]:
         found = await self._images.list([*self._mine, keys.SNAPSHOT, *labels], dangling=False)
-        decoded = (image.labels for image in found if image.labels[keys.SNAPSHOT])
-        return tuple(SnapshotLabels.decode(labels) for labels in decoded)
+        decoded = (SnapshotLabels.decode(image.labels) for image in found)
+        return tuple(labels for labels in decoded if labels is not None and labels.id)
 
     def _reference(self, snapshot_id: str) -> str:
         return f"orion-snapshot/{self._name}:{snapshot_id}"
@@ -160,8 +161,3 @@ def _ref(labels: SnapshotLabels) -> SnapshotRef:
         name=labels.name,
         created_at=labels.created_at,
     )
-
-
-def not_found(snapshot_id: str) -> SandboxError:
-    """For a snapshot that is not there."""
-    return SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {snapshot_id!r}")

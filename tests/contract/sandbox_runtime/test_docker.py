@@ -494,6 +494,24 @@ async def test_open_network_shares_installer_settings(
     assert "eth0" not in closed
 
 
+async def test_stats_and_shell(provider: DockerProvider) -> None:
+    """What a sandbox uses, and how a person looks into it."""
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        await sandbox.spawn(["sleep", "20"])
+        stats = await provider.stats(sandbox.id)
+        argv = [part for part in provider.shell_argv(sandbox.id) if part != "-it"]
+        done = subprocess.run(  # noqa: ASYNC221  # short
+            argv, input=b"id -u; pwd", capture_output=True, check=False
+        )
+    assert 0 < stats.memory_bytes < stats.memory_limit_bytes == SandboxSpec().limits.memory_bytes
+    assert stats.processes == 3
+    assert stats.cpu_s > 0
+    assert done.returncode == 0
+    with pytest.raises(SandboxError) as caught:
+        await provider.stats(sandbox.id)
+    assert caught.value.code is SandboxErrorCode.NOT_FOUND
+
+
 async def test_many_at_once(provider: DockerProvider) -> None:
     """Ten sandboxes live and work side by side."""
     found: list[str] = []
