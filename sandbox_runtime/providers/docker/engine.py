@@ -107,10 +107,15 @@ class Engine:
             if exc.status != 404:  # noqa: PLR2004  # HTTP
                 raise
 
-    async def inspect(self, container: str) -> ContainerState:
-        """By id or name. Raises: SandboxError: NOT_FOUND."""
-        async with asking("no such container"):
-            found = await self._container(container).show()
+    async def find(self, container: str) -> ContainerState | None:
+        """By id or name."""
+        try:
+            async with asking("cannot inspect a container"):
+                found = await self._container(container).show()
+        except SandboxError as exc:
+            if exc.code is SandboxErrorCode.NOT_FOUND:
+                return None
+            raise
         return ContainerState(
             id=found["Id"],
             running=bool(found["State"]["Running"]),
@@ -158,7 +163,7 @@ class Engine:
             return await ExecStream.connect(made)
 
     async def copy(self, source: str, path: str, *, target: str, into: str) -> None:
-        """A path of one container, whole, into a directory of another that is not running."""
+        """A path of one container into a directory of another that is not running: whole, or with `/.` what is in it."""
         base = f"{self.docker.docker_host}/{self.docker.api_version}/containers"
         session = self.docker.session
         timeout = aiohttp.ClientTimeout(total=_COPY_TIMEOUT_S)

@@ -1,7 +1,7 @@
 """Which image a sandbox starts from."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.docker.images import ImageState
@@ -20,6 +20,8 @@ class Origin:
     environment: str
     """The same, without any workspace."""
     base: str
+    workspace: str | None = None
+    """Another image to take the workspace from."""
 
 
 def base_id(image: ImageState) -> SnapshotId:
@@ -29,7 +31,16 @@ def base_id(image: ImageState) -> SnapshotId:
 
 async def find_origin(opened: Opened, spec: SandboxSpec) -> Origin:
     """Raises: SandboxError: NOT_FOUND; CREATE_FAILED when the base image was not made yet."""
-    wanted = spec.snapshot_id
+    origin = await _find(opened, spec.snapshot_id)
+    if spec.workspace_id is None:
+        return origin
+    saved = await _find(opened, spec.workspace_id)
+    if saved.environment == origin.environment:
+        return saved  # the usual case: one image holds both
+    return replace(origin, image=origin.environment, workspace=saved.image)
+
+
+async def _find(opened: Opened, wanted: SnapshotId | None) -> Origin:
     if wanted is None:
         base = await opened.base.find()
         if base is None:

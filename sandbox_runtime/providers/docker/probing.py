@@ -3,9 +3,12 @@
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.docker.engine import EngineInfo
+from sandbox_runtime.providers.docker.opened import Opened
+from sandbox_runtime.providers.docker.settings import DockerSettings
 from sandbox_runtime.types import ExecResult, SandboxLimits, SandboxSpec
 
 PROBE_TIMEOUT_S = 10.0
+INFO_TIMEOUT_S = 8.0
 _EXEC_TIMEOUT_S = 8.0
 _MIB = 1024 * 1024
 _LIMITS = SandboxLimits(max_processes=24, max_file_bytes=_MIB, memory_bytes=512 * _MIB)
@@ -38,27 +41,43 @@ _EXPECTED = {
 _MAX_PROCESSES_SEEN = 12
 
 
-async def probe(provider: SandboxProvider) -> None:
-    """Raises: SandboxError: ISOLATION_UNAVAILABLE, with what does not hold; whatever making a sandbox raises."""
+async def probe(
+    provider: SandboxProvider, opened: Opened, settings: DockerSettings
+) -> tuple[str, bool]:
+    """One line on what was found, and whether a sandbox proved it: without a base image none can.
+
+    Raises:
+        SandboxError: UNAVAILABLE, ISOLATION_UNAVAILABLE, with what is wrong or does not hold.
+    """
+    info = await opened.engine.info(timeout_s=INFO_TIMEOUT_S)
+    runtime = settings.runtime
+    if runtime is not None and runtime not in info.runtimes:
+        raise SandboxError(
+            SandboxErrorCode.ISOLATION_UNAVAILABLE,
+            f"the engine has no runtime {runtime!r}: add it to the engine's configuration",
+        )
+    if await opened.base.find() is None:
+        if settings.image is not None:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE, f"the engine has no image {settings.image}: pull it"
+            )
+        return f"Docker Engine {info.version} answers; the base image is built on first use", False
     sandbox = await provider.create(SandboxSpec(limits=_LIMITS))
     try:
         result = await sandbox.exec(["sh", "-c", _FACTS], timeout_s=_EXEC_TIMEOUT_S)
     finally:
         await sandbox.destroy()
     _check(result)
+    return _describe(info, runtime=runtime), True
 
 
-def describe(info: EngineInfo, *, runtime: str | None) -> str:
-    """One line on an engine whose isolation holds."""
+def _describe(info: EngineInfo, *, runtime: str | None) -> str:
     kind = f" with runtime {runtime}" if runtime else ""
+    missing = "" if "seccomp" in info.security else "; the engine has no seccomp profile"
     return (
         f"Docker Engine {info.version}{kind}: user 10001, no capabilities, read-only root, no network, "
-        f"limits on memory, processors, processes, file size and open files enforced{_missing(info)}"
+        f"limits on memory, processors, processes, file size and open files enforced{missing}"
     )
-
-
-def _missing(info: EngineInfo) -> str:
-    return "" if "seccomp" in info.security else "; the engine has no seccomp profile"
 
 
 def _check(result: ExecResult) -> None:

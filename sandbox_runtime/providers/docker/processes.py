@@ -174,13 +174,8 @@ class ContainerProcess(Process):
     async def _until_container_ended(self) -> None:
         """The engine tells the end of a command before that of its container."""
         while True:
-            try:
-                state = await self._host.engine.inspect(self._host.container_id)
-            except SandboxError as exc:
-                if exc.code is SandboxErrorCode.NOT_FOUND:
-                    return
-                raise
-            if not state.running:
+            state = await self._host.engine.find(self._host.container_id)
+            if state is None or not state.running:
                 return
             await asyncio.sleep(_GONE_POLL_S)
 

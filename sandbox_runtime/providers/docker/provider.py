@@ -24,7 +24,7 @@ from sandbox_runtime.providers.docker.containers import (
     container_config,
     sandbox_env,
 )
-from sandbox_runtime.providers.docker.engine import open_engine
+from sandbox_runtime.providers.docker.engine import ContainerState, open_engine
 from sandbox_runtime.providers.docker.images import Images
 from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.opened import Opened
@@ -44,7 +44,6 @@ from sandbox_runtime.types import (
 )
 
 _SANDBOX_ID = re.compile(r"[0-9a-f]{16}")
-_INFO_TIMEOUT_S = 8.0
 
 
 class DockerProvider(SandboxProvider):
@@ -112,33 +111,16 @@ class DockerProvider(SandboxProvider):
     async def probe(self) -> str:
         try:
             async with asyncio.timeout(probing.PROBE_TIMEOUT_S):
-                return await self._probe()
+                finding, self._probed = await probing.probe(
+                    self, self._require_opened(), self._settings
+                )
+                return finding
         except TimeoutError as exc:
             raise SandboxError(
                 SandboxErrorCode.UNAVAILABLE,
                 f"no answer from a sandbox within {probing.PROBE_TIMEOUT_S:g} s",
                 retryable=True,
             ) from exc
-
-    async def _probe(self) -> str:
-        opened = self._require_opened()
-        info = await opened.engine.info(timeout_s=_INFO_TIMEOUT_S)
-        runtime = self._settings.runtime
-        if runtime is not None and runtime not in info.runtimes:
-            raise SandboxError(
-                SandboxErrorCode.ISOLATION_UNAVAILABLE,
-                f"the engine has no runtime {runtime!r}: add it to the engine's configuration",
-            )
-        if await opened.base.find() is None:
-            if self._settings.image is not None:
-                raise SandboxError(
-                    SandboxErrorCode.UNAVAILABLE,
-                    f"the engine has no image {self._settings.image}: pull it",
-                )
-            return f"Docker Engine {info.version} answers; the base image is built on first use"
-        await probing.probe(self)
-        self._probed = True
-        return probing.describe(info, runtime=runtime)
 
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
@@ -179,6 +161,8 @@ class DockerProvider(SandboxProvider):
         )
         container_id = await opened.engine.create(config, name=self._container_name(labels.id))
         try:
+            if origin.workspace is not None:
+                await opened.snapshots.move_workspace(origin.workspace, container_id)
             await opened.engine.start(container_id)
         except BaseException:
             await opened.engine.discard(container_id)
@@ -190,13 +174,26 @@ class DockerProvider(SandboxProvider):
         if sandbox_id in self._sandboxes:
             return self._sandboxes[sandbox_id]
         opened = self._require_opened()
-        if not _SANDBOX_ID.fullmatch(sandbox_id):
+        state = await self._inspect(opened, sandbox_id)
+        labels = SandboxLabels.decode(state.labels) if state is not None else None
+        if state is None or labels is None or not state.running:
             raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
-        state = await opened.engine.inspect(self._container_name(sandbox_id))
-        labels = SandboxLabels.decode(state.labels)
-        if labels is None or not state.running or state.labels.get(keys.NAME) != self._name:
-            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"sandbox {sandbox_id} has ended")
         return self._own(opened, state.id, labels, env={})
+
+    @override
+    async def remove(self, sandbox_id: SandboxId) -> None:
+        opened = self._require_opened()
+        own = self._sandboxes.get(sandbox_id)
+        if own is not None:
+            await own.destroy()
+        elif (state := await self._inspect(opened, sandbox_id)) is not None:
+            await opened.engine.remove(state.id)
+
+    async def _inspect(self, opened: Opened, sandbox_id: SandboxId) -> ContainerState | None:
+        if not _SANDBOX_ID.fullmatch(sandbox_id):
+            return None
+        state = await opened.engine.find(self._container_name(sandbox_id))
+        return state if state is not None and state.labels.get(keys.NAME) == self._name else None
 
     @override
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
@@ -254,7 +251,7 @@ class DockerProvider(SandboxProvider):
 
     async def _hosted(self, opened: Opened) -> Hosting:
         if self._hosting is None:
-            info = await opened.engine.info(timeout_s=_INFO_TIMEOUT_S)
+            info = await opened.engine.info(timeout_s=probing.INFO_TIMEOUT_S)
             self._hosting = Hosting(
                 runtime=self._settings.runtime,
                 cpus=min(self._settings.cpus, info.cpus),

@@ -10,7 +10,8 @@ Source: Docker documentation, "Volumes", populate a volume using a container, re
 import logging
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -95,6 +96,24 @@ class Snapshots:
         await self._replace(snapshot)
         return _ref(snapshot)
 
+    async def move_workspace(self, image: str, container_id: str) -> None:
+        """Fill a container that was not started yet with the workspace that an image holds."""
+        async with self._container_of(image) as source:
+            for path, _ in _SAVED:
+                await self._engine.copy(source, f"{path}/.", target=container_id, into=path)
+
+    @asynccontextmanager
+    async def _container_of(self, image: str) -> AsyncIterator[str]:
+        """Never started: only its files are of use."""
+        config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name)}
+        container_id = await self._engine.create(
+            config, name=f"orion-{self._name}-files-{secrets.token_hex(8)}"
+        )
+        try:
+            yield container_id
+        finally:
+            await self._engine.discard(container_id)
+
     async def _save_both(self, host: Host, snapshot: SnapshotLabels) -> None:
         unlisted = replace(snapshot, id="", name=None)
         reference = self._reference(snapshot.id) + _ENVIRONMENT_SUFFIX
@@ -111,17 +130,10 @@ class Snapshots:
         self, host: Host, snapshot: SnapshotLabels, *, environment: str | None = None
     ) -> None:
         environment = environment or snapshot.environment
-        # Never started: only its root is written to.
-        builder = await self._engine.create(
-            {"Image": environment, "Labels": keys.saving(self._name)},
-            name=f"orion-{self._name}-saving-{snapshot.id}",
-        )
-        try:
+        async with self._container_of(environment) as builder:
             for path, parent in _SAVED:
                 await self._engine.copy(host.container_id, path, target=builder, into=parent)
             await self._commit(builder, snapshot, environment=environment)
-        finally:
-            await self._engine.discard(builder)
 
     async def _commit(
         self, container_id: str, snapshot: SnapshotLabels, *, environment: str

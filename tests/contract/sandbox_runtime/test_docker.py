@@ -206,8 +206,12 @@ async def test_other_names_are_not_seen(
         with pytest.raises(SandboxError) as caught:
             await other.attach(orphan)
         assert caught.value.code is SandboxErrorCode.NOT_FOUND
+        await other.remove(orphan)
         assert await other.sweep() == 0
-    assert await provider.sweep() == 1
+    (info,) = await provider.list()
+    assert info.id == orphan
+    await provider.remove(orphan)
+    assert list(await provider.list()) == []
 
 
 async def test_sweep(
