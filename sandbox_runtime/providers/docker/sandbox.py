@@ -10,13 +10,14 @@ from typing_extensions import override
 
 from sandbox_runtime import exec_files
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import collect_result, validate_command
+from sandbox_runtime.processes import EndedProcess, collect_result, validate_command
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.providers.docker.containers import sandbox_paths
 from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.finishing import finish
 from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.processes import (
+    KILLED,
     Command,
     ContainerProcess,
     Host,
@@ -25,6 +26,7 @@ from sandbox_runtime.providers.docker.processes import (
 )
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
+    ExecExited,
     ExecResult,
     SandboxId,
     SandboxPaths,
@@ -190,16 +192,23 @@ class DockerSandbox(Sandbox):
             limits=self._labels.limits,
         )
 
-    async def _start(self, command: Command) -> ContainerProcess:
+    async def _start(self, command: Command) -> ContainerProcess | EndedProcess:
         self._require_open()
         self._forget_ended()
         mark = f"{self._labels.id}-{secrets.token_hex(16)}"
-        process = await start_process(self._host, command, mark=mark)
+        try:
+            process = await start_process(self._host, command, mark=mark)
+        except SandboxError:
+            if not self._destroyed:
+                raise
+            # Destroyed while it started: killed, like those that had just got to run.
+            return EndedProcess((ExecExited(exit_code=KILLED),))
         self._processes.add(process)
         if self._closed is not None:
             # Closed meanwhile: what closed it did not see this one.
             await process.kill()
-            self._require_open()
+            if not self._destroyed:
+                self._require_open()
         return process
 
     def _require_open(self) -> None:

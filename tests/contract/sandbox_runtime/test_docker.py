@@ -280,6 +280,17 @@ async def test_cancelled_destroy_is_finished(provider: DockerProvider) -> None:
     assert sandbox.id not in provider._sandboxes
 
 
+async def test_destroyed_while_a_command_starts(provider: DockerProvider) -> None:
+    """However far its start has come, a command under which the sandbox is destroyed counts as killed."""
+    for delay_s in (0.0, 0.01, 0.02, 0.04, 0.08):
+        sandbox = await provider.create(SandboxSpec())
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(sandbox.exec(["sleep", "60"], timeout_s=60))
+            await asyncio.sleep(delay_s)
+            await sandbox.destroy()
+        assert waiting.result().exit_code == 137
+
+
 async def test_killed_runner_leaves_nothing(provider: DockerProvider) -> None:
     """A command that kills what runs it, and leaves something behind, gains nothing."""
     script = "setsid sh -c 'while :; do echo >> /work/beat; sleep 0.02; done' & sleep 0.2; kill -9 $PPID; sleep 5"
