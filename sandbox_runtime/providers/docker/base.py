@@ -61,7 +61,11 @@ class BaseImage:
                 SandboxErrorCode.SETUP_FAILED, f"the engine has no image {self._given}: pull it"
             )
         tell("creating")
-        await self._build(tell)
+        try:
+            await self._build(tell)
+        except BaseException:
+            tell("error")
+            raise
         found = await self.find()
         if found is None:
             raise SandboxError(

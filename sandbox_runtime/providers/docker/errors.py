@@ -28,6 +28,7 @@ _NO_CONNECTION = 900
 _OUT_OF_DISK = "no space left on device"
 
 _REMEDY = "is Docker running? start it, or set DOCKER_HOST"
+_SLOW = "look at its load and its log, restart it if it stays so"
 _FORBIDDEN = "this user may not use the engine: add it to the group docker, or set DOCKER_HOST"
 
 
@@ -63,7 +64,9 @@ def map_docker_errors(
         raise _from_status(exc, doing, otherwise=otherwise, missing=missing) from exc
     except TimeoutError as exc:
         raise SandboxError(
-            SandboxErrorCode.UNAVAILABLE, f"{doing}: no answer from the engine", retryable=True
+            SandboxErrorCode.UNAVAILABLE,
+            f"{doing}: no answer from the engine in time; {_SLOW}",
+            retryable=True,
         ) from exc
     except (aiohttp.ClientError, OSError) as exc:
         raise SandboxError(

@@ -228,9 +228,10 @@ class DockerProvider(SandboxProvider):
         await self._require_opened().snapshots.delete(snapshot_id)
 
     async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """Remove what processes that live no more have left under this name; how many sandboxes.
+        """Remove what processes that live no more have left under this name; how many containers.
 
-        `keep` names those that shall be attached to. A living process's sandboxes stay, whoever it is. Also removed:
+        `keep` names the sandboxes that shall be attached to. A living process's stay, whoever it is; one on another machine
+        or in a container of its own looks dead from here, which is why each service needs a name of its own. Also removed:
         volumes and images of this name that nothing uses any more.
         """
         opened = self._require_opened()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 _NAME = re.compile(r"[a-z0-9]+(?:[._-][a-z0-9]+)*")
 """Also a part of image names. Source: Docker documentation, "docker image tag", read 2026-11."""
-_HOST = re.compile(r"(?:unix:///|(?:tcp|http|https|ssh)://).+")
+_HOST = re.compile(r"(?:unix:///|(?:tcp|http|https)://).+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 async def sweep(opened: Opened, mine: Sequence[str], *, keep: Collection[str]) -> int:
-    """Remove containers with the labels `mine` whose maker is dead, and volumes and images of no use; how many sandboxes."""
+    """Remove containers with the labels `mine` whose maker is dead, and volumes and images of no use; how many."""
     swept = 0
     for state in await opened.engine.list(mine):
         if state.labels.get(keys.SANDBOX) in keep:

@@ -419,7 +419,11 @@ async def test_environment_of_another_base_is_not_found(
 
 async def test_base_image_is_built_once(docker_settings: DockerSettings) -> None:
     """It is named by what goes into it, tells its steps, and a failing step is quoted."""
-    dockerfile = b"ARG BASE\nFROM ${BASE}\nARG GIT_NAME\nRUN echo of ${GIT_NAME} > /work/built\n"
+    # Labelled first, so that the layers which a failed build leaves as a cache are known as ours.
+    dockerfile = (
+        f"ARG BASE\nFROM ${{BASE}}\nLABEL orion.name={docker_settings.name}\n"
+        "ARG GIT_NAME\nRUN echo of ${GIT_NAME} > /work/built\n"
+    ).encode()
     settings = replace(docker_settings, image=None, base=docker_settings.image, git_name="Ada")
     async with open_engine(settings.docker_host) as engine:
         base = BaseImage(Images(engine), settings, dockerfile=dockerfile)
@@ -443,6 +447,7 @@ async def test_base_image_is_built_once(docker_settings: DockerSettings) -> None
         with pytest.raises(SandboxError, match="why") as caught:
             await broken.ensure(steps.append)
         assert caught.value.code is SandboxErrorCode.SETUP_FAILED
+        assert steps[-1] == "error"
     exited = ["docker", "ps", "--all", "--quiet", "--filter", "exited=7"]
     left = subprocess.run(exited, capture_output=True, check=True).stdout  # noqa: ASYNC221  # short
     assert left == b""
@@ -601,6 +606,6 @@ def test_settings_are_checked() -> None:
     for bad in ("", "Big", "a b", "-a", "a/b"):
         with pytest.raises(ValueError, match="not a name"):
             DockerSettings(name=bad)
-    for bad in ("", "/var/run/docker.sock", "ftp://x"):
+    for bad in ("", "/var/run/docker.sock", "ftp://x", "ssh://elsewhere"):
         with pytest.raises(ValueError, match="not an address"):
             DockerSettings(docker_host=bad)
