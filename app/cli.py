@@ -53,13 +53,17 @@ def playground(
 
 
 @app.command()
-def verify() -> None:
+def verify(
+    provider: Annotated[str | None, typer.Option(help="Instead of ORION_SANDBOX.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Instead of ORION_AGENT.")] = None,
+) -> None:
     """One real run in the sandbox, without Slack; prints each step with its duration."""
     import asyncio
 
     from app.commands.verify import verify as run
 
-    _exit(0 if asyncio.run(run(_settings(), write=print)) else 1)
+    settings = _settings(orion_sandbox=provider, orion_agent=agent)
+    _exit(0 if asyncio.run(run(settings, write=print)) else 1)
 
 
 @app.command()
@@ -253,11 +257,12 @@ def _failures_shown() -> Iterator[None]:
         _fail(str(exc))
 
 
-def _settings(*, for_serving: bool = False) -> "Settings":
+def _settings(*, for_serving: bool = False, **given: str | None) -> "Settings":
+    """`given`: settings from the command line, which win; None = not given."""
     from app.config import SettingsError, load_settings, make_private
 
     try:
-        settings = load_settings()
+        settings = load_settings(given={k: v for k, v in given.items() if v is not None})
     except SettingsError as exc:
         _fail(f"bad settings:\n{exc}", code=2)
     try:

@@ -5,7 +5,7 @@ import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
@@ -98,11 +98,15 @@ class Settings(BaseSettings):
     orion_max_agent_turns: int = Field(40, ge=1, le=1000, description="Model calls per run.")
 
     # -- Orion: sandbox ------------------------------------------------------------------------------------------------
-    orion_sandbox: Literal["auto", "local"] = Field(
-        "auto", description="Where agents run: auto or local (the only provider so far)."
+    orion_sandbox: Literal["auto", "local", "docker"] = Field(
+        "auto",
+        description="Where agents run: local, docker, or auto (docker where an engine answers).",
     )
+    orion_sandbox_vcpus: float = Field(4, gt=0, le=256, description="Processors (docker).")
     orion_sandbox_memory_mib: int = Field(
-        4096, ge=256, description="Address space per process (local)."
+        4096,
+        ge=256,
+        description="Address space per process (local), or memory of the sandbox (docker).",
     )
     orion_sandbox_create_attempts: int = Field(
         3, ge=1, le=10, description="With exponential backoff and jitter between attempts."
@@ -111,6 +115,17 @@ class Settings(BaseSettings):
         "bubblewrap",
         description="none = no isolation at all; only for a machine you would give to the agent.",
     )
+    docker_host: str = Field(
+        "unix:///var/run/docker.sock", description="The engine of this machine, for docker."
+    )
+    orion_docker_image: str | None = Field(
+        None, description="A base image that exists, instead of the one that Orion builds."
+    )
+    orion_docker_runtime: str | None = Field(
+        None, description="Of the engine's runtimes, such as runsc (gVisor); default: its own."
+    )
+    orion_git_name: str = Field("Orion", description="Author of commits in docker sandboxes.")
+    orion_git_email: str = Field("orion@localhost", description="The same.")
     orion_ca_bundle: Path | None = Field(
         None,
         description="CA bundle for package installs inside; default: the one the environment names.",
@@ -267,8 +282,10 @@ def make_private(directory: Path) -> None:
         directory.chmod(0o700)
 
 
-def load_settings(*, env_file: Path | None = Path(".env")) -> Settings:
-    """Read environment and `.env`.
+def load_settings(
+    *, env_file: Path | None = Path(".env"), given: Mapping[str, Any] | None = None
+) -> Settings:
+    """Read environment and `.env`; what is `given`, by field names, wins over both.
 
     Raises:
         SettingsError: naming every bad setting and its value (secrets' values are not shown).
@@ -277,7 +294,7 @@ def load_settings(*, env_file: Path | None = Path(".env")) -> Settings:
         _unknown(name) for name in _own_names(env_file) if name.lower() not in Settings.model_fields
     ]
     try:
-        settings = Settings(_env_file=env_file)
+        settings = Settings(_env_file=env_file, **(given or {}))
     except ValidationError as exc:
         lines += [_explain(error) for error in exc.errors()]
         raise SettingsError("\n".join(lines)) from None

@@ -19,13 +19,13 @@ from app.log import configure_logging, export_failures, get_logger
 from app.parts import (
     check_python,
     create_dispatcher,
-    create_local,
     create_runner,
     open_broker,
     open_tracer,
     run_policy,
     slack_options,
 )
+from app.providers import Choice, choose_provider, create_provider
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner
@@ -131,10 +131,19 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_socket))
+        choice = Choice(name="override", reason="")
+        if overrides.provider is None:
+            choice = await choose_provider(settings)
         provider = await stack.enter_async_context(
-            around("provider", overrides.provider or create_local(settings))
+            around("provider", overrides.provider or create_provider(settings, choice))
         )
-        _log.info("sandbox.selected", provider=provider.name, finding=await provider.probe())
+        await provider.sweep()
+        _log.info(
+            "sandbox.selected",
+            provider=provider.name,
+            reason=choice.reason,
+            finding=await provider.probe(),
+        )
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
         policy = run_policy(settings)

@@ -14,7 +14,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.tokens import load_signing_key
-from app.config import GATEWAY_URL, Settings, default_ca_bundle, host_environment
+from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner, AgentSettings
@@ -26,7 +26,6 @@ from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.registry import load_provider
 
 
 class UnsupportedPythonError(Exception):
@@ -64,17 +63,6 @@ def run_policy(settings: Settings) -> RunPolicy:
         create_attempts=settings.orion_sandbox_create_attempts,
         session_keep_s=settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
-    )
-
-
-def create_local(settings: Settings) -> SandboxProvider:
-    """The local sandbox provider; nothing is touched before it is opened."""
-    environment = host_environment()
-    return load_provider("local")(
-        state_dir=settings.orion_state_dir,
-        isolation=settings.orion_local_isolation,
-        ca_bundle=settings.orion_ca_bundle or default_ca_bundle(environment),
-        host_env=environment,
     )
 
 

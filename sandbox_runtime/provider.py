@@ -1,6 +1,6 @@
 """The seam every sandbox provider implements; the docstrings are the contract, `testing.conformance` checks it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Protocol, Self
 
 from sandbox_runtime.types import (
@@ -180,6 +180,13 @@ class SandboxProvider(Protocol):
 
     async def remove(self, sandbox_id: SandboxId) -> None:
         """End a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""
+        ...
+
+    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+        """Remove what processes that live no more have left, except the sandboxes of `keep`; returns how many sandboxes.
+
+        A provider whose sandboxes end with their process has done so when it was opened.
+        """
         ...
 
     async def find_snapshot(self, name: str) -> SnapshotRef | None:

@@ -9,7 +9,8 @@ import httpx
 
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.parts import UnsupportedPythonError, check_python, create_local, slack_options
+from app.parts import UnsupportedPythonError, check_python, slack_options
+from app.providers import choose_provider, create_provider
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
 from app.store.schema import UnreadableStoreError
@@ -101,12 +102,18 @@ async def _engine(settings: Settings) -> str:
 
 async def _sandbox(settings: Settings) -> str:
     try:
-        async with create_local(settings) as provider:
-            return f"{provider.name}: {await provider.probe()}"
+        choice = await choose_provider(settings)
+        async with create_provider(settings, choice) as provider:
+            finding = await provider.probe()
+            because = "" if choice.reason == finding else f" ({choice.reason})"
+            return f"{provider.name}{because}: {finding}"
     except SandboxError as exc:
-        raise _ProblemError(
-            str(exc), "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
-        ) from exc
+        fix = (
+            "start the engine, or set ORION_SANDBOX=local"
+            if settings.orion_sandbox == "docker"
+            else "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
+        )
+        raise _ProblemError(str(exc), fix) from exc
 
 
 async def _slack(settings: Settings) -> str:

@@ -13,9 +13,9 @@ import httpx
 from app.commands.migrate import migrate
 from app.config import Settings, SettingsError, host_environment, load_settings, make_private
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.parts import create_local
 from app.playground.slack_types import LookalikeConfig
 from app.playground.world import create_world, orion_environment
+from app.providers import create_local
 from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
@@ -58,6 +58,7 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
         orion_url = f"http://127.0.0.1:{_free_port()}"
         world.state.lookalike.events_url = f"{orion_url}/slack/events"
         environment = {
+            "ORION_SANDBOX": "local",  # also where an engine answers, unless the caller says otherwise
             **{k: v for k, v in host_environment().items() if not k.startswith(OWN_PREFIXES)},
             **orion_environment(world_url, config),
             **model,

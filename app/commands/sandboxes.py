@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from app.config import Settings
-from app.parts import create_local
+from app.providers import choose_provider, create_provider
 from app.runs.model import UNFINISHED_STATES
 from app.runs.session import Session, SessionStatus
 from app.store.sql import SqlRunStore, open_sqlite_store
@@ -144,8 +144,9 @@ def as_row(session: Session) -> Mapping[str, object]:
 
 @asynccontextmanager
 async def _open_desk(settings: Settings) -> AsyncIterator[_Desk]:
+    choice = await choose_provider(settings)
     async with (
         open_sqlite_store(settings.database_path) as store,
-        create_local(settings) as provider,
+        create_provider(settings, choice) as provider,
     ):
         yield _Desk(store=store, provider=provider)

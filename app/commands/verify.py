@@ -11,7 +11,8 @@ from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
-from app.parts import create_local, create_runner, open_broker, run_policy
+from app.parts import create_runner, open_broker, run_policy
+from app.providers import choose_provider, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
@@ -74,8 +75,12 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     )
     # A socket of its own, so that it works beside a running `orion serve`; environments are shared.
     socket_path = settings.orion_state_dir / f"verify-{os.getpid()}" / "broker.sock"
-    async with create_local(settings) as provider, open_broker(settings, socket_path) as broker:
-        write(f"provider: {provider.name}; {await provider.probe()}")
+    choice = await choose_provider(settings)
+    async with (
+        create_provider(settings, choice) as provider,
+        open_broker(settings, socket_path) as broker,
+    ):
+        write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
         sessions = MemorySessionStore()
         workspaces = Workspaces(
             provider=provider,

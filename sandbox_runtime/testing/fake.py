@@ -6,7 +6,7 @@ conformance facts as a provider without isolation and cannot lie about the contr
 
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -157,6 +157,10 @@ class FakeProvider(SandboxProvider):
     async def remove(self, sandbox_id: SandboxId) -> None:
         self.forget(sandbox_id)
         await self._inner.remove(sandbox_id)
+
+    @override
+    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+        return 0
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:

@@ -21,8 +21,9 @@ from agent_scripts.supervision import (
 )
 from app.brokerage.broker import MessagesBroker
 from app.config import Settings
-from app.parts import create_local, open_broker
+from app.parts import open_broker
 from app.playground.model import ModelPace, create_model_app
+from app.providers import create_local
 from app.runs.model import ModelCall, RunId
 from app.runs.ports import ModelGrant
 from app.web.hosting import serve

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Self
 from uuid import uuid4
@@ -175,6 +175,10 @@ class InstantProvider(SandboxProvider):
     @override
     async def remove(self, sandbox_id: SandboxId) -> None:
         del sandbox_id
+
+    @override
+    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+        return 0
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:

@@ -41,7 +41,7 @@ class _Scene:
         given = orion_environment(self.world.url, LookalikeConfig())
         kept = {name: value for name, value in given.items() if traces or "LANGFUSE" not in name}
         own = {"ORION_STATE_DIR": str(self.state_dir), "ORION_PORT": str(self.port)}
-        return {**kept, **own, "ORION_RUNS_PER_USER_HOUR": "1000"}
+        return {**kept, **own, "ORION_RUNS_PER_USER_HOUR": "1000", "ORION_SANDBOX": "local"}
 
 
 async def measure_turns(bench: Bench) -> Sequence[Row]:

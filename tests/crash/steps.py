@@ -86,6 +86,7 @@ SPARED: Mapping[str, str] = {
     "provider.attach": _UNUSED,
     "provider.list": _UNUSED,
     "provider.remove": _UNUSED,
+    "provider.sweep": "takes away what is left; the next start does",
     "provider.list_snapshots": _UNUSED,
     "provider.delete_snapshot": _REMOVES,
     "sandbox.id": _INSTANT,

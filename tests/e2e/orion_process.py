@@ -232,7 +232,7 @@ def scrubbed_environment() -> dict[str, str]:
     kept = {
         name: value for name, value in host_environment().items() if not name.startswith(SCRUBBED)
     }
-    return kept | {"PYTHONPATH": str(REPOSITORY)}
+    return kept | {"PYTHONPATH": str(REPOSITORY), "ORION_SANDBOX": "local"}
 
 
 def free_port() -> int:

@@ -227,6 +227,7 @@ class DockerProvider(SandboxProvider):
     async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
         await self._require_opened().snapshots.delete(snapshot_id)
 
+    @override
     async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
         """Remove what processes that live no more have left under this name; how many containers.
 

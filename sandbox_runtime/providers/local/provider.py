@@ -5,7 +5,7 @@ import os
 import secrets
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -203,6 +203,10 @@ class LocalProvider(SandboxProvider):
         elif sandbox_id in {record.id for record in await asyncio.to_thread(self._store.sandboxes)}:
             await asyncio.to_thread(kill_marked, mark_of(sandbox_id))
             await self._remove(sandbox_id)
+
+    @override
+    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+        return 0
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:

@@ -1,0 +1,88 @@
+"""Which sandbox provider is used, and why; made from the settings."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.config import Settings, default_ca_bundle, host_environment
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.registry import load_provider
+
+ENGINE_TIMEOUT_S = 12.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A provider's name, and in a few words why it is that one."""
+
+    name: str
+    reason: str
+
+
+async def choose_provider(settings: Settings) -> Choice:
+    """As set; with `auto` Docker where an engine answers, else local."""
+    if settings.orion_sandbox != "auto":
+        return Choice(name=settings.orion_sandbox, reason="ORION_SANDBOX names it")
+    try:
+        async with asyncio.timeout(ENGINE_TIMEOUT_S), create_docker(settings) as docker:
+            finding = await docker.probe()
+    except SandboxError as exc:
+        return Choice(name="local", reason=f"no Docker: {exc}")
+    except TimeoutError:
+        return Choice(name="local", reason="no Docker: the engine does not answer")
+    return Choice(name="docker", reason=finding)
+
+
+def create_provider(settings: Settings, choice: Choice) -> SandboxProvider:
+    """That provider; nothing is touched before it is opened.
+
+    Raises:
+        SandboxError: UNSUPPORTED when the package that it needs is not installed.
+    """
+    return _CREATE[choice.name](settings)
+
+
+def create_local(settings: Settings) -> SandboxProvider:
+    """Sandboxes on this machine."""
+    environment = host_environment()
+    return load_provider("local")(
+        state_dir=settings.orion_state_dir,
+        isolation=settings.orion_local_isolation,
+        ca_bundle=settings.orion_ca_bundle or default_ca_bundle(environment),
+        host_env=environment,
+    )
+
+
+def create_docker(settings: Settings) -> SandboxProvider:
+    """Sandboxes in containers of this machine's engine.
+
+    Raises:
+        SandboxError: UNSUPPORTED when aiodocker is not installed.
+    """
+    load = load_provider("docker")  # says which extra is missing, before the import below would
+    from sandbox_runtime.providers.docker import DockerSettings  # noqa: PLC0415 - an extra
+
+    environment = host_environment()
+    # Another state directory is another Orion, even on the same engine.
+    digest = hashlib.sha256(str(settings.orion_state_dir).encode()).hexdigest()[:10]
+    return load(
+        DockerSettings(
+            name=f"s{digest}",
+            docker_host=settings.docker_host,
+            image=settings.orion_docker_image,
+            runtime=settings.orion_docker_runtime,
+            cpus=settings.orion_sandbox_vcpus,
+            git_name=settings.orion_git_name,
+            git_email=settings.orion_git_email,
+            ca_bundle=settings.orion_ca_bundle or default_ca_bundle(environment),
+            host_env=environment,
+        )
+    )
+
+
+_CREATE: dict[str, Callable[[Settings], SandboxProvider]] = {
+    "local": create_local,
+    "docker": create_docker,
+}
