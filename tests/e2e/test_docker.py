@@ -1,0 +1,96 @@
+"""The whole service with Docker sandboxes: answers, files, Stop, kill -9, and nothing left on the engine."""
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from app.playground.slack_types import LookalikeConfig
+from tests.docker_image import ensure_image
+from tests.e2e.harness import Stage, open_orion, open_world, text_of
+from tests.e2e.orion_process import new_state_dir
+
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
+
+QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+
+
+async def _engine(*arguments: str) -> list[str]:
+    process = await asyncio.create_subprocess_exec(
+        "docker", *arguments, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0
+    return output.decode().split()
+
+
+async def _containers(namespace: str) -> list[str]:
+    return await _engine("ps", "-aq", "--filter", f"label=orion.name={namespace}")
+
+
+async def test_answers_files_stop_and_a_crash(
+    tmp_path: Path,
+) -> None:
+    """In one service, since its environment takes 20 s to make."""
+    state_dir = new_state_dir(tmp_path)
+    namespace = f"s{hashlib.sha256(str(state_dir).encode()).hexdigest()[:10]}"
+    nothing_prepared = tmp_path / "nothing"
+    for name in ("environments", "snapshots", "names"):
+        (nothing_prepared / name).mkdir(parents=True)
+    image = await asyncio.to_thread(ensure_image)
+    async with (
+        open_world(QUICK_RETRIES) as world,
+        open_orion(
+            world,
+            state_dir,
+            nothing_prepared,
+            ORION_SANDBOX="docker",
+            ORION_DOCKER_IMAGE=image,
+            ORION_SESSION_KEEP_S="600",
+        ) as stage,
+    ):
+        try:
+            await _play(stage, namespace)
+            assert await stage.orion.terminate() == 0
+            assert await _containers(namespace) == []
+            volumes = await _engine(
+                "volume", "ls", "-q", "--filter", f"label=orion.name={namespace}"
+            )
+            assert volumes == []
+        finally:
+            images = await _engine("images", "-q", "--filter", f"label=orion.name={namespace}")
+            if images:
+                await _engine("rmi", "-f", *dict.fromkeys(images))
+
+
+async def _play(stage: Stage, namespace: str) -> None:
+    ts = await stage.client.say("@Orion run: id -u; echo 4711 > notes")
+    answer = await stage.answer(ts, timeout_s=120)
+    assert "10001" in text_of(answer)
+    assert "1 file changed" in json.dumps(answer["blocks"])
+    second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+    assert "4711" in text_of(await stage.answer(second, thread_ts=ts))
+    assert len(stage.orion.log_lines("sandbox.attached")) == 1
+    assert len(await _containers(namespace)) == 1
+
+    slow = await stage.client.say("@Orion !slow 60")
+    await stage.client.wait_for_reply(slow, lambda reply: "I write slowly" in text_of(reply))
+    await stage.client.say("stop", thread_ts=slow)
+    stopped = await stage.answer(slow)
+    assert "Stopped by" in json.dumps(stopped["blocks"])
+
+    third = await stage.client.say("@Orion !slow 6", thread_ts=ts)
+    await stage.client.wait_for_reply(
+        ts, lambda reply: reply["ts"] > third and "I write slowly" in text_of(reply)
+    )
+    await stage.orion.kill9()
+    left = await _containers(namespace)
+    assert left != []
+    await stage.orion.start()
+    assert not set(left) & set(await _containers(namespace))
+    await stage.answer(third, thread_ts=ts, timeout_s=60)
+    assert (await stage.record(third)).attempt == 2
+    last = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+    assert "4711" in text_of(await stage.answer(last, thread_ts=ts))
