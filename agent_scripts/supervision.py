@@ -122,6 +122,16 @@ def supervised(
     )
 
 
+def following(paths: AgentPaths) -> AgentCommand:
+    """Prints the records of a supervised run again, then goes on until its exit record: after a restart of the host."""
+    script = inside_path(paths, "follow.py")
+    return AgentCommand(
+        argv=("python3", "-I", script, events_path(paths)),
+        env={},
+        files=inside_files(paths, ("follow.py",)),
+    )
+
+
 def parse_record(line: str) -> AgentRecord | None:
     """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash.
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,6 +34,7 @@ from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
+from app.runs.session import session_id_for
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
@@ -48,6 +49,7 @@ from app.web.metrics import Metrics
 from app.web.routes import SlackHandler, WebParts, install_routes
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import SandboxId
 
 SHUTDOWN_GRACE_S = 10.0
 """For runs that are about to end; the others are resumed by the next process."""
@@ -137,7 +139,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         provider = await stack.enter_async_context(
             around("provider", overrides.provider or create_provider(settings, choice))
         )
-        await provider.sweep()
+        await provider.sweep(await _sandboxes_of_unfinished(store))
         _log.info(
             "sandbox.selected",
             provider=provider.name,
@@ -275,6 +277,16 @@ async def _open_intake(
         return await handle_http(bolt, headers=headers, body=body)
 
     yield handle
+
+
+async def _sandboxes_of_unfinished(store: SqlRunStore) -> Sequence[SandboxId]:
+    """What a run that the last process left may go on in."""
+    sandboxes = []
+    for run in await store.unfinished():
+        session = await store.sessions.get(session_id_for(run.thread))
+        if session is not None and session.sandbox_id:
+            sandboxes.append(SandboxId(session.sandbox_id))
+    return sandboxes
 
 
 def _health(

@@ -5,50 +5,73 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
+_BROKER_PATIENCE_S = 20.0
+_BROKER_PAUSE_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
 
 
-def start_relay(broker_socket: str) -> str:
-    """Serve from daemon threads until this process ends.
+def start_relay(broker_socket: str, patience_s: float = _BROKER_PATIENCE_S) -> str:
+    """Serve from daemon threads until this process ends. A broker that is not there is waited for so long.
 
     Returns:
         The relay's base URL, `http://127.0.0.1:PORT`.
     """
     threading.stack_size(_STACK_BYTES)
     listener = socket.create_server(("127.0.0.1", 0), backlog=_MAX_CONNECTIONS)
-    threading.Thread(target=_accept, args=(listener, broker_socket), daemon=True).start()
+    threading.Thread(
+        target=_accept, args=(listener, broker_socket, patience_s), daemon=True
+    ).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _accept(listener: socket.socket, broker_socket: str) -> None:
+def _accept(listener: socket.socket, broker_socket: str, patience_s: float) -> None:
     free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
     while True:
         # More connections than that wait in the kernel's backlog.
         free.acquire()  # the connection's thread gives it back
         client, _ = listener.accept()
-        threading.Thread(target=_serve, args=(client, broker_socket, free), daemon=True).start()
+        serving = (client, broker_socket, patience_s, free)
+        threading.Thread(target=_serve, args=serving, daemon=True).start()
 
 
-def _serve(client: socket.socket, broker_socket: str, free: threading.BoundedSemaphore) -> None:
+def _serve(
+    client: socket.socket, broker_socket: str, patience_s: float, free: threading.BoundedSemaphore
+) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(free.release)
         stack.enter_context(client)
-        broker = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        broker.settimeout(_CONNECT_TIMEOUT_S)
-        try:
-            broker.connect(broker_socket)
-        except OSError:
+        broker = _connect(broker_socket, patience_s)
+        if broker is None:
             return  # the agent sees a closed connection, which its SDK retries
-        broker.settimeout(None)
+        stack.enter_context(broker)
         upward = threading.Thread(target=_copy, args=(client, broker), daemon=True)
         upward.start()
         _copy(broker, client)
         upward.join()
+
+
+def _connect(broker_socket: str, patience_s: float) -> socket.socket | None:
+    """The broker, waited for while the service behind it starts again."""
+    patience_ends = time.monotonic() + patience_s
+    while True:
+        broker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        broker.settimeout(_CONNECT_TIMEOUT_S)
+        try:
+            broker.connect(broker_socket)
+        except OSError:
+            broker.close()
+            if time.monotonic() > patience_ends:
+                return None
+            time.sleep(_BROKER_PAUSE_S)
+        else:
+            broker.settimeout(None)
+            return broker
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:

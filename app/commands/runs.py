@@ -5,7 +5,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from app.config import Settings
-from app.runs.model import RESUMED_BY_REPEATING, Run
+from app.runs.model import Run
 from app.runs.ports import RunFileKind
 from app.store.sql import open_sqlite_store
 
@@ -73,7 +73,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "provider": run.provider,
         "sandbox_id": run.sandbox_id,
         "attempt": run.attempt,
-        "resumed": RESUMED_BY_REPEATING if run.attempt > 1 else None,
+        "resumed": run.resumed,
         "retry_of": run.request.retry_of,
         "created_at": run.created_at.isoformat(),
         "duration_s": seconds,

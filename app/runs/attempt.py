@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from agent_scripts.adapter import TurnMessage
 from app.runs.changes import Difference
-from app.runs.model import ModelCall, Run, Usage
+from app.runs.model import ModelCall, Resumption, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
@@ -33,6 +33,7 @@ class Attempt:
     detail: str = field(default="", repr=False)
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
+    resumed: Resumption | None = None
     cost_usd: float | None = None
     difference: Difference | None = None
     """What it did to the thread's files."""

@@ -26,6 +26,7 @@ _TAKE = """\
 [ -d "$GIT_DIR" ] || env -u GIT_WORK_TREE git init -q --bare "$GIT_DIR" || exit 1
 git -c core.bare=false add -A . && git write-tree
 """
+_BEGIN = _TAKE.rstrip() + ' | tee "$GIT_DIR/begun"\n'
 
 _log = get_logger(__name__)
 
@@ -54,7 +55,14 @@ class FileWatch:
 
     async def begin(self, *, is_empty: bool) -> None:
         """Take the tree before. Where there is no git, or too much to look at, nothing will be told."""
-        self._before = EMPTY_TREE if is_empty else await self._take()
+        self._before = EMPTY_TREE if is_empty else await self._take(_BEGIN)
+
+    async def go_on(self, *, was_empty: bool) -> None:
+        """What an earlier process began with."""
+        begun = f"{self._env['GIT_DIR']}/begun"
+        result = None if was_empty else await self._exec(["cat", begun])
+        known = None if result is None or result.exit_code != 0 else result.text.strip()
+        self._before = EMPTY_TREE if was_empty else known
 
     async def end(self) -> Difference | None:
         """What has changed since; None = nothing, or nobody knows."""
@@ -76,11 +84,11 @@ class FileWatch:
             changes=_count(counted.stdout), patch="" if shown is None else _whole_lines(shown)
         )
 
-    async def _take(self) -> str | None:
-        result = await self._exec(["sh", "-c", _TAKE])
+    async def _take(self, script: str = _TAKE) -> str | None:
+        result = await self._exec(["sh", "-c", script])
         if result is None or result.exit_code != 0:
             return None
-        return result.text.strip()
+        return result.text.strip() or None
 
     async def _git(
         self, *arguments: str, max_output_bytes: int = _MAX_FILES_BYTES

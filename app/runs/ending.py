@@ -77,6 +77,7 @@ class Ending:
             changes["error_detail"] = attempt.detail
             changes["changes"] = result.changes
             changes["cost_usd"] = attempt.cost_usd
+            changes["resumed"] = attempt.resumed
             await self._keep_files(run, attempt)
         run = await patiently(lambda: self._store.update(run.id, **changes))
         return await self.deliver(run, result, resumed=False, trace=trace)
@@ -169,6 +170,7 @@ def recorded_result(run: Run) -> RunResult:
         detail=run.error_detail if run.attempt == 0 else "",
         stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
         changes=run.changes,
+        resumed=run.resumed,
         duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
     )
 

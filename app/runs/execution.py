@@ -1,31 +1,33 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import asyncio
-import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import TurnFinished
-from agent_scripts.supervision import SupervisionLimits, supervised
+from agent_scripts.supervision import SupervisionLimits, following, supervised
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
+from app.runs.environment import AgentEnvironment
+from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
+from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.agent import SYMBOLIC_PATHS
-from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
     BrokeredNetwork,
+    Capability,
     SandboxLimits,
     SandboxPaths,
     SandboxSpec,
@@ -33,8 +35,6 @@ from sandbox_runtime.types import (
 )
 
 FILE_TIMEOUT_S = 30.0
-ENVIRONMENT_RETRIES = 2
-"""For a package index that answers badly; each command on its own."""
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -76,44 +76,25 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
-        self._recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
+        recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
+        self._environment = AgentEnvironment(provider, recipe)
 
     @property
     def identity(self) -> tuple[str, str, str]:
         """Agent, model, provider."""
         return self._adapter.name, self._settings.model, self._provider.name
 
-    async def prepare_environment(self) -> SnapshotRef:
-        """The agent's environment, made on first use; concurrent callers share one preparation.
+    async def prepare_environment(self) -> None:
+        """Make the agent's environment, if it is not there.
 
         Raises:
             SandboxError: SETUP_FAILED and others; it can be tried again.
         """
-        started = time.monotonic()
-        steps: list[str] = []
+        await self._environment.prepare()
 
-        def note(step: str) -> None:
-            steps.append(step)
-            _log.debug("environment.step", environment=self._recipe.name, step=step)
-
-        try:
-            snapshot = await ensure_environment(
-                self._provider,
-                name=self._recipe.name,
-                files={file.path: file.data for file in self._recipe.files},
-                commands=self._recipe.commands,
-                retries=ENVIRONMENT_RETRIES,
-                progress=note,
-            )
-        except SandboxError as exc:
-            _log.warning(
-                "environment.failed", environment=self._recipe.name, code=exc.code, reason=str(exc)
-            )
-            raise
-        if "exists" not in steps:
-            duration_s = round(time.monotonic() - started, 3)
-            _log.info("environment.ready", environment=self._recipe.name, duration_s=duration_s)
-        return snapshot
+    async def abandon(self, run: Run) -> None:
+        """See that nothing of a run goes on that an earlier process began, and that will not be executed. Never raises."""
+        await self._workspaces.abandon(run)
 
     async def execute(self, attempt: Attempt) -> TurnFinished:
         """Run the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
@@ -125,31 +106,86 @@ class AgentRunner:
             RunStoppedError: stopped before the agent had started.
         """
         with mapped_errors():
-            async with AsyncExitStack() as stack:
-                async with attempt.stop.interrupting(), _deadline(attempt):
-                    snapshot = await self._restore_environment(attempt)
-                    workspace = await stack.enter_async_context(
-                        self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
-                    )
-                    repository = f"{_start_paths(attempt, workspace.sandbox).run}/changes.git"
-                    watch = FileWatch(workspace.sandbox, repository=repository)
-                    await watch.begin(is_empty=workspace.is_new)
-                    grant = ModelGrant(
-                        run_id=attempt.run.id,
-                        models=(self._settings.model, *self._adapter.helper_models),
-                        expires_at=attempt.deadline_at + timedelta(minutes=1),
-                        max_output_tokens=self._settings.max_output_tokens,
-                        max_calls=self._settings.max_turns * CALLS_PER_TURN,
-                    )
-                    token = stack.enter_context(self._broker.open_grant(grant, attempt.count_call))
-                finished = await self._run_agent(attempt, workspace, token)
-                attempt.cost_usd = finished.cost_usd
-                has_worked = attempt.tracker.steps > 0
-                workspace.has_changed = has_worked or self._adapter.has_sessions
-                if has_worked:
-                    attempt.enter("Looking at the changes")
-                    attempt.difference = await watch.end()
-                return finished
+            finished = None
+            if attempt.run.attempt > 1:
+                finished = await self._follow_left_agent(attempt)
+            return finished or await self._run_turn(attempt)
+
+    async def _follow_left_agent(self, attempt: Attempt) -> TurnFinished | None:
+        """Follow the agent that an earlier process started to its end; None = the turn must be run again."""
+        finished = None
+        if Capability.ATTACH in self._provider.capabilities:
+            with suppress(SandboxError):  # whatever is wrong with it: there are others
+                finished = await self._attach(attempt)
+        attempt.resumed = Resumption.REPEATED if finished is None else Resumption.ATTACHED
+        _log.info("run.resumed", attempt=attempt.run.attempt, how=attempt.resumed)
+        return finished
+
+    async def _attach(self, attempt: Attempt) -> TurnFinished | None:
+        async with AsyncExitStack() as stack:
+            async with attempt.stop.interrupting(), _deadline(attempt):
+                workspace = await stack.enter_async_context(
+                    self._workspaces.attach(attempt, self._who)
+                )
+                if workspace is None:
+                    return None
+                workspace.is_usable = False  # until its agent has ended well
+                sandbox = workspace.sandbox
+                left = await find_left_agent(sandbox, _agent_paths(sandbox.paths), attempt.run)
+                if left is None:
+                    return None
+                watch = FileWatch(sandbox, repository=left.repository)
+                await watch.go_on(was_empty=workspace.is_new)
+                # The token that the agent was given is good again.
+                stack.enter_context(
+                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                )
+                command = following(left.paths)
+                await sandbox.write_files({file.path: file.data for file in command.files})
+            _log.info("sandbox.attached", sandbox_id=sandbox.id)
+            finished = await self._execute_agent(attempt, sandbox, left.paths, command.argv)
+            if finished.error is not None and attempt.stop.user is None:
+                return None  # likely what it asked the model for when the crash came
+            workspace.is_usable = True
+            workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
+            await self._conclude(attempt, workspace, watch, finished)
+            return finished
+
+    async def _run_turn(self, attempt: Attempt) -> TurnFinished:
+        async with AsyncExitStack() as stack:
+            async with attempt.stop.interrupting(), _deadline(attempt):
+                snapshot = await self._environment.restore(attempt)
+                workspace = await stack.enter_async_context(
+                    self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+                )
+                directory = _start_paths(attempt, workspace.sandbox).run
+                watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
+                await watch.begin(is_empty=workspace.is_new)
+                token = stack.enter_context(
+                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                )
+            finished = await self._run_agent(attempt, workspace, token)
+            await self._conclude(attempt, workspace, watch, finished)
+            return finished
+
+    def _grant(self, attempt: Attempt) -> ModelGrant:
+        return ModelGrant(
+            run_id=attempt.run.id,
+            models=(self._settings.model, *self._adapter.helper_models),
+            expires_at=attempt.deadline_at + timedelta(minutes=1),
+            max_output_tokens=self._settings.max_output_tokens,
+            max_calls=self._settings.max_turns * CALLS_PER_TURN,
+        )
+
+    async def _conclude(
+        self, attempt: Attempt, workspace: Workspace, watch: FileWatch, finished: TurnFinished
+    ) -> None:
+        attempt.cost_usd = finished.cost_usd
+        has_worked = attempt.tracker.steps > 0
+        workspace.has_changed = has_worked or self._adapter.has_sessions
+        if has_worked:
+            attempt.enter("Looking at the changes")
+            attempt.difference = await watch.end()
 
     async def _run_agent(self, attempt: Attempt, workspace: Workspace, token: str) -> TurnFinished:
         """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
@@ -159,12 +195,12 @@ class AgentRunner:
             session = AgentSession(id=known or str(uuid.uuid4()), resume=bool(known))
         start = _Start(paths=_start_paths(attempt, workspace.sandbox), token=token, session=session)
         finished = await self._start_agent(attempt, workspace.sandbox, start)
-        if finished.error is AgentErrorCode.SESSION_NOT_FOUND and known:
-            _log.warning("agent.session_lost", agent=self._adapter.name)
+        if known and _has_no_memory(finished, attempt):
+            _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
             known = ""
             start = replace(
                 start,
-                paths=replace(start.paths, run=f"{start.paths.run}-anew"),
+                paths=replace(start.paths, run=f"{start.paths.run}{ANEW}"),
                 session=AgentSession(id=str(uuid.uuid4()), resume=False),
             )
             finished = await self._start_agent(attempt, workspace.sandbox, start)
@@ -176,7 +212,7 @@ class AgentRunner:
     ) -> TurnFinished:
         async with attempt.stop.interrupting(), _deadline(attempt):
             argv = await self._write_script(attempt, sandbox, start)
-        return await self._execute_agent(attempt, sandbox, start, argv)
+        return await self._execute_agent(attempt, sandbox, start.paths, argv)
 
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return SandboxSpec(
@@ -189,16 +225,6 @@ class AgentRunner:
             },
             limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
         )
-
-    async def _restore_environment(self, attempt: Attempt) -> SnapshotRef:
-        snapshot = await self._provider.find_snapshot(self._recipe.name)
-        with attempt.trace.step("restore-environment" if snapshot else "install-sdk") as step:
-            step.set(environment=self._recipe.name)
-            if snapshot is None:
-                attempt.enter("Setting up the agent (first use)")
-                _log.info("environment.preparing", environment=self._recipe.name)
-                snapshot = await self.prepare_environment()
-            return snapshot
 
     async def _write_script(
         self, attempt: Attempt, sandbox: Sandbox, start: "_Start"
@@ -236,13 +262,13 @@ class AgentRunner:
         return command.argv
 
     async def _execute_agent(
-        self, attempt: Attempt, sandbox: Sandbox, start: "_Start", argv: Sequence[str]
+        self, attempt: Attempt, sandbox: Sandbox, paths: AgentPaths, argv: Sequence[str]
     ) -> TurnFinished:
         attempt.enter("Thinking")
         with attempt.trace.step("execute-agent") as step:
             attempt.agent_step = step
             _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
-            tail = AgentTail(attempt, sandbox, start.paths, self._adapter.parser())
+            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
             finished = await tail.run(await sandbox.spawn(argv))
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
             if finished.cost_usd is not None:
@@ -285,10 +311,21 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         ) from exc
 
 
+def _has_no_memory(finished: TurnFinished, attempt: Attempt) -> bool:
+    """Its session is not there; or is damaged, so that it failed before it did or said anything."""
+    has_failed_at_once = (
+        finished.error is AgentErrorCode.EXECUTION_FAILED
+        and not finished.text
+        and attempt.tracker.steps == 0
+        and attempt.stop.user is None
+    )
+    return has_failed_at_once or finished.error is AgentErrorCode.SESSION_NOT_FOUND
+
+
 def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
-    """With a run directory of this attempt's own: the sandbox may have served earlier ones."""
     paths = _agent_paths(sandbox.paths)
-    return replace(paths, run=f"{paths.run}/{attempt.run.id}-{attempt.run.attempt}")
+    run = attempt.run
+    return replace(paths, run=run_directory(paths, run, attempt=run.attempt))
 
 
 def _agent_paths(paths: SandboxPaths) -> AgentPaths:

@@ -103,8 +103,13 @@ def run_id_for(*, team: str, channel: str, message_ts: str, press: str = "") -> 
     return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
 
 
-RESUMED_BY_REPEATING: Final = "repeated"
-"""How a run goes on after a crash: its turn is executed again, in a fresh sandbox (decision 14)."""
+class Resumption(StrEnum):
+    """How a run went on after a crash (decision 14)."""
+
+    ATTACHED = "attached"
+    """Its agent was still at work, and was followed to its end."""
+    REPEATED = "repeated"
+    """Its turn was executed again."""
 
 
 class RunState(StrEnum):
@@ -190,6 +195,8 @@ class Run:
     delivery: str = ""
     """`sent`, or `failed(reason)`; empty until tried."""
     usage: Usage = field(default_factory=Usage)
+    resumed: Resumption | None = None
+    """How its last attempt began; None = it is the first."""
     cost_usd: float | None = None
     """By the agent's own price list; None when it does not tell."""
     changes: Changes | None = None
@@ -260,6 +267,7 @@ class RunResult:
     duration_s: float = 0.0
     steps: int = 0
     changes: Changes | None = None
+    resumed: Resumption | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

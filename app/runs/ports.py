@@ -17,6 +17,7 @@ from app.runs.model import (
     ModelCall,
     Progress,
     QueuePosition,
+    Resumption,
     Run,
     RunId,
     RunRequest,
@@ -62,6 +63,7 @@ class RunChanges(TypedDict, total=False):
     error_detail: str
     delivery: str
     usage: Usage
+    resumed: Resumption | None
     cost_usd: float | None
     changes: Changes | None
     trace_id: str

@@ -24,7 +24,6 @@ from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
 from app.runs.model import (
     BEGINNING_STATES,
-    RESUMED_BY_REPEATING,
     WAITING_STATES,
     QueuePosition,
     Run,
@@ -227,6 +226,8 @@ class RunService:
                 return Done()
             result = self._result_without_running(run)
             if result is not None:
+                if run.attempt:
+                    await self._runner.abandon(run)
                 return await self._ending.finish(run, result)
             return await self._run(run)
 
@@ -272,9 +273,7 @@ class RunService:
                 return AgainIn(seconds=ENDING_RETRY_S)
             if run.stop_requested_by is not None:
                 stop.set(run.stop_requested_by)
-            if run.attempt > 1:
-                _log.info("run.resumed", attempt=run.attempt, how=RESUMED_BY_REPEATING)
-            else:
+            if run.attempt == 1:
                 _log.info("run.started", retry_of=run.request.retry_of)
             with self._tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._clock.now())
@@ -326,6 +325,7 @@ class RunService:
             duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,
             changes=attempt.difference.changes if attempt.difference else None,
+            resumed=attempt.resumed,
         )
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
@@ -370,6 +370,8 @@ class RunService:
             with suppress(ConnectionError):
                 run = await self._ensure_placed(run)
             if not run.state.is_final:
+                if run.attempt:
+                    await self._runner.abandon(run)
                 result = failure(code)
                 if code is ErrorCode.QUEUE_FULL:
                     result = waited_too_long(run, self._policy, now=self._clock.now())

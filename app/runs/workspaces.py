@@ -3,17 +3,19 @@
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.creation import create
+from app.runs.model import Run
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy
-from app.runs.ports import Clock, TraceStep
+from app.runs.ports import Clock
 from app.runs.session import (
     NameTakenError,
     Session,
@@ -22,14 +24,15 @@ from app.runs.session import (
     SessionStore,
     session_id_for,
 )
-from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.lifecycle import AttemptRecord, create_sandbox, destroy_sandbox
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec, SnapshotId
 
 SAVE_TIMEOUT_S = 120.0
 ALIVE_TIMEOUT_S = 10.0
 CLOSE_INTERVAL_S = 5.0
+ABANDON_TIMEOUT_S = 30.0
 NAME_ATTEMPTS = 5
 PROMPT_CHARS = 200
 REMOVED_IN_A_ROUND = 1000
@@ -53,6 +56,8 @@ class Workspace:
     sandbox: Sandbox
     is_new: bool
     """It begins empty."""
+    is_usable: bool = True
+    """False = it is destroyed after the run, unsaved."""
     has_changed: bool = True
     """False = there is nothing to save that was not saved before."""
     agent_session_id: str = ""
@@ -106,26 +111,65 @@ class Workspaces:
         sandbox = await self._take_kept(attempt, spec, slug)
         is_new = False
         if sandbox is None:
-            sandbox, is_new = await self._create(attempt, spec, slug)
+            if slug:
+                spec = replace(spec, workspace_id=SnapshotId(slug))
+            sandbox, is_new = await create(
+                self._provider, attempt, spec, policy=self._policy, make_room=self._make_room
+            )
+        begin = partial(self._begin, attempt, session, sandbox.id, who)
+        async with self._using(attempt, sandbox, begin, environment_id=spec.snapshot_id) as opened:
+            opened.is_new = is_new
+            if is_new:
+                opened.agent_session_id = ""
+            yield opened
+
+    @asynccontextmanager
+    async def attach(self, attempt: Attempt, who: AgentIdentity) -> AsyncIterator[Workspace | None]:
+        """The sandbox in which an earlier process left the run, where it still is; otherwise None. Else as `open`."""
+        session_id = session_id_for(attempt.run.thread)
+        session = await patiently(lambda: self._store.get(session_id))
+        sandbox = None
+        if session is not None and session.sandbox_id:
+            with suppress(SandboxError):
+                sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
+        if session is None or sandbox is None:
+            yield None
+            return
+        begin = partial(self._begin, attempt, session, sandbox.id, who)
+        async with self._using(attempt, sandbox, begin, environment_id=None) as opened:
+            opened.is_new = not session.snapshot_slug
+            yield opened
+
+    @asynccontextmanager
+    async def _using(
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        begin: Callable[[], Awaitable[Session]],
+        *,
+        environment_id: SnapshotId | None,
+    ) -> AsyncIterator[Workspace]:
         try:
             attempt.sandbox_id = sandbox.id
-            session = await patiently(partial(self._begin, attempt, session, sandbox.id, who))
+            session = await patiently(begin)
             workspace = Workspace(
                 session=session,
                 sandbox=sandbox,
-                is_new=is_new,
-                agent_session_id="" if is_new else session.agent_session_id,
+                is_new=False,
+                agent_session_id=session.agent_session_id,
             )
             yield workspace
-            slug = await self._save(attempt, workspace)
+            slug = session.snapshot_slug
+            if workspace.is_usable:
+                slug = await self._save(attempt, workspace)
         except BaseException as exc:
             await self._close(attempt, sandbox, first_error=exc)
             raise
-        keep_s = self._policy.session_keep_s
+        keep_s = self._policy.session_keep_s if workspace.is_usable else 0
         if keep_s > 0:
-            self._kept[session_id] = _Kept(
+            self._kept[session.id] = _Kept(
                 sandbox=sandbox,
-                environment_id=spec.snapshot_id,
+                environment_id=environment_id,
                 snapshot_slug=slug,
                 until_s=time.monotonic() + keep_s,
             )
@@ -133,7 +177,7 @@ class Workspaces:
             await self._close(attempt, sandbox, first_error=None)
         await patiently(
             lambda: self._store.update(
-                session_id,
+                session.id,
                 status=SessionStatus.RUNNING if keep_s > 0 else SessionStatus.STOPPED,
                 sandbox_id=sandbox.id if keep_s > 0 else "",
                 snapshot_slug=slug,
@@ -141,6 +185,18 @@ class Workspaces:
                 used_at=self._clock.now(),
             )
         )
+
+    async def abandon(self, run: Run) -> None:
+        """Destroy the sandbox in which an earlier process left a run that will not go on. Never raises."""
+        try:
+            session = await self._store.get(session_id_for(run.thread))
+            if session is None or not session.sandbox_id or session.id in self._kept:
+                return
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
+                await self._provider.remove(SandboxId(session.sandbox_id))
+            await self._store.update(session.id, status=SessionStatus.STOPPED, sandbox_id="")
+        except (SandboxError, OSError, TimeoutError) as exc:
+            _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
 
     async def close_forever(self) -> None:
         """Destroy kept sandboxes when their time is over."""
@@ -154,6 +210,13 @@ class Workspaces:
         for number, (session_id, kept) in enumerate(list(self._kept.items())):
             if number < excess or kept.until_s <= time.monotonic():
                 await self._end(session_id)
+
+    async def _make_room(self) -> bool:
+        """Give up the sandbox that has been kept for longest; False when none is."""
+        for session_id in self._kept:
+            await self._end(session_id)
+            return True
+        return False
 
     async def remove_unused(self, before: datetime) -> int:
         """Remove sessions last used before then, with what they saved; returns how many."""
@@ -196,61 +259,6 @@ class Workspaces:
                 return kept.sandbox
             await destroy_sandbox(kept.sandbox)
             return None
-
-    async def _create(
-        self, attempt: Attempt, spec: SandboxSpec, snapshot_slug: str
-    ) -> tuple[Sandbox, bool]:
-        """The sandbox, and whether its workspace is empty."""
-        attempt.enter("Starting a sandbox")
-        if snapshot_slug:
-            spec = replace(spec, workspace_id=SnapshotId(snapshot_slug))
-        with attempt.trace.step("sandbox-create") as step:
-            started_s = time.monotonic()
-            sandbox = None
-            while sandbox is None:
-                try:
-                    sandbox = await self._create_with_retries(attempt, spec, step)
-                except SandboxError as exc:
-                    if exc.code is SandboxErrorCode.LIMIT_REACHED and self._kept:
-                        await self._end(next(iter(self._kept)))
-                    elif exc.code is SandboxErrorCode.NOT_FOUND and spec.workspace_id:
-                        # The thread's files are lost, not the question.
-                        _log.warning("sandbox.workspace_lost", snapshot=snapshot_slug)
-                        spec = replace(spec, workspace_id=None)
-                    else:
-                        raise
-            step.set(
-                sandbox_id=sandbox.id,
-                provider=self._provider.name,
-                workspace="restored" if spec.workspace_id else "new",
-            )
-            duration_s = round(time.monotonic() - started_s, 3)
-            _log.info("sandbox.created", sandbox_id=sandbox.id, duration_s=duration_s)
-            return sandbox, spec.workspace_id is None
-
-    async def _create_with_retries(
-        self, attempt: Attempt, spec: SandboxSpec, step: TraceStep
-    ) -> Sandbox:
-        return await create_sandbox(
-            self._provider,
-            spec,
-            attempts=self._policy.create_attempts,
-            on_attempt=lambda record: self._note_creation(attempt, step, record),
-        )
-
-    def _note_creation(self, attempt: Attempt, step: TraceStep, record: AttemptRecord) -> None:
-        now = attempt.clock.now()
-        error = record.error
-        step.attempt(
-            number=record.number,
-            started_at=now - timedelta(seconds=record.duration_s),
-            ended_at=now,
-            error="" if error is None else f"{error.code}: {error}",
-        )
-        if error is not None:
-            is_last = not error.retryable or record.number >= self._policy.create_attempts
-            event = "sandbox.creation_failed" if is_last else "sandbox.retry"
-            _log.warning(event, attempt=record.number, code=error.code, reason=str(error))
 
     async def _begin(
         self, attempt: Attempt, session: Session | None, sandbox_id: SandboxId, who: AgentIdentity

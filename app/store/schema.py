@@ -17,6 +17,7 @@ MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
         (
             "ALTER TABLE orion_runs ADD COLUMN changes JSON",
             "ALTER TABLE orion_runs ADD COLUMN cost_usd DOUBLE PRECISION",
+            "ALTER TABLE orion_runs ADD COLUMN resumed VARCHAR(16)",
         ),
     ),
 )

@@ -19,6 +19,7 @@ from app.runs.model import (
     UNFINISHED_STATES,
     WAITING_STATES,
     Changes,
+    Resumption,
     Run,
     RunId,
     RunRequest,
@@ -72,6 +73,7 @@ _runs = sa.Table(
     sa.Column("usage", sa.JSON, nullable=False),
     sa.Column("changes", sa.JSON(none_as_null=True)),
     sa.Column("cost_usd", sa.Double),
+    sa.Column("resumed", sa.String(16)),
     sa.Column("trace_id", sa.String(32), nullable=False),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
@@ -400,6 +402,7 @@ def _from_row(row: Mapping[str, Any]) -> Run:
             "error_code": ErrorCode(row["error_code"]) if row["error_code"] else None,
             "part_ts": tuple(row["part_ts"]),
             "usage": Usage(**row["usage"]),
+            "resumed": Resumption(row["resumed"]) if row["resumed"] else None,
             "changes": Changes(**row["changes"]) if row["changes"] else None,
         }
     )

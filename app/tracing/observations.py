@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.redaction import Masker
-from app.runs.model import RESUMED_BY_REPEATING, ModelCall, Run, RunId, RunResult, RunState, Usage
+from app.runs.model import ModelCall, Run, RunId, RunResult, RunState, Usage
 
 Attributes = dict[str, str | list[str]]
 
@@ -94,7 +94,6 @@ def root_attributes(run: Run, border: Border) -> Attributes:
                 "message_ts": request.message_ts,
                 "thread_ts": request.thread_ts,
                 "attempt": run.attempt,
-                "resumed": RESUMED_BY_REPEATING if run.attempt > 1 else None,
                 "retry_of": request.retry_of,
                 "sandbox_id": run.sandbox_id,
                 "model": run.model or None,
@@ -122,7 +121,7 @@ def result_attributes(
         output["answer"] = border.content(result.answer)
     attributes: Attributes = {
         "langfuse.observation.output": _json(output),
-        **border.metadata({"delivery": delivery}),
+        **border.metadata({"delivery": delivery, "resumed": result.resumed}),
     }
     if result.error_code is not None:
         attributes |= failure_attributes(result.error_code, detail, border)

@@ -1,9 +1,11 @@
 """The supervisor and its relay with plain commands: what is recorded, cut, killed."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
+from agent_scripts.inside import follow as follow_script
 from agent_scripts.inside.relay import start_relay
 from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, supervised
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
@@ -186,11 +189,31 @@ async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: i
 
 
 async def test_relay_without_a_broker_closes(tmp_path: Path) -> None:
-    """A client is hung up on, not left waiting, when the broker is not there."""
-    port = int(start_relay(str(tmp_path / "none.sock")).rpartition(":")[2])
+    """A client is hung up on, not left waiting for ever, when the broker is not there."""
+    url = start_relay(str(tmp_path / "none.sock"), patience_s=0.5)
+    port = int(url.rpartition(":")[2])
     async with asyncio.timeout(5):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await reader.read() == b""
+        writer.close()
+
+
+async def test_relay_waits_for_a_broker_that_starts_again(tmp_path: Path) -> None:
+    """What a client sent meanwhile is answered when the broker is back."""
+    path = tmp_path / "broker.sock"
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.read()).upper())
+        writer.close()
+
+    port = int(start_relay(str(path)).rpartition(":")[2])
+    async with asyncio.timeout(10):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"early")
+        writer.write_eof()
+        await asyncio.sleep(0.7)
+        async with await asyncio.start_unix_server(echo, path):
+            assert await reader.read() == b"EARLY"
         writer.close()
 
 
@@ -199,3 +222,30 @@ async def test_start_is_fast(bench: Bench) -> None:
     started = time.monotonic()
     await run_shell(bench, "true")
     assert time.monotonic() - started < 1.0
+
+
+async def test_a_log_is_followed_from_its_first_record_to_its_last(tmp_path: Path) -> None:
+    """As the supervisor prints it, while it grows; and not for ever when its writer is gone."""
+    log = tmp_path / "events.jsonl"
+    records = [
+        {"seq": 1, "t": 1.0, "kind": "started", "pid": os.getpid()},
+        {"seq": 2, "t": 1.0, "kind": "line", "stream": "stdout", "text": "a", "truncated": False},
+        {"seq": 3, "t": 1.0, "kind": "exit", "code": 0, "reason": "exited", "survivors": 0},
+    ]
+    lines = [json.dumps(record) + "\n" for record in records]
+    log.write_text(lines[0] + lines[1][:10])
+    follow = Path(follow_script.__file__)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", follow, log, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    async with asyncio.timeout(20):
+        assert (await process.stdout.readline()).decode() == lines[0]
+        with log.open("a") as file:
+            file.write(lines[1][10:] + lines[2])
+        rest, _ = await process.communicate()
+    assert (rest.decode(), process.returncode) == (lines[1] + lines[2], 0)
+    log.write_text(json.dumps(records[0] | {"pid": 2**22 + 1}) + "\n")
+    async with asyncio.timeout(20):
+        abandoned = await asyncio.create_subprocess_exec(sys.executable, "-I", follow, log)
+        assert await abandoned.wait() == 1

@@ -12,7 +12,15 @@ import anyio
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import WAITING_STATES, QueuePosition, Run, RunState, Usage
+from app.runs.model import (
+    WAITING_STATES,
+    Changes,
+    QueuePosition,
+    Resumption,
+    Run,
+    RunState,
+    Usage,
+)
 from app.runs.ports import RunStore
 from app.store.memory import MemoryRunStore
 from app.store.sql import SqlRunStore, open_postgres_store, open_sqlite_store
@@ -84,6 +92,9 @@ async def test_every_field_survives(store: RunStore) -> None:
         delivery="failed(x)",
         usage=Usage(input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4),
         trace_id="0" * 32,
+        changes=Changes(files=1, added=2, removed=3),
+        cost_usd=0.0123,
+        resumed=Resumption.ATTACHED,
     )
     assert await store.request_stop(run.id, user="U9", at=T0) is False
     written = await store.get(run.id)
@@ -96,6 +107,8 @@ async def test_every_field_survives(store: RunStore) -> None:
     assert written.started_at == T0 + timedelta(microseconds=250_001)
     assert written.part_ts == ("1.000003", "1.000004")
     assert written.request == run.request
+    assert written.changes == Changes(files=1, added=2, removed=3)
+    assert (written.cost_usd, written.resumed) == (0.0123, Resumption.ATTACHED)
 
 
 async def test_a_finished_run_never_changes(store: RunStore) -> None:

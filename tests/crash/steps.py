@@ -52,6 +52,9 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
 _READ = "only reads; the neighbouring steps are the same moments"
 _INSTANT = "does not wait: between two points nothing happens but this"
 _REMOVES = "takes away in batches what ended days ago; what is left is taken an hour later"
+_ATTACHED = (
+    "only for sandboxes that outlive the service: tests/e2e/test_docker.py kills it with those"
+)
 _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
     "store.get": _READ,
@@ -83,9 +86,9 @@ SPARED: Mapping[str, str] = {
     **{f"tracer.{name}": _INSTANT for name in ("trace_id", "trace", "score")},
     "provider.name": _INSTANT,
     "provider.capabilities": _INSTANT,
-    "provider.attach": _UNUSED,
+    "provider.attach": _ATTACHED,
     "provider.list": _UNUSED,
-    "provider.remove": _UNUSED,
+    "provider.remove": _ATTACHED,
     "provider.sweep": "takes away what is left; the next start does",
     "provider.list_snapshots": _UNUSED,
     "provider.delete_snapshot": _REMOVES,

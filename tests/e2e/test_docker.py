@@ -40,29 +40,27 @@ async def test_answers_files_stop_and_a_crash(
     for name in ("environments", "snapshots", "names"):
         (nothing_prepared / name).mkdir(parents=True)
     image = await asyncio.to_thread(ensure_image)
-    async with (
-        open_world(QUICK_RETRIES) as world,
-        open_orion(
-            world,
-            state_dir,
-            nothing_prepared,
-            ORION_SANDBOX="docker",
-            ORION_DOCKER_IMAGE=image,
-            ORION_SESSION_KEEP_S="600",
-        ) as stage,
-    ):
-        try:
+    try:
+        async with (
+            open_world(QUICK_RETRIES) as world,
+            open_orion(
+                world,
+                state_dir,
+                nothing_prepared,
+                ORION_SANDBOX="docker",
+                ORION_DOCKER_IMAGE=image,
+                ORION_SESSION_KEEP_S="600",
+            ) as stage,
+        ):
             await _play(stage, namespace)
             assert await stage.orion.terminate() == 0
-            assert await _containers(namespace) == []
-            volumes = await _engine(
-                "volume", "ls", "-q", "--filter", f"label=orion.name={namespace}"
-            )
-            assert volumes == []
-        finally:
-            images = await _engine("images", "-q", "--filter", f"label=orion.name={namespace}")
-            if images:
-                await _engine("rmi", "-f", *dict.fromkeys(images))
+        assert await _containers(namespace) == []
+        mine = ("--filter", f"label=orion.name={namespace}")
+        assert await _engine("volume", "ls", "-q", *mine) == []
+    finally:
+        images = await _engine("images", "-q", "--filter", f"label=orion.name={namespace}")
+        if images:
+            await _engine("rmi", "-f", *dict.fromkeys(images))
 
 
 async def _play(stage: Stage, namespace: str) -> None:
@@ -89,8 +87,52 @@ async def _play(stage: Stage, namespace: str) -> None:
     left = await _containers(namespace)
     assert left != []
     await stage.orion.start()
-    assert not set(left) & set(await _containers(namespace))
     await stage.answer(third, thread_ts=ts, timeout_s=60)
     assert (await stage.record(third)).attempt == 2
+    assert (await stage.record(third)).resumed == "repeated"
+    assert not set(left) & set(await _containers(namespace))
     last = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
     assert "4711" in text_of(await stage.answer(last, thread_ts=ts))
+
+    # An agent that works while the service is away is followed to its end: what it did is done once.
+    fourth = await stage.client.say(
+        "@Orion run: echo once >> count; sleep 12; wc -l < count", thread_ts=ts
+    )
+    await stage.client.wait_for_reply(
+        ts, lambda reply: reply["ts"] > fourth and "sleep 12" in json.dumps(reply["blocks"])
+    )
+    await asyncio.sleep(2)
+    await stage.orion.kill9()
+    (container,) = await _containers(namespace)
+    await stage.orion.start()
+    assert "1\n" in text_of(await stage.answer(fourth, thread_ts=ts, timeout_s=60))
+    record = await stage.record(fourth)
+    assert (record.attempt, record.resumed) == (2, "attached")
+    assert record.changes is not None
+    assert container in await _containers(namespace)
+    _code, shown = await stage.cli("runs", "show", record.id)
+    assert "attached" in shown
+
+    # Whoever stops it is obeyed, also when that is heard before anybody has attached to it.
+    fifth = await stage.client.say("@Orion run: sleep 300", thread_ts=ts)
+    await stage.client.wait_for_reply(
+        ts, lambda reply: reply["ts"] > fifth and "sleep 300" in json.dumps(reply["blocks"])
+    )
+    await asyncio.sleep(2)
+    await stage.orion.kill9()
+    await stage.orion.start()
+    await stage.client.say("stop", thread_ts=ts)
+    stopped = await stage.answer(fifth, thread_ts=ts)
+    assert "Stopped by" in json.dumps(stopped["blocks"])
+    async with asyncio.timeout(10):
+        while await _sleepers(namespace):
+            await asyncio.sleep(0.2)
+
+
+async def _sleepers(namespace: str) -> list[str]:
+    """Processes of the stopped command, in whatever container is left."""
+    found = []
+    for container in await _containers(namespace):
+        top = await _engine("top", container, "-eo", "args")
+        found += [word for word in top if word == "300"]
+    return found

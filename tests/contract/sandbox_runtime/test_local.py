@@ -264,7 +264,8 @@ async def test_no_descriptor_or_zombie_stays(provider: LocalProvider) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
             await _use(sandbox)
-        assert len(os.listdir("/proc/self/fd")) == before
+        # Earlier tests' may be closed meanwhile.
+        assert len(os.listdir("/proc/self/fd")) <= before
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     states = {
         Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in children
