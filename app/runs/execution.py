@@ -93,7 +93,7 @@ class AgentRunner:
         await self._environment.prepare()
 
     async def abandon(self, run: Run) -> None:
-        """See that nothing of a run goes on that an earlier process began, and that will not be executed. Never raises."""
+        """See that nothing of a run goes on that an earlier process began, and that will not be executed."""
         await self._workspaces.abandon(run)
 
     async def execute(self, attempt: Attempt) -> TurnFinished:

@@ -187,7 +187,7 @@ class Workspaces:
         )
 
     async def abandon(self, run: Run) -> None:
-        """Destroy the sandbox in which an earlier process left a run that will not go on. Never raises."""
+        """Destroy the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""
         try:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._kept:
@@ -202,7 +202,10 @@ class Workspaces:
         """Destroy kept sandboxes when their time is over."""
         while True:
             await self._clock.sleep(CLOSE_INTERVAL_S)
-            await self.close_overdue()
+            try:
+                await self.close_overdue()
+            except Exception:  # noqa: BLE001 - must outlive a sick database; the next round is 5 s away
+                _log.exception("sandbox.close_failed")
 
     async def close_overdue(self) -> None:
         """One round; beyond as many as may run at once, the oldest go before their time."""

@@ -7,13 +7,14 @@ from pathlib import Path
 import anyio
 import pytest
 
+from app.runs import workspaces
 from app.runs.model import Run, RunState
 from app.runs.policy import RunPolicy
-from app.runs.session import Session, SessionStatus, session_id_for
+from app.runs.session import Session, SessionId, SessionStatus, session_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import SnapshotId
 from tests.building import T0
-from tests.faults.building import Core, core_of, ended, request_of
+from tests.faults.building import Core, core_of, ended, request_of, until
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
@@ -169,3 +170,24 @@ async def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
         assert len(await core.provider.list_snapshots()) == snapshots - 1
         assert [info.id for info in await core.provider.list()] == [fresh.sandbox_id]
         assert (await ask(core, READ, number=1)).answer == "nothing"
+
+
+async def test_a_sick_database_does_not_end_the_closing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kept sandbox goes when its time is over, and the next round comes, whatever the records do."""
+    monkeypatch.setattr(workspaces, "CLOSE_INTERVAL_S", 0.05)
+    policy = RunPolicy(run_timeout_s=20, session_keep_s=0.2, announce_after_s=0)
+    async with core_of(tmp_path, policy) as core:
+        healthy = core.store.sessions.get
+
+        async def sick(session_id: SessionId) -> Session | None:
+            del session_id
+            raise OSError("the database is away")
+
+        await ask(core, WRITE)
+        monkeypatch.setattr(core.store.sessions, "get", sick)
+        await until(lambda: core.provider.alive == 0)
+        monkeypatch.setattr(core.store.sessions, "get", healthy)
+        await ask(core, WRITE, root="2.000100")
+        await until(lambda: core.provider.alive == 0)
