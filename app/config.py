@@ -139,7 +139,9 @@ class Settings(BaseSettings):
         180, gt=0, description="Seconds without any output of the agent."
     )
     orion_queue_timeout_s: float = Field(1800, gt=0, description="Seconds a message may wait.")
-    orion_queue_limit: int = Field(500, ge=1, description="Messages waiting at the most.")
+    orion_queue_limit: int = Field(
+        500, ge=1, description="Messages waiting or worked on at the most."
+    )
     orion_max_concurrent_runs: int = Field(
         32, ge=1, le=1000, description="Runs at once in one process."
     )
@@ -290,9 +292,11 @@ def load_settings(
     Raises:
         SettingsError: naming every bad setting and its value (secrets' values are not shown).
     """
-    lines = [
-        _unknown(name) for name in _own_names(env_file) if name.lower() not in Settings.model_fields
-    ]
+    try:
+        names = _own_names(env_file)
+    except (UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{env_file} cannot be read: {exc}") from exc
+    lines = [_unknown(name) for name in names if name.lower() not in Settings.model_fields]
     try:
         settings = Settings(_env_file=env_file, **(given or {}))
     except ValidationError as exc:

@@ -1,6 +1,7 @@
 """`orion playground`: the world on one address, and a real `orion serve` beside it."""
 
 import asyncio
+import shutil
 import signal
 import socket
 import sys
@@ -23,7 +24,7 @@ from sandbox_runtime.errors import SandboxError
 DEFAULT_STATE_DIR = Path("~/.local/state/orion-playground")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "DBOS_")
+OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "DBOS_", "AI_GATEWAY_")
 """Variables of the caller that must not reach the playground's Orion."""
 
 
@@ -38,7 +39,8 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
             migrate(settings.model_copy(update={"orion_state_dir": directory}))
             return asyncio.run(_run(settings, port=port, directory=directory))
     except (SettingsError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
-        print(f"the playground cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
+        reason = str(exc).replace("ORION_STATE_DIR", "--state-dir")  # which is what sets it here
+        print(f"the playground cannot start: {reason}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
         return 1
 
 
@@ -78,6 +80,8 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
 
 async def _isolation(settings: Settings) -> tuple[str]:
     """A banner when this machine cannot isolate, else an empty text."""
+    if settings.orion_local_isolation == "none":
+        return ("No isolation, as ORION_LOCAL_ISOLATION says: agents run as you, on this machine.",)
     try:
         async with create_local(settings) as provider:
             await provider.probe()
@@ -101,7 +105,10 @@ async def _orion(
     environment: Mapping[str, str], directory: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """`orion serve` as a process of its own, in a directory without a `.env`."""
+    # Killed, the playground takes its Orion along: nobody else would end it. Source: setpriv(1), --pdeathsig.
+    setpriv = shutil.which("setpriv")
     process = await asyncio.create_subprocess_exec(
+        *((setpriv, "--pdeathsig", "TERM") if setpriv else ()),
         sys.executable,
         "-m",
         "app.cli",

@@ -11,6 +11,9 @@ MAX_HISTORY_CHARS = 120_000
 MAX_MESSAGE_CHARS = 40_000
 """Slack's own limit for a message's text. Source: Slack Web API, chat.postMessage, read 2026-11."""
 LEFT_OUT = "[earlier messages of this thread are left out]"
+CUT_OFF = "[this answer was cut off]"
+STOPPED_UNANSWERED = "[no answer: this was stopped]"
+FAILED_UNANSWERED = "[no answer: this failed]"
 
 TsKey = tuple[int, int, int]
 
@@ -58,11 +61,13 @@ def _entries(
     earlier = [run for run in records if _key(run.request.message_ts) < _key(request.message_ts)]
     known_runs = {run.id for run in earlier}
     names = _names(thread)
-    # A message that was tried again has several runs: the newest answer counts.
-    ranked = sorted(earlier, key=lambda run: (bool(run.answer), run.created_at))
+    # A message that was tried again has several runs: the newest answer counts, else the newest one that began.
+    ranked = sorted(earlier, key=lambda run: (bool(run.answer), run.attempt > 0, run.created_at))
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
     for run in of_message.values():
+        if run.state.is_final and not run.answer and run.attempt == 0:
+            continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)
         yield _Entry(
             key=_key(run.request.message_ts),
@@ -70,10 +75,9 @@ def _entries(
             author=author,
             text=_request_text(run.request),
         )
-        if run.answer and run.state.is_final:
-            note = "" if run.state is RunState.SUCCEEDED else "\n\n[this answer was cut off]"
+        if run.state.is_final:
             yield _Entry(
-                key=_key(run.request.message_ts, 1), is_own=True, author="", text=run.answer + note
+                key=_key(run.request.message_ts, 1), is_own=True, author="", text=_answer_text(run)
             )
     for message in thread:
         is_request = message.ts == request.message_ts or message.ts in known_messages
@@ -123,6 +127,13 @@ def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
         turns[-1] = TurnMessage(role=turn.role, text=f"{turns[-1].text}\n\n{turn.text}")
     else:
         turns.append(turn)
+
+
+def _answer_text(run: Run) -> str:
+    """Never empty: a question without an answer would run into the next one, and be answered there."""
+    if not run.answer:
+        return STOPPED_UNANSWERED if run.state is RunState.STOPPED else FAILED_UNANSWERED
+    return run.answer if run.state is RunState.SUCCEEDED else f"{run.answer}\n\n{CUT_OFF}"
 
 
 def _request_text(request: RunRequest) -> str:

@@ -47,7 +47,7 @@ async def test_a_waiting_question_is_answered_as_it_was_edited(shared: Stage) ->
 async def test_a_waiting_question_is_withdrawn_by_deleting_it(shared: Stage) -> None:
     """It ends at once and never runs; the questions before and behind it are answered in turn."""
     root = await _busy_thread(shared, 8)
-    second = await shared.client.say("@Orion forget this", thread_ts=root)
+    second = await shared.client.say("@Orion run: echo forget this", thread_ts=root)
     third = await shared.client.say("@Orion but this", thread_ts=root)
     await shared.thinking(second, thread_ts=root)
     await shared.client.delete(second)
@@ -56,6 +56,7 @@ async def test_a_waiting_question_is_withdrawn_by_deleting_it(shared: Stage) -> 
     assert not (await shared.record(root)).state.is_final
     answer = text_of(await shared.answer(third, thread_ts=root))
     assert "but this" in answer
+    assert "forget this" not in answer, "it was carried out by the next question"
     assert (await shared.record(second)).attempt == 0
     assert (await shared.record(root)).state == "succeeded"
 

@@ -135,6 +135,14 @@ def test_an_open_quote_in_the_agents_arguments_is_an_error(
         load_settings(env_file=None)
 
 
+def test_an_env_file_that_is_no_text_is_named(tmp_path: Path) -> None:
+    """One sentence, no traceback."""
+    path = tmp_path / ".env"
+    path.write_bytes(b"A=\xff\n")
+    with pytest.raises(SettingsError, match=r"\.env cannot be read"):
+        load_settings(env_file=path)
+
+
 def test_env_file_is_read_and_the_environment_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

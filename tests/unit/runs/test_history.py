@@ -6,7 +6,12 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.history import LEFT_OUT, build_messages
+from app.runs.history import (
+    FAILED_UNANSWERED,
+    LEFT_OUT,
+    STOPPED_UNANSWERED,
+    build_messages,
+)
 from app.runs.model import Run, RunId, RunState, ThreadMessage
 from tests.building import make_request, make_run
 
@@ -19,7 +24,7 @@ def message(ts: str, text: str, *, user: str = "U1", name: str = "Ada") -> Threa
 
 def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUCCEEDED) -> Run:
     run = make_run(make_request(ts=ts, thread_ts=ROOT, text=question))
-    return replace(run, state=state, outcome=state, answer=answer)
+    return replace(run, state=state, outcome=state, answer=answer, attempt=1)
 
 
 def test_a_single_message_is_one_turn() -> None:
@@ -99,6 +104,33 @@ def test_a_question_that_was_tried_again_counts_once() -> None:
     request = make_request(ts="3.000001", thread_ts=ROOT, text="and now?")
     turns = build_messages(request, records=(failed, again, refused), thread=())
     assert [turn.text for turn in turns] == ["why?", "because", "and now?"]
+
+
+def test_a_question_that_never_began_is_no_history() -> None:
+    """Withdrawn, refused or given up: neither from the record nor as Slack has it does it reach the next question."""
+    ended = ("2.000001", RunState.STOPPED), ("3.000001", RunState.FAILED)
+    records = [replace(answered(ts, "run: rm -rf /", "", state), attempt=0) for ts, state in ended]
+    thread = [message(ts, "run: rm -rf /", user="U2", name="Eve") for ts, _ in ended]
+    request = make_request(ts="4.000001", thread_ts=ROOT, text="what is 2+2?")
+    turns = build_messages(request, records=records, thread=thread)
+    assert [turn.text for turn in turns] == ["what is 2+2?"]
+
+
+def test_a_question_without_an_answer_ends_there() -> None:
+    """What failed or was stopped before it said anything does not run into the next question."""
+    records = [
+        answered("2.000001", "do this", "", RunState.FAILED),
+        answered("3.000001", "do that", "", RunState.STOPPED),
+    ]
+    request = make_request(ts="4.000001", thread_ts=ROOT, text="and now?")
+    turns = build_messages(request, records=records, thread=())
+    assert [(turn.role, turn.text) for turn in turns] == [
+        ("user", "do this"),
+        ("assistant", FAILED_UNANSWERED),
+        ("user", "do that"),
+        ("assistant", STOPPED_UNANSWERED),
+        ("user", "and now?"),
+    ]
 
 
 def test_later_messages_are_not_history() -> None:
