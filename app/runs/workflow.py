@@ -114,15 +114,15 @@ class RunService:
                 created_at=request.received_at,
                 trace_id=self._tracer.trace_id(request.run_id),
             )
-            async with self._lock_of(run):  # `advance` waits for the thinking message
-                async with self._lock_of(run.thread):  # in the order of the messages
-                    run, is_new = await self._store.add(run)
-                    if run.state.is_final:
-                        return
-                    standing = await self._standing(run)
-                    if run.state is RunState.ACCEPTED and await self._refuse(run, standing):
-                        return
-                    await self._dispatcher.schedule(run)
+            # `advance` waits for the thinking message, and the thread's next message for this one's.
+            async with self._lock_of(run), self._lock_of(run.thread):
+                run, is_new = await self._store.add(run)
+                if run.state.is_final:
+                    return
+                standing = await self._standing(run)
+                if run.state is RunState.ACCEPTED and await self._refuse(run, standing):
+                    return
+                await self._dispatcher.schedule(run)
                 if run.reply_ts is None:
                     with suppress(ConnectionError):  # `advance` tries again
                         await self._place(run, standing.position, maybe_posted=not is_new)
@@ -194,7 +194,7 @@ class RunService:
         return run
 
     def _lock_of(self, owner: Run | Thread) -> asyncio.Lock:
-        """Whoever places a run holds the run's, so that its message is posted once; and the thread's while it is queued."""
+        """Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
         key = owner.id if isinstance(owner, Run) else owner.key
         return self._locks.setdefault(key, asyncio.Lock())
 

@@ -146,6 +146,8 @@ class JournalReplies:
     whispered: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
     refuses_to_place: bool = False
+    places_after_s: list[float] = field(default_factory=list)
+    """How long the next posts take, in order; further ones none."""
     delivery_failure: str = ""
     outages: int = 0
     """So many further calls of `place` and `finish` do not reach Slack."""
@@ -157,6 +159,8 @@ class JournalReplies:
             raise ConnectionError("slack cannot be reached")
         if self.refuses_to_place:
             return None
+        if self.places_after_s:
+            await asyncio.sleep(self.places_after_s.pop(0))
         self.placed.append(run.id)
         self.waiting.append(position)
         return f"9.{len(self.placed):06d}"

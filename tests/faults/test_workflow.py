@@ -194,3 +194,17 @@ async def test_advance_may_be_called_again_at_any_state(tmp_path: Path) -> None:
         ended_run = await core.store.get(worn.run_id)
         assert ended_run is not None
         assert ended_run.error_code is ErrorCode.INTERRUPTED
+
+
+async def test_messages_of_a_thread_are_placed_in_order(tmp_path: Path) -> None:
+    """Also when Slack takes its time for the first; another thread does not wait for that."""
+    async with core_of(tmp_path) as core:
+        core.replies.places_after_s = [0.5]
+        root = "1795302364.000100"
+        mine = [request_of(ANSWER, ts=f"1795302364.{n:06d}", thread_ts=root) for n in (100, 101)]
+        other = request_of(ANSWER, ts="1795302365.000100")
+        for request in (*mine, other):
+            await core.intake.accept(request)
+        for request in (*mine, other):
+            await ended(core, request.run_id)
+        assert core.replies.placed == [other.run_id, *(request.run_id for request in mine)]
