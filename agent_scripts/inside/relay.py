@@ -9,7 +9,7 @@ import time
 
 _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
-_BROKER_PATIENCE_S = 20.0
+_BROKER_PATIENCE_S = 15.0
 _BROKER_PAUSE_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 _STACK_BYTES = 512 * 1024
@@ -25,28 +25,28 @@ def start_relay(broker_socket: str, patience_s: float = _BROKER_PATIENCE_S) -> s
     threading.stack_size(_STACK_BYTES)
     listener = socket.create_server(("127.0.0.1", 0), backlog=_MAX_CONNECTIONS)
     threading.Thread(
-        target=_accept, args=(listener, broker_socket, patience_s), daemon=True
+        target=_accept, args=(listener, broker_socket, _Absence(patience_s)), daemon=True
     ).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _accept(listener: socket.socket, broker_socket: str, patience_s: float) -> None:
+def _accept(listener: socket.socket, broker_socket: str, absence: _Absence) -> None:
     free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
     while True:
         # More connections than that wait in the kernel's backlog.
         free.acquire()  # the connection's thread gives it back
         client, _ = listener.accept()
-        serving = (client, broker_socket, patience_s, free)
+        serving = (client, broker_socket, absence, free)
         threading.Thread(target=_serve, args=serving, daemon=True).start()
 
 
 def _serve(
-    client: socket.socket, broker_socket: str, patience_s: float, free: threading.BoundedSemaphore
+    client: socket.socket, broker_socket: str, absence: _Absence, free: threading.BoundedSemaphore
 ) -> None:
     with contextlib.ExitStack() as stack:
         stack.callback(free.release)
         stack.enter_context(client)
-        broker = _connect(broker_socket, patience_s)
+        broker = _connect(broker_socket, absence)
         if broker is None:
             return  # the agent sees a closed connection, which its SDK retries
         stack.enter_context(broker)
@@ -56,9 +56,23 @@ def _serve(
         upward.join()
 
 
-def _connect(broker_socket: str, patience_s: float) -> socket.socket | None:
+class _Absence:
+    """Since when the broker is not there: all connections wait for it together, and once that was in vain, none does."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since: float | None = None
+
+    def is_over(self) -> None:
+        self._since = None
+
+    def may_wait(self) -> bool:
+        self._since = time.monotonic() if self._since is None else self._since
+        return time.monotonic() - self._since < self._patience_s
+
+
+def _connect(broker_socket: str, absence: _Absence) -> socket.socket | None:
     """The broker, waited for while the service behind it starts again."""
-    patience_ends = time.monotonic() + patience_s
     while True:
         broker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         broker.settimeout(_CONNECT_TIMEOUT_S)
@@ -66,10 +80,11 @@ def _connect(broker_socket: str, patience_s: float) -> socket.socket | None:
             broker.connect(broker_socket)
         except OSError:
             broker.close()
-            if time.monotonic() > patience_ends:
+            if not absence.may_wait():
                 return None
             time.sleep(_BROKER_PAUSE_S)
         else:
+            absence.is_over()
             broker.settimeout(None)
             return broker
 

@@ -114,10 +114,10 @@ async def test_unknown_model(model: Bench) -> None:
 
 
 async def test_no_broker_is_unavailable(bench: Bench) -> None:
-    """With nothing behind the socket the turn fails as a network error, soon."""
+    """With nothing behind the socket the turn fails as a network error, once the relay has waited 15 s for it."""
     turn = await bench.ask("hello")
     assert turn.finished.error is AgentErrorCode.MODEL_UNAVAILABLE
-    assert turn.duration_s < 15
+    assert turn.duration_s < 25
 
 
 async def test_turn_limit(model: Bench) -> None:
