@@ -1,0 +1,69 @@
+"""The playground and the Orion that it starts, as processes."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.orion_process import free_port, scrubbed_environment
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
+
+
+async def test_killed_it_takes_its_orion_along_which_never_had_the_gateways_key(
+    tmp_path: Path,
+) -> None:
+    """Nobody else would end that one, and the next start would be refused; and the offline model needs no key."""
+    command = ("-m", "app.cli", "playground", "--port", str(free_port()))
+    playground = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *command,
+        "--state-dir",
+        str(tmp_path / "state"),
+        env=scrubbed_environment() | {"AI_GATEWAY_API_KEY": "vck_dummy_of_a_gateway"},
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    orion = 0
+    try:
+        async with asyncio.timeout(60):
+            while not orion:
+                await asyncio.sleep(0.2)
+                orion = _serving_child(playground.pid)
+        assert b"AI_GATEWAY" not in _environment(orion)
+        playground.kill()
+        await playground.wait()
+        async with asyncio.timeout(40):
+            await until_gone(orion)
+    finally:
+        for pid in (playground.pid, orion):
+            with suppress(ProcessLookupError):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+
+
+async def until_gone(pid: int) -> None:
+    while _is_there(pid):
+        await asyncio.sleep(0.2)
+
+
+def _is_there(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _environment(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def _serving_child(parent: int) -> int:
+    """The pid of the `serve` that this process started; 0 = not yet."""
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        for child in path.read_text().split():
+            if b"\0serve\0" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+    return 0
