@@ -146,7 +146,8 @@ class AgentRunner:
             finished = await self._execute_agent(attempt, sandbox, left.paths, command.argv)
             if finished.error is not None and attempt.stop.user is None:
                 return None  # likely what it asked the model for when the crash came
-            workspace.is_usable = True
+            # The end of a stopped one is not ours to see: only that of its sandbox is certain.
+            workspace.is_usable = attempt.stop.user is None
             workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
             await self._conclude(attempt, workspace, watch, finished)
             return finished
