@@ -108,6 +108,11 @@ class Settings(BaseSettings):
         ge=256,
         description="Address space per process (local), or memory of the sandbox (docker).",
     )
+    orion_sandbox_disk_mib: int = Field(
+        10_240,
+        ge=64,
+        description="Files of a thread, of the agent's home and of /tmp together; beyond it the run ends.",
+    )
     orion_sandbox_create_attempts: int = Field(
         3, ge=1, le=10, description="With exponential backoff and jitter between attempts."
     )

@@ -26,6 +26,9 @@ from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import SandboxLimits
+
+MIB = 1024 * 1024
 
 
 class UnsupportedPythonError(Exception):
@@ -61,6 +64,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         queue_limit=settings.orion_queue_limit,
         capacity=settings.orion_max_concurrent_runs,
         create_attempts=settings.orion_sandbox_create_attempts,
+        max_disk_bytes=settings.orion_sandbox_disk_mib * MIB,
         session_keep_s=settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
     )
@@ -88,7 +92,7 @@ def create_runner(
             model=adapter.model_id(settings.model or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
-            memory_bytes=settings.orion_sandbox_memory_mib * 1024 * 1024,
+            sandbox_limits=SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=mcp_file.read_bytes() if mcp_file else b"",
         ),

@@ -51,7 +51,7 @@ class AgentSettings:
     model: str
     max_output_tokens: int
     max_turns: int
-    memory_bytes: int
+    sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
 
@@ -224,7 +224,7 @@ class AgentRunner:
                 "orion.run": attempt.run.id,
                 "orion.agent": self._adapter.name,
             },
-            limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
+            limits=self._settings.sandbox_limits,
         )
 
     async def _write_script(
@@ -252,6 +252,8 @@ class AgentRunner:
                 idle_timeout_s=self._policy.idle_timeout_s,
                 max_output_bytes=MAX_OUTPUT_BYTES,
                 max_line_bytes=MAX_LINE_BYTES,
+                max_disk_bytes=self._policy.max_disk_bytes,
+                max_processes=self._settings.sandbox_limits.max_processes,
             ),
         )
         with attempt.trace.step("write-script") as step:

@@ -28,6 +28,8 @@ class RunPolicy:
     capacity: int = 32
     """Runs at once in this process."""
     create_attempts: int = 3
+    max_disk_bytes: int = 10 * 1024**3
+    """Of a thread's files, its home and temporary files together."""
     session_keep_s: float = 0
     """How long a thread's sandbox outlives a run; 0 = not at all."""
     announce_after_s: float = 60

@@ -13,6 +13,7 @@ from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.ending import (
+    LIMIT_DETAILS,
     SLACK_RETRY_S,
     Ending,
     failure,
@@ -304,7 +305,9 @@ class RunService:
         try:
             finished = await self._runner.execute(attempt)
             answer, detail = finished.text, finished.detail
-            code = None if finished.error is None else FROM_AGENT[finished.error]
+            if finished.error is not None:
+                code = FROM_AGENT[finished.error]
+                detail = LIMIT_DETAILS.get(finished.error, detail)
         except RunStoppedError:
             pass
         except OrionError as exc:
@@ -321,6 +324,7 @@ class RunService:
             outcome=outcome,
             answer=self._mask(answer),
             error_code=code,
+            detail=attempt.detail if code is ErrorCode.LIMIT_EXCEEDED else "",
             stopped_by=stop.user if outcome is RunState.STOPPED else None,
             duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_scripts.adapter import (
+    ENDED_BY_US,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -42,6 +43,7 @@ from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.testing.fake import FakeProvider
+from sandbox_runtime.types import SandboxLimits
 from tests.building import make_request
 
 Plan = Sequence[Mapping[str, object]]
@@ -125,10 +127,9 @@ class PlanParser:
                 return []
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        reasons = {"timeout": AgentErrorCode.TIMEOUT, "idle": AgentErrorCode.IDLE}
         if agent_exit.reason == "exited" and agent_exit.exit_code == 0 and self._final:
             return TurnFinished(text=self._final)
-        code = reasons.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
+        code = ENDED_BY_US.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
         return TurnFinished(text=self._text, error=code, detail=agent_exit.stderr_tail)
 
 
@@ -251,7 +252,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 model="plan-1",
                 max_output_tokens=1,
                 max_turns=1,
-                memory_bytes=2**31,
+                sandbox_limits=SandboxLimits(memory_bytes=2**31),
             ),
             policy=policy,
         )

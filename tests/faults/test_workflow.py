@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from app.errors import ErrorCode
+from app.runs import ending
 from app.runs.model import Run, RunId, RunState
 from app.runs.ports import Done, EngineState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -120,6 +121,22 @@ async def test_agent_failures_keep_the_partial_answer(
         assert run.error_code is code
         assert run.answer == "".join(str(step.get("text", "")) for step in plan)
         assert_ended_once(core, run)
+
+
+async def test_who_asked_is_told_which_limit_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of what a run may use has words of its own, which the record keeps."""
+    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
+    async with core_of(tmp_path, replace(POLICY, max_disk_bytes=10_000_000)) as core:
+        request = request_of([{"run": "head -c 20000000 /dev/zero > filler"}, {"sleep": 60}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.placed))
+        core.replies.outages = 1
+        run = await ended(core, request.run_id)
+        assert run.error_code is ErrorCode.LIMIT_EXCEEDED
+        ((_, result),) = core.replies.finished
+        assert result.detail == "its files took more space than my workspace has"
 
 
 async def test_the_deadline_ends_a_run(tmp_path: Path) -> None:
