@@ -15,6 +15,9 @@ DEFAULT_MODEL_URL = "https://api.anthropic.com"
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
 """Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
 
+BOT_TOKENS = ("xoxb-", "xoxe.xoxb-")
+"""The second kind is of apps that rotate their tokens. Source: Slack, token types, read 2026-11."""
+
 CA_VARIABLES = (
     "SSL_CERT_FILE",
     "PIP_CERT",
@@ -238,7 +241,9 @@ class Settings(BaseSettings):
     def _check_token_kinds(self) -> "Settings":
         if self.slack_app_token and not self.slack_app_token.get_secret_value().startswith("xapp-"):
             raise ValueError("SLACK_APP_TOKEN: an app-level token starts with xapp-")
-        if self.slack_bot_token and not self.slack_bot_token.get_secret_value().startswith("xox"):
+        if self.slack_bot_token and not self.slack_bot_token.get_secret_value().startswith(
+            BOT_TOKENS
+        ):
             raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
         if bool(self.langfuse_public_key) != bool(self.langfuse_secret_key):
             raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
