@@ -22,6 +22,8 @@ class Capability(StrEnum):
     LIST = "list"
     BROKERED_NETWORK = "brokered_network"
     """A running sandbox can be limited to one endpoint of the host."""
+    TERMINAL = "terminal"
+    """A command can have a terminal of its own, for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,14 @@ class ExecResult:
         return self.stderr.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalSize:
+    """In characters."""
+
+    rows: int = 24
+    columns: int = 80
+
+
 class OutputStream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -155,3 +165,5 @@ class SandboxInfo:
     running: bool
     created_at: datetime
     labels: Mapping[str, str]
+    exit_code: int | None = None
+    """Of one that ended by itself, where its provider knows."""

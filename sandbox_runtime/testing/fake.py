@@ -14,7 +14,13 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import EndedProcess, result_events
-from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import (
+    Process,
+    ProgressListener,
+    Sandbox,
+    SandboxProvider,
+    Terminal,
+)
 from sandbox_runtime.providers.local import LocalProvider
 from sandbox_runtime.testing.scripts import (
     FakeCall,
@@ -35,6 +41,7 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    TerminalSize,
 )
 
 
@@ -239,6 +246,13 @@ class FakeSandbox(Sandbox):
         if result is not None:
             return EndedProcess(result_events(result))
         return await self._inner.spawn(argv, cwd=cwd, env=env, stdin=stdin)
+
+    @override
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        self._provider.require(Capability.TERMINAL)
+        return await self._inner.open_terminal(argv, size=size, env=env)
 
     @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:

@@ -77,14 +77,7 @@ class DockerProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(
-            {
-                Capability.SNAPSHOT,
-                Capability.ATTACH,
-                Capability.LIST,
-                Capability.BROKERED_NETWORK,
-            }
-        )
+        return frozenset(Capability)
 
     @override
     async def __aenter__(self) -> Self:
@@ -201,17 +194,37 @@ class DockerProvider(SandboxProvider):
         found = await self._require_opened().engine.list([*self._mine, keys.SANDBOX])
         decoded = ((state, SandboxLabels.decode(state.labels)) for state in found)
         infos = (
-            SandboxInfo(
-                id=SandboxId(mine.id),
-                provider=self.name,
-                running=state.running,
-                created_at=mine.created_at,
-                labels=mine.labels,
-            )
+            _info(mine, running=state.running)
             for state, mine in decoded
             if mine is not None and mine.id and wanted <= mine.labels.items()
         )
         return tuple(sorted(infos, key=lambda info: info.created_at))
+
+    @override
+    async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
+        opened = self._require_opened()
+        state = await self._inspect(opened, sandbox_id)
+        mine = SandboxLabels.decode(state.labels) if state is not None else None
+        if state is not None and mine is not None and state.running:
+            return _info(mine, running=True)
+        # The engine removes one that has ended, at once: only its log of events still tells of it.
+        code = None
+        if _SANDBOX_ID.fullmatch(sandbox_id):
+            code = await opened.engine.exit_code(self._container_name(sandbox_id))
+        if code is None:
+            return None
+        return SandboxInfo(
+            id=sandbox_id,
+            provider=self.name,
+            running=False,
+            created_at=datetime.now(UTC),
+            labels={},
+            exit_code=code,
+        )
+
+    @override
+    def release(self, sandbox_id: SandboxId) -> None:
+        self._forget(sandbox_id)
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
@@ -237,11 +250,6 @@ class DockerProvider(SandboxProvider):
         """
         opened = self._require_opened()
         return await sweep(opened, self._mine, keep=frozenset(keep) | self._sandboxes.keys())
-
-    def shell_argv(self, sandbox_id: SandboxId) -> Sequence[str]:
-        """What a person runs to look around in a sandbox. Needs the engine's own command-line client."""
-        host = ["--host", self._settings.docker_host]
-        return ("docker", *host, "exec", "-it", self._container_name(sandbox_id), "sh")
 
     async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
         """What it uses just now. The engine takes a second or two to say.
@@ -275,6 +283,7 @@ class DockerProvider(SandboxProvider):
             opened.engine,
             container_id,
             labels=labels,
+            name=self._container_name(labels.id),
             env=env,
             save=opened.snapshots.save,
             forget=self._forget,
@@ -292,6 +301,16 @@ class DockerProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
+
+
+def _info(mine: SandboxLabels, *, running: bool) -> SandboxInfo:
+    return SandboxInfo(
+        id=SandboxId(mine.id),
+        provider=PROVIDER_NAME,
+        running=running,
+        created_at=mine.created_at,
+        labels=mine.labels,
+    )
 
 
 def _ignore(_step: str) -> None:

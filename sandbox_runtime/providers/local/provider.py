@@ -74,7 +74,7 @@ class LocalProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.SNAPSHOT, Capability.LIST, Capability.BROKERED_NETWORK})
+        return frozenset(set(Capability) - {Capability.ATTACH})
 
     @property
     def _drops_root(self) -> bool:
