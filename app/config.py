@@ -266,6 +266,14 @@ class Settings(BaseSettings):
         return self.orion_state_dir / "broker" / "broker.sock"
 
     @property
+    def visits_dir(self) -> Path:
+        return self.orion_state_dir / "visits"
+
+    @property
+    def live_logs_dir(self) -> Path:
+        return self.orion_state_dir / "logs"
+
+    @property
     def secrets(self) -> tuple[str, ...]:
         """Every secret value Orion holds, for masking."""
         values = (getattr(self, name) for name in type(self).model_fields)

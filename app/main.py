@@ -25,17 +25,19 @@ from app.parts import (
     run_policy,
     slack_options,
 )
-from app.providers import Choice, choose_provider, create_provider
+from app.providers import Choice, choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
+from app.runs.live_log import LiveLogs
 from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
 from app.runs.session import session_id_for
 from app.runs.stops import StopSignals
+from app.runs.visits import Visits
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.slack.api import SlackFault
@@ -139,7 +141,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         provider = await stack.enter_async_context(
             around("provider", overrides.provider or create_provider(settings, choice))
         )
-        await provider.sweep(await _sandboxes_of_unfinished(store))
+        await provider.sweep(await _sandboxes_to_keep(store))
         _log.info(
             "sandbox.selected",
             provider=provider.name,
@@ -159,7 +161,11 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             policy=policy,
             clock=clock,
             mask=masker.mask,
+            visits=Visits(settings.visits_dir),
+            elsewhere=partial(create_named, settings),
         )
+        live_logs = LiveLogs(settings.live_logs_dir)
+        live_logs.clear()
         runner = create_runner(
             settings,
             provider=provider,
@@ -175,6 +181,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reader=around("reader", slack.reader),
             tracer=tracer,
             runner=runner,
+            live_logs=live_logs,
             signals=signals,
             policy=policy,
             clock=clock,
@@ -279,9 +286,13 @@ async def _open_intake(
     yield handle
 
 
-async def _sandboxes_of_unfinished(store: SqlRunStore) -> Sequence[SandboxId]:
-    """What a run that the last process left may go on in."""
-    sandboxes = []
+async def _sandboxes_to_keep(store: SqlRunStore) -> Sequence[SandboxId]:
+    """What a run that the last process left may go on in, and what a person left for the next run of a thread."""
+    sandboxes = [
+        SandboxId(session.sandbox_id)
+        for session in await store.sessions.all()
+        if session.kept_environment
+    ]
     for run in await store.unfinished():
         session = await store.sessions.get(session_id_for(run.thread))
         if session is not None and session.sandbox_id:

@@ -10,23 +10,32 @@ from pathlib import Path
 import httpx
 from pydantic import SecretStr
 
-from agent_scripts.adapter import AgentAdapter
+from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.registry import create_adapter
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
+from app.runs.environment import AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from app.runs.session import Session
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve
+from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.types import SandboxLimits
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    SandboxLimits,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
 
 MIB = 1024 * 1024
 
@@ -92,12 +101,47 @@ def create_runner(
             model=adapter.model_id(settings.model or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
-            sandbox_limits=SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB),
+            sandbox_limits=sandbox_limits(settings),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=mcp_file.read_bytes() if mcp_file else b"",
         ),
         policy=run_policy(settings),
     )
+
+
+def create_environment(
+    settings: Settings, provider: SandboxProvider, *, agent: str = ""
+) -> AgentEnvironment:
+    """The environment of that agent, or of the one that the settings choose."""
+    adapter = create_adapter(agent or settings.orion_agent)
+    paths = AgentPaths(
+        work=SYMBOLIC_PATHS.work,
+        home=SYMBOLIC_PATHS.home,
+        run=SYMBOLIC_PATHS.run,
+        environment=SYMBOLIC_PATHS.environment,
+    )
+    return AgentEnvironment(provider, adapter.environment(paths))
+
+
+def session_spec(settings: Settings, session: Session, *, environment: SnapshotRef) -> SandboxSpec:
+    """A sandbox as the session's next run would make it, for a person: the broker's socket is there, but no token."""
+    settings.broker_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    return SandboxSpec(
+        snapshot_id=environment.id,
+        workspace_id=SnapshotId(session.snapshot_slug) if session.snapshot_slug else None,
+        network=BrokeredNetwork(endpoint=str(settings.broker_socket)),
+        labels={
+            "orion.managed": "true",
+            "orion.session": session.id,
+            "orion.agent": session.agent,
+        },
+        limits=sandbox_limits(settings),
+    )
+
+
+def sandbox_limits(settings: Settings) -> SandboxLimits:
+    """Of every sandbox in which an agent works."""
+    return SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB)
 
 
 @asynccontextmanager

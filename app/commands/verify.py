@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from agent_scripts.adapter import TurnMessage
 from app.commands.report import Print, ReportedTrace, SilentReply
@@ -12,13 +13,14 @@ from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
 from app.parts import create_runner, open_broker, run_policy
-from app.providers import choose_provider, create_provider
+from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
+from app.runs.visits import Visits
 from app.runs.workspaces import Workspaces
 from app.store.memory import MemorySessionStore
 from app.web.hosting import serve
@@ -88,6 +90,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             policy=replace(run_policy(settings), session_keep_s=0),
             clock=SystemClock(),
             mask=masker.mask,
+            visits=Visits(settings.visits_dir),
+            elsewhere=partial(create_named, settings),
         )
         runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
         attempt = Attempt(

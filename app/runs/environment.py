@@ -23,6 +23,11 @@ class AgentEnvironment:
         self._provider = provider
         self._recipe = recipe
 
+    @property
+    def name(self) -> str:
+        """Changes when a pin does."""
+        return self._recipe.name
+
     async def prepare(self) -> SnapshotRef:
         """It, made on first use; concurrent callers share one preparation.
 

@@ -23,6 +23,7 @@ from app.errors import ErrorCode
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.intake import Intake
+from app.runs.live_log import LiveLogs
 from app.runs.model import (
     Delivery,
     ModelCall,
@@ -38,10 +39,13 @@ from app.runs.model import (
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelGrant
 from app.runs.stops import StopSignals
+from app.runs.visits import Visits
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxLimits
 from tests.building import make_request
@@ -222,6 +226,10 @@ def mask_password(text: str) -> str:
     return text.replace("hunter2", "[redacted]")
 
 
+def nowhere(name: str) -> SandboxProvider:
+    raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
+
+
 @dataclass(kw_only=True)
 class Core:
     provider: FakeProvider
@@ -234,13 +242,25 @@ class Core:
 
 
 @asynccontextmanager
-async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
+async def open_core(
+    policy: RunPolicy,
+    *,
+    socket: str,
+    elsewhere: Callable[[str], SandboxProvider] = nowhere,
+) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with FakeProvider() as provider, asyncio.TaskGroup() as group:
+        state = Path(socket).parent
         workspaces = Workspaces(
-            provider=provider, store=store.sessions, policy=policy, clock=clock, mask=mask_password
+            provider=provider,
+            store=store.sessions,
+            policy=policy,
+            clock=clock,
+            mask=mask_password,
+            visits=Visits(state / "visits"),
+            elsewhere=elsewhere,
         )
         runner = AgentRunner(
             provider=provider,
@@ -264,6 +284,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             reader=EmptyReader(),
             tracer=tracer,
             runner=runner,
+            live_logs=LiveLogs(state / "logs"),
             signals=signals,
             policy=policy,
             clock=clock,
