@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -28,7 +28,7 @@ class Visits:
         """
         with self._open(session_id, "visit") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
-            yield lambda: _lock_alone(file)
+            yield lambda: _lock_alone(file) or _share_again(file)
 
     def is_visited(self, session_id: SessionId) -> bool:
         return self._is_held(session_id, "visit")
@@ -82,3 +82,10 @@ def _lock_alone(file: IO[bytes]) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _share_again(file: IO[bytes]) -> bool:
+    """False. A lock is lost by the attempt to have it alone. Source: flock(2), converting a lock."""
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return False

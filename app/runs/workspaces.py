@@ -12,7 +12,7 @@ from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.beginning import record_begin
 from app.runs.creation import create
-from app.runs.leftovers import remove_held
+from app.runs.leftovers import OpenProvider, remove_held
 from app.runs.model import Run
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy
@@ -87,7 +87,7 @@ class Workspaces:
         clock: Clock,
         mask: Callable[[str], str],
         visits: Visits,
-        elsewhere: Callable[[str], SandboxProvider],
+        elsewhere: OpenProvider,
     ) -> None:
         """`elsewhere` makes another provider by its name, for what threads left there; SandboxError when it cannot be used."""
         self._provider = provider

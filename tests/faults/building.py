@@ -23,6 +23,7 @@ from app.errors import ErrorCode
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.intake import Intake
+from app.runs.leftovers import OpenProvider
 from app.runs.live_log import LiveLogs
 from app.runs.model import (
     Delivery,
@@ -246,7 +247,7 @@ async def open_core(
     policy: RunPolicy,
     *,
     socket: str,
-    elsewhere: Callable[[str], SandboxProvider] = nowhere,
+    elsewhere: OpenProvider = nowhere,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
