@@ -49,13 +49,24 @@ def playground(
 def verify(
     provider: Annotated[str | None, typer.Option(help="Instead of ORION_SANDBOX.")] = None,
     agent: Annotated[str | None, typer.Option(help="Instead of ORION_AGENT.")] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of ORION_MOUNT_DIR.")
+    ] = None,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="Work in a copy of it, as ORION_MOUNT_OVERLAY.")
+    ] = False,
 ) -> None:
     """One real run in the sandbox, without Slack; prints each step with its duration."""
     import asyncio
 
     from app.commands.verify import verify as run
 
-    settings = read_settings(orion_sandbox=provider, orion_agent=agent)
+    settings = read_settings(
+        orion_sandbox=provider,
+        orion_agent=agent,
+        orion_mount_dir=str(mount) if mount is not None else None,
+        orion_mount_overlay="true" if overlay else None,
+    )
     exit_with(0 if asyncio.run(run(settings, write=print)) else 1)
 
 

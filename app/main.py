@@ -148,6 +148,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reason=choice.reason,
             finding=await provider.probe(),
         )
+        if settings.mount is not None:
+            _log.warning("sandbox.mounted", says=settings.mount.sentence)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
         policy = run_policy(settings)
@@ -162,6 +164,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             clock=clock,
             mask=masker.mask,
             visits=Visits(settings.visits_dir),
+            mount=settings.mount,
             elsewhere=partial(create_named, settings),
         )
         live_logs = LiveLogs(settings.live_logs_dir)

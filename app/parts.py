@@ -71,10 +71,11 @@ def run_policy(settings: Settings) -> RunPolicy:
         idle_timeout_s=settings.orion_idle_timeout_s,
         queue_timeout_s=settings.orion_queue_timeout_s,
         queue_limit=settings.orion_queue_limit,
-        capacity=settings.orion_max_concurrent_runs,
+        # In one directory agents work one after the other, and nothing of it is kept elsewhere.
+        capacity=1 if work_dir(settings) else settings.orion_max_concurrent_runs,
         create_attempts=settings.orion_sandbox_create_attempts,
         max_disk_bytes=settings.orion_sandbox_disk_mib * MIB,
-        session_keep_s=settings.orion_session_keep_s,
+        session_keep_s=0 if work_dir(settings) else settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
     )
 
@@ -104,6 +105,7 @@ def create_runner(
             sandbox_limits=sandbox_limits(settings),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=mcp_file.read_bytes() if mcp_file else b"",
+            work_dir=work_dir(settings),
         ),
         policy=run_policy(settings),
     )
@@ -129,6 +131,7 @@ def session_spec(settings: Settings, session: Session, *, environment: SnapshotR
     return SandboxSpec(
         snapshot_id=environment.id,
         workspace_id=SnapshotId(session.snapshot_slug) if session.snapshot_slug else None,
+        work_dir=work_dir(settings) if session.mount_dir else None,
         network=BrokeredNetwork(endpoint=str(settings.broker_socket)),
         labels={
             "orion.managed": "true",
@@ -137,6 +140,12 @@ def session_spec(settings: Settings, session: Session, *, environment: SnapshotR
         },
         limits=sandbox_limits(settings),
     )
+
+
+def work_dir(settings: Settings) -> str | None:
+    """The developer's directory, if agents work in it itself."""
+    mount = settings.mount
+    return str(mount.directory) if mount is not None and not mount.is_overlay else None
 
 
 def sandbox_limits(settings: Settings) -> SandboxLimits:

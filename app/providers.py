@@ -25,6 +25,8 @@ async def choose_provider(settings: Settings) -> Choice:
     """As set; with `auto` Docker where an engine answers, else local."""
     if settings.orion_sandbox != "auto":
         return Choice(name=settings.orion_sandbox, reason="ORION_SANDBOX names it")
+    if settings.mount is not None and not settings.mount.is_overlay:
+        return Choice(name="local", reason="ORION_MOUNT_DIR asks for it")
     try:
         async with asyncio.timeout(ENGINE_TIMEOUT_S), create_docker(settings) as docker:
             finding = await docker.probe()

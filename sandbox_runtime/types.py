@@ -22,6 +22,8 @@ class Capability(StrEnum):
     LIST = "list"
     BROKERED_NETWORK = "brokered_network"
     """A running sandbox can be limited to one endpoint of the host."""
+    MOUNT = "mount"
+    """A directory of the host can be the work directory."""
     TERMINAL = "terminal"
     """A command can have a terminal of its own, for a person."""
 
@@ -66,6 +68,9 @@ class SandboxSpec:
     """Environment (and workspace, if saved with it) to start from; None = the provider's bare base."""
     workspace_id: SnapshotId | None = None
     """Take the workspace from this snapshot instead: a thread's files outlast the environment that they were made in."""
+    work_dir: str | None = None
+    """Absolute path of a directory of the host that is the work directory, with no copy and no snapshot between: what is
+    done in it is done to it. Needs Capability.MOUNT."""
     network: Network = field(default_factory=ClosedNetwork)
     environment_writable: bool = False
     """True while an environment is prepared: the environment directory may be changed and is what `snapshot` saves."""

@@ -47,6 +47,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("database", _database),
         ("engine", _engine),
         ("sandbox", _sandbox),
+        *((("mount", _mount),) if settings.mount is not None else ()),
         ("slack", _slack),
         ("model", _model),
         ("langfuse", _langfuse),
@@ -114,6 +115,10 @@ async def _sandbox(settings: Settings) -> str:
             else "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
         )
         raise _ProblemError(str(exc), fix) from exc
+
+
+async def _mount(settings: Settings) -> str:
+    return f"! {settings.mount.sentence}" if settings.mount else "not set"
 
 
 async def _slack(settings: Settings) -> str:

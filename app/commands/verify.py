@@ -83,6 +83,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
         open_broker(settings, socket_path) as broker,
     ):
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
+        if settings.mount is not None:
+            write(f"! {settings.mount.sentence}")
         sessions = MemorySessionStore()
         workspaces = Workspaces(
             provider=provider,
@@ -91,6 +93,7 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             clock=SystemClock(),
             mask=masker.mask,
             visits=Visits(settings.visits_dir),
+            mount=settings.mount,
             elsewhere=partial(create_named, settings),
         )
         runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
@@ -111,6 +114,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     if finished.error is not None:
         write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
         return False
+    if attempt.difference is not None:
+        write(f"changes:\n{masker.mask(attempt.difference.patch)}")
     write(f"answer: {masker.mask(finished.text)[:200]!r}")
     is_right = EXPECTED in finished.text and attempt.tracker.steps > 0
     write(

@@ -54,6 +54,8 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    work_dir: str | None = None
+    """A directory of the host's to work in; None = the thread's own files."""
 
 
 class AgentRunner:
@@ -135,7 +137,7 @@ class AgentRunner:
                 if left is None:
                     return None
                 watch = FileWatch(sandbox, repository=left.repository)
-                await watch.go_on(was_empty=workspace.is_new)
+                await watch.go_on(was_empty=workspace.is_empty)
                 # The token that the agent was given is good again.
                 stack.enter_context(
                     self._broker.open_grant(self._grant(attempt), attempt.count_call)
@@ -161,7 +163,7 @@ class AgentRunner:
                 )
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
-                await watch.begin(is_empty=workspace.is_new)
+                await watch.begin(is_empty=workspace.is_empty)
                 token = stack.enter_context(
                     self._broker.open_grant(self._grant(attempt), attempt.count_call)
                 )
@@ -218,6 +220,7 @@ class AgentRunner:
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return SandboxSpec(
             snapshot_id=snapshot.id,
+            work_dir=self._settings.work_dir,
             network=BrokeredNetwork(endpoint=self._broker.endpoint),
             labels={
                 "orion.managed": "true",

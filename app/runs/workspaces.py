@@ -11,9 +11,11 @@ from datetime import datetime
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.beginning import record_begin
+from app.runs.copying import copy_into
 from app.runs.creation import create
 from app.runs.leftovers import OpenProvider, remove_held
 from app.runs.model import Run
+from app.runs.mount import Mount
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy
 from app.runs.ports import Clock
@@ -64,6 +66,11 @@ class Workspace:
     agent_session_id: str = ""
     """By which the agent will find its own memory among these files."""
 
+    @property
+    def is_empty(self) -> bool:
+        """At the beginning there is no file in the work directory."""
+        return self.is_new and not self.session.mount_dir
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
@@ -87,11 +94,13 @@ class Workspaces:
         clock: Clock,
         mask: Callable[[str], str],
         visits: Visits,
+        mount: Mount | None = None,
         elsewhere: OpenProvider,
     ) -> None:
         """`elsewhere` makes another provider by its name, for what threads left there; SandboxError when it cannot be used."""
         self._provider = provider
         self._visits = visits
+        self._mount = mount
         self._elsewhere = elsewhere
         self._store = store
         self._policy = policy
@@ -133,6 +142,9 @@ class Workspaces:
             opened.is_new = is_new
             if is_new:
                 opened.agent_session_id = ""
+                if self._mount is not None and self._mount.is_overlay:
+                    with attempt.trace.step("copy-directory"):
+                        await copy_into(sandbox, self._mount.directory)
             yield opened
 
     @asynccontextmanager
@@ -316,7 +328,7 @@ class Workspaces:
             provider=self._provider.name,
             agent=who.agent,
             model=who.model,
-            mount_dir="",
+            mount_dir=str(self._mount.directory) if self._mount else "",
             masked_prompt=self._mask(attempt.run.request.text),
             now=self._clock.now(),
         )

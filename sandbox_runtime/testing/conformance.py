@@ -11,6 +11,7 @@ from sandbox_runtime.testing.facts_exec import EXEC_FACTS
 from sandbox_runtime.testing.facts_files import FILE_FACTS
 from sandbox_runtime.testing.facts_isolation import ISOLATION_FACTS
 from sandbox_runtime.testing.facts_lifecycle import LIFECYCLE_FACTS
+from sandbox_runtime.testing.facts_mount import MOUNT_FACTS
 from sandbox_runtime.testing.facts_terminal import TERMINAL_FACTS
 from sandbox_runtime.testing.facts_tree import TREE_FACTS
 
@@ -21,6 +22,7 @@ FACTS: tuple[Fact, ...] = (
     *FILE_FACTS,
     *TREE_FACTS,
     *LIFECYCLE_FACTS,
+    *MOUNT_FACTS,
     *TERMINAL_FACTS,
 )
 

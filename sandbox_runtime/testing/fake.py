@@ -145,6 +145,8 @@ class FakeProvider(SandboxProvider):
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
         self.enter("create")
+        if spec.work_dir is not None:
+            self.require(Capability.MOUNT)
         self.specs.append(spec)
         sandbox = FakeSandbox(self, await self._inner.create(spec))
         self.created += 1

@@ -77,7 +77,7 @@ class DockerProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(Capability)
+        return frozenset(set(Capability) - {Capability.MOUNT})
 
     @override
     async def __aenter__(self) -> Self:
@@ -131,6 +131,11 @@ class DockerProvider(SandboxProvider):
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
         check_network(spec, drops_root=True)
+        if spec.work_dir is not None:
+            raise SandboxError(
+                SandboxErrorCode.UNSUPPORTED,
+                "docker sandboxes do not work in a directory of the host",
+            )
         opened = self._require_opened()
         hosting = await self._hosted(opened)
         origin = await find_origin(opened, spec)

@@ -140,6 +140,7 @@ class LocalProvider(SandboxProvider):
         check_network(spec, drops_root=self._drops_root)
         snapshot = await self._snapshot(spec.snapshot_id)
         await self._snapshot(spec.workspace_id)
+        uids = _uids_for(spec, self._uids)
         sandbox_id = SandboxId(secrets.token_hex(8))
         environment = snapshot.environment if snapshot else None
         if spec.environment_writable:
@@ -153,7 +154,7 @@ class LocalProvider(SandboxProvider):
             host_uid=None,
         )
         try:
-            place = await self._make_place(record, spec=spec, snapshot=snapshot)
+            place = await self._make_place(record, spec=spec, snapshot=snapshot, uids=uids)
         except OSError as exc:
             await self._remove(sandbox_id)
             raise SandboxError(
@@ -247,12 +248,20 @@ class LocalProvider(SandboxProvider):
         return record
 
     async def _make_place(
-        self, record: SandboxRecord, *, spec: SandboxSpec, snapshot: SnapshotRecord | None
+        self,
+        record: SandboxRecord,
+        *,
+        spec: SandboxSpec,
+        snapshot: SnapshotRecord | None,
+        uids: range | None,
     ) -> Place:
-        claimed = await asyncio.to_thread(self._store.claim, record, uids=self._uids)
+        claimed = await asyncio.to_thread(self._store.claim, record, uids=uids)
         if claimed is None:
             raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED, f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+                SandboxErrorCode.LIMIT_REACHED,
+                f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+                if spec.work_dir is None
+                else f"another sandbox works as the owner of {spec.work_dir}",
             )
         # Claimed: from here on its environment is kept. It may have gone just before.
         await self._snapshot(spec.snapshot_id)
@@ -270,6 +279,7 @@ class LocalProvider(SandboxProvider):
             network=spec.network,
             limits=spec.limits,
             host_uid=claimed.host_uid,
+            mounted=Path(spec.work_dir) if spec.work_dir is not None else None,
         )
         template = snapshot.environment if snapshot else None
         await files.fill_place(
@@ -323,6 +333,24 @@ def _uid_range(state_dir: Path) -> range:
     return range(
         FIRST_UID + block * UIDS_PER_STATE_DIR, FIRST_UID + (block + 1) * UIDS_PER_STATE_DIR
     )
+
+
+def _uids_for(spec: SandboxSpec, own: range | None) -> range | None:
+    """Whose a sandbox's processes may be on the host: in a directory of the host's only those of its owner can work."""
+    if spec.work_dir is None:
+        return own
+    directory = Path(spec.work_dir)
+    if not directory.is_absolute() or not directory.is_dir():
+        raise SandboxError(SandboxErrorCode.NOT_FOUND, f"there is no directory {directory}")
+    if own is None:
+        return None
+    owner = directory.stat().st_uid
+    if owner == 0:
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED,
+            f"{directory} belongs to root, and nothing in a sandbox runs as root: chown it to a user, or work in a copy",
+        )
+    return range(owner, owner + 1)
 
 
 def _ignore(_step: str) -> None:
