@@ -55,6 +55,16 @@ async def name_of(stage: Stage) -> str:
     return str(rows[0]["name"])
 
 
+async def has_begun(stage: Stage, ts: str) -> None:
+    """Returns when the run of a message is under way."""
+    async with asyncio.timeout(60):
+        while True:
+            run = await stage.orion.run(stage.run_id(ts))
+            if run is not None and run.attempt > 0:
+                return
+            await asyncio.sleep(0.1)
+
+
 async def test_logs_and_attach(start_orion: OpenOrion) -> None:
     """A finished run's lines, a going one's as they come, masked; whoever looks may go, and hears how it ended."""
     async with open_world() as world, start_orion(world) as stage:
@@ -72,10 +82,7 @@ async def test_logs_and_attach(start_orion: OpenOrion) -> None:
         secret = stage.orion.environment["SLACK_SIGNING_SECRET"]
         command = f"run: echo begun {secret[:5]} {secret}; sleep 8; echo over"
         slow = await stage.client.say(f"@Orion {command}", thread_ts=ts)
-        await stage.thinking(slow, thread_ts=ts)
-        async with asyncio.timeout(20):
-            while (await stage.record(slow)).attempt == 0:
-                await asyncio.sleep(0.1)
+        await has_begun(stage, slow)
         async with sitting_at(stage, "sandboxes", "attach", name) as person:
             await person.sees("at work on run_")
             await person.sees(f"begun {secret[:5]} [redacted")
@@ -98,9 +105,7 @@ async def test_logs_and_attach(start_orion: OpenOrion) -> None:
         assert not list((stage.orion.state_dir / "logs").iterdir())
 
         long = await stage.client.say("@Orion run: sleep 60", thread_ts=ts)
-        async with asyncio.timeout(20):
-            while (await stage.record(long)).attempt == 0:
-                await asyncio.sleep(0.1)
+        await has_begun(stage, long)
         async with sitting_at(stage, "sandboxes", "attach", name) as person:
             await person.sees("at work on run_")
             await stage.client.say("stop", thread_ts=ts)
@@ -130,9 +135,7 @@ async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
         assert len(stage.orion.log_lines("sandbox.created")) == 2
 
         slow = await stage.client.say("@Orion !slow 8", thread_ts=ts)
-        async with asyncio.timeout(20):
-            while (await stage.record(slow)).attempt == 0:
-                await asyncio.sleep(0.1)
+        await has_begun(stage, slow)
         code, said = await script(stage, name, "echo unsaved >> notes; true")
         assert code == 0
         assert f"{name}: a run is going in its thread" in said
@@ -164,7 +167,7 @@ async def test_a_person_at_a_terminal(start_orion: OpenOrion) -> None:
             await person.types("stty size\n")
             await person.sees("20 60\r\n")
             await person.types("sh -c 'echo sleeping; exec sleep 60'; echo $((40 + 2))\n")
-            await person.sees("\nsleeping\r\n")
+            await person.sees("sleeping\r\n")
             began = time.monotonic()
             person.presses_ctrl_c()
             await person.types("echo typed by hand > by-hand; exit 5\n")
@@ -178,7 +181,7 @@ async def test_a_person_at_a_terminal(start_orion: OpenOrion) -> None:
             before = person.settings
             await person.sees("from what was saved")
             await person.types("echo up; exec sleep 60\n")
-            await person.sees("\nup\r\n")
+            await person.sees("up\r\n")
             person.is_told_to_end()
             await person.leaves()
             assert person.settings == before
