@@ -22,6 +22,11 @@ SILENCE_AFTER_DEADLINE = timedelta(minutes=1)
 
 Write = Callable[[str], None]
 
+_HARMLESS = {
+    number: "\ufffd" for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) != "\t"
+}
+"""What an agent prints must not command the terminal of who looks at it."""
+
 
 async def show_log(
     settings: Settings, text: str, *, follow: bool, tail: int | None, write: Write
@@ -70,12 +75,12 @@ async def _write_log(desk: Desk, run: Run, *, follow: bool, tail: int | None, wr
     if not live.is_open and (_has_ended(run) or not follow):
         return await _write_kept(desk, run, tail=tail, write=write)
     for line in _last(lines, tail):
-        write(mask(line))
+        write(mask(line).translate(_HARMLESS))
     while follow:
         # In this order: all that was printed before the end is there once the end is known.
         run = await desk.store.get(run.id) or run
         for line in await asyncio.to_thread(live.read):
-            write(mask(line))
+            write(mask(line).translate(_HARMLESS))
         if _has_ended(run):
             if not live.is_open:
                 return await _write_kept(desk, run, tail=tail, write=write)
@@ -92,7 +97,7 @@ async def _write_kept(desk: Desk, run: Run, *, tail: int | None, write: Write) -
     if not content:
         raise SandboxCommandError(f"{run.id} has left no log")
     for line in _last(content.split("\n"), tail):
-        write(line)
+        write(line.translate(_HARMLESS))
     return run
 
 
