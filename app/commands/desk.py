@@ -10,7 +10,7 @@ from app.config import Settings
 from app.providers import PROVIDER_NAMES, create_named
 from app.runs.leftovers import remove_held
 from app.runs.model import STARTED_STATES, UNFINISHED_STATES, Run
-from app.runs.session import Session, SessionChanges, SessionStatus
+from app.runs.session import GONE, Session, SessionChanges, SessionStatus
 from app.runs.visits import Visits
 from app.store.sql import SqlRunStore
 from sandbox_runtime.errors import SandboxError
@@ -165,7 +165,6 @@ class Desk:
         return await self.store.sessions.update(session.id, **changes) or session
 
 
-GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
 _WAITING = UNFINISHED_STATES - STARTED_STATES
 
 

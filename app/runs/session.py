@@ -116,6 +116,10 @@ class SessionChanges(TypedDict, total=False):
     extra: Mapping[str, Any]
 
 
+GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
+"""What changes when its sandbox was ended."""
+
+
 class NameTakenError(Exception):
     """Another session has that name."""
 

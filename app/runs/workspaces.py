@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from app.runs.attempt import Attempt
 from app.runs.beginning import record_begin
 from app.runs.copying import copy_into
 from app.runs.creation import create
+from app.runs.kept import Kept, KeptSandboxes
 from app.runs.leftovers import OpenProvider, remove_held
 from app.runs.model import Run
 from app.runs.mount import Mount
@@ -20,9 +20,9 @@ from app.runs.patience import patiently
 from app.runs.policy import RunPolicy
 from app.runs.ports import Clock
 from app.runs.session import (
+    GONE,
     Session,
     SessionChanges,
-    SessionId,
     SessionStatus,
     SessionStore,
     session_id_for,
@@ -34,11 +34,9 @@ from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec, SnapshotId
 
 SAVE_TIMEOUT_S = 120.0
-ALIVE_TIMEOUT_S = 10.0
 CLOSE_INTERVAL_S = 5.0
 ABANDON_TIMEOUT_S = 30.0
 REMOVED_IN_A_ROUND = 1000
-_GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
 
 _log = get_logger(__name__)
 
@@ -72,16 +70,6 @@ class Workspace:
         return self.is_new and not self.session.mount_dir
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    sandbox: Sandbox
-    environment_id: SnapshotId | None
-    snapshot_slug: str
-    """What was saved of it last; another process may have gone on from there since."""
-    until_s: float
-    """On the monotonic clock."""
-
-
 class Workspaces:
     """One run at a time opens a thread's; the dispatcher sees to that."""
 
@@ -106,7 +94,7 @@ class Workspaces:
         self._policy = policy
         self._clock = clock
         self._mask = mask
-        self._kept: OrderedDict[SessionId, _Kept] = OrderedDict()
+        self._kept = KeptSandboxes(provider=provider, store=store, policy=policy, visits=visits)
 
     @asynccontextmanager
     async def open(
@@ -121,21 +109,19 @@ class Workspaces:
             SandboxError: no sandbox could be made.
         """
         session_id = session_id_for(attempt.run.thread)
-        with suppress(
-            TimeoutError
-        ):  # then whoever saves is stuck, and its files are what was saved before
+        with suppress(TimeoutError):  # whoever saves is stuck: then with what was saved before
             await self._visits.until_saved(session_id)
         session = await patiently(lambda: self._store.get(session_id))
         if session is not None and session.provider != self._provider.name:
             session = session.moved_to(self._provider.name)
         slug = session.snapshot_slug if session else ""
-        sandbox = await self._take_kept(attempt, spec, session)
+        sandbox = await self._kept.take(attempt, session, environment_id=spec.snapshot_id)
         is_new = False
         if sandbox is None:
             if slug:
                 spec = replace(spec, workspace_id=SnapshotId(slug))
             sandbox, is_new = await create(
-                self._provider, attempt, spec, policy=self._policy, make_room=self._make_room
+                self._provider, attempt, spec, policy=self._policy, make_room=self._kept.make_room
             )
         begin = self._beginning(attempt, session, sandbox, who)
         async with self._using(attempt, sandbox, begin, environment_id=spec.snapshot_id) as opened:
@@ -189,12 +175,13 @@ class Workspaces:
             raise
         keep_s = self._policy.session_keep_s if workspace.is_usable else 0
         if keep_s > 0:
-            self._kept[session.id] = _Kept(
+            kept = Kept(
                 sandbox=sandbox,
                 environment_id=environment_id,
                 snapshot_slug=saved or session.snapshot_slug,
                 until_s=time.monotonic() + keep_s,
             )
+            self._kept.add(session.id, kept)
         else:
             await self._close(attempt, sandbox, first_error=None)
         changes = SessionChanges(
@@ -202,7 +189,7 @@ class Workspaces:
         )
         if saved is not None:
             changes["snapshot_slug"] = saved
-        changes |= _GONE if keep_s <= 0 else _having(sandbox)
+        changes |= GONE if keep_s <= 0 else _having(sandbox)
         await patiently(lambda: self._store.update(session.id, **changes))
 
     async def abandon(self, run: Run) -> None:
@@ -213,7 +200,7 @@ class Workspaces:
                 return
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
-            await self._store.update(session.id, **_GONE)
+            await self._store.update(session.id, **GONE)
         except (SandboxError, OSError, TimeoutError) as exc:
             _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
 
@@ -227,26 +214,14 @@ class Workspaces:
                 _log.exception("sandbox.close_failed")
 
     async def close_overdue(self) -> None:
-        """One round; beyond as many as may run at once, the oldest go before their time."""
-        excess = len(self._kept) - self._policy.capacity
-        for number, (session_id, kept) in enumerate(list(self._kept.items())):
-            is_over = kept.until_s <= time.monotonic() and not self._visits.is_visited(session_id)
-            if number < excess or is_over:
-                await self._end(session_id)
-
-    async def _make_room(self) -> bool:
-        """Give up the sandbox that has been kept for longest; False when none is."""
-        for session_id in self._kept:
-            if not self._visits.is_visited(session_id):
-                await self._end(session_id)
-                return True
-        return False
+        """One round."""
+        await self._kept.close_overdue()
 
     async def remove_unused(self, before: datetime) -> int:
         """Remove sessions last used before then, with what they saved; returns how many."""
         removed = 0
         for session in await self._store.unused_since(before, limit=REMOVED_IN_A_ROUND):
-            await self._end(session.id)
+            await self._kept.end(session.id)
             try:
                 await remove_held(session, self._open_provider)
             except SandboxError as exc:
@@ -265,57 +240,6 @@ class Workspaces:
             return
         async with self._elsewhere(name) as provider:
             yield provider
-
-    async def _end(self, session_id: SessionId) -> None:
-        kept = self._kept.pop(session_id, None)
-        if kept is None:
-            return
-        await destroy_sandbox(kept.sandbox)
-        _log.info("sandbox.stopped", sandbox_id=kept.sandbox.id, reason="kept long enough")
-        session = await self._store.get(session_id)
-        if session is not None and session.sandbox_id == kept.sandbox.id:
-            await self._store.update(session_id, **_GONE)
-
-    async def _take_kept(
-        self, attempt: Attempt, spec: SandboxSpec, session: Session | None
-    ) -> Sandbox | None:
-        kept = self._kept.pop(session_id_for(attempt.run.thread), None)
-        is_left = session is not None and bool(session.kept_environment)
-        if session is not None and is_left:
-            if kept is not None and kept.sandbox.id != session.sandbox_id:
-                await destroy_sandbox(kept.sandbox)
-                kept = None
-            kept = kept or await self._attach_left(session)
-        if kept is None:
-            return None
-        with attempt.trace.step("take-warm") as step:
-            step.set(sandbox_id=kept.sandbox.id)
-            slug = session.snapshot_slug if session is not None else ""
-            is_fit = (kept.environment_id, kept.snapshot_slug) == (spec.snapshot_id, slug)
-            try:
-                is_fit = is_fit and await _is_alive(kept.sandbox)
-            except BaseException:
-                await destroy_sandbox(kept.sandbox)
-                raise
-            step.set(taken=is_fit)
-            if is_fit:
-                _log.info("sandbox.attached", sandbox_id=kept.sandbox.id)
-                return kept.sandbox
-            await destroy_sandbox(kept.sandbox)
-            return None
-
-    async def _attach_left(self, session: Session) -> _Kept | None:
-        """A sandbox that a person left running for the thread."""
-        try:
-            sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
-        except SandboxError:
-            return None
-        return _Kept(
-            sandbox=sandbox,
-            environment_id=SnapshotId(session.kept_environment),
-            snapshot_slug=session.snapshot_slug,
-            until_s=0,
-        )
 
     def _beginning(
         self, attempt: Attempt, session: Session | None, sandbox: Sandbox, who: AgentIdentity
@@ -363,14 +287,6 @@ class Workspaces:
             await destroy_sandbox(sandbox, first_error=first_error)
         duration_s = round(time.monotonic() - started_s, 3)
         _log.info("sandbox.stopped", sandbox_id=sandbox.id, duration_s=duration_s)
-
-
-async def _is_alive(sandbox: Sandbox) -> bool:
-    try:
-        result = await sandbox.exec(["true"], timeout_s=ALIVE_TIMEOUT_S)
-    except SandboxError:
-        return False
-    return result.exit_code == 0
 
 
 def _having(sandbox: Sandbox) -> SessionChanges:

@@ -27,6 +27,7 @@ from sandbox_runtime.providers.docker.containers import (
 from sandbox_runtime.providers.docker.engine import ContainerState, open_engine
 from sandbox_runtime.providers.docker.images import Images
 from sandbox_runtime.providers.docker.labels import SandboxLabels
+from sandbox_runtime.providers.docker.looking import find_info, info_of
 from sandbox_runtime.providers.docker.opened import Opened
 from sandbox_runtime.providers.docker.origin import base_id, find_origin
 from sandbox_runtime.providers.docker.sandbox import DockerSandbox, destroy_logged
@@ -199,7 +200,7 @@ class DockerProvider(SandboxProvider):
         found = await self._require_opened().engine.list([*self._mine, keys.SANDBOX])
         decoded = ((state, SandboxLabels.decode(state.labels)) for state in found)
         infos = (
-            _info(mine, running=state.running)
+            info_of(mine, running=state.running)
             for state, mine in decoded
             if mine is not None and mine.id and wanted <= mine.labels.items()
         )
@@ -207,25 +208,11 @@ class DockerProvider(SandboxProvider):
 
     @override
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
+        if not _SANDBOX_ID.fullmatch(sandbox_id):
+            return None
         opened = self._require_opened()
         state = await self._inspect(opened, sandbox_id)
-        mine = SandboxLabels.decode(state.labels) if state is not None else None
-        if state is not None and mine is not None and state.running:
-            return _info(mine, running=True)
-        # The engine removes one that has ended, at once: only its log of events still tells of it.
-        code = None
-        if _SANDBOX_ID.fullmatch(sandbox_id):
-            code = await opened.engine.exit_code(self._container_name(sandbox_id))
-        if code is None:
-            return None
-        return SandboxInfo(
-            id=sandbox_id,
-            provider=self.name,
-            running=False,
-            created_at=datetime.now(UTC),
-            labels={},
-            exit_code=code,
-        )
+        return await find_info(opened, sandbox_id, state, name=self._container_name(sandbox_id))
 
     @override
     def release(self, sandbox_id: SandboxId) -> None:
@@ -306,16 +293,6 @@ class DockerProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-def _info(mine: SandboxLabels, *, running: bool) -> SandboxInfo:
-    return SandboxInfo(
-        id=SandboxId(mine.id),
-        provider=PROVIDER_NAME,
-        running=running,
-        created_at=mine.created_at,
-        labels=mine.labels,
-    )
 
 
 def _ignore(_step: str) -> None:
