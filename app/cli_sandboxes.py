@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.console import AsJson, exit_with, fail, failures_shown, read_settings
+from app.console import USAGE, AsJson, exit_with, fail, failures_shown, read_settings
 
 sandboxes = typer.Typer(
     no_args_is_help=True,
@@ -85,12 +85,20 @@ def resume(
     detached: Annotated[
         bool, typer.Option("--detached", help="Leave it running, for `shell` and the next run.")
     ] = False,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="The agent's own form, with its memory (claude).")
+    ] = False,
 ) -> None:
     """A sandbox from what was saved of the thread."""
     import asyncio
 
-    if shell and detached:
-        fail("say which: --shell or --detached", code=2)
+    if shell + detached + interactive > 1:
+        fail("say which: --shell, --detached or --interactive", code=USAGE)
+    if interactive:
+        from app.commands.interactive import work_with_agent
+
+        with failures_shown():
+            exit_with(asyncio.run(work_with_agent(read_settings(), name, say=_say)))
     if not detached:
         _open_shell(name)
         return

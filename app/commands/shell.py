@@ -24,7 +24,9 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Visited:
+class Visited:
+    """Where a person works."""
+
     sandbox: Sandbox
     is_of_thread: bool
     """It was there, and stays: runs of the thread use it too."""
@@ -49,7 +51,7 @@ async def open_shell(settings: Settings, text: str, *, say: Say) -> int:
                     code = await person.run_on_terminal(visited.sandbox, SHELL, term=term)
                 else:
                     code = await person.run_script(visited.sandbox)
-                say(f"{session.name}: {await _save(desk, session, visited, is_alone=is_alone)}")
+                say(f"{session.name}: {await save(desk, session, visited, is_alone=is_alone)}")
     return code
 
 
@@ -60,19 +62,19 @@ def quieten(settings: Settings) -> None:
 
 
 @asynccontextmanager
-async def _open_visited(desk: Desk, session: Session, *, say: Say) -> AsyncIterator[_Visited]:
+async def _open_visited(desk: Desk, session: Session, *, say: Say) -> AsyncIterator[Visited]:
     provider = await desk.provider(session.provider)
     running = await attach_running(provider, session)
     if running is not None:
         say(f"{session.name}: in its sandbox, {running.container_name or running.id}")
-        yield _Visited(sandbox=running, is_of_thread=True)
+        yield Visited(sandbox=running, is_of_thread=True)
         return
     spec = await spec_of(desk.settings, session, provider, say=say)
     try:
         async with open_sandbox(provider, spec) as sandbox:
             origin = "from what was saved" if spec.workspace_id else "empty: nothing is saved"
             say(f"{session.name}: in a sandbox of your own, {origin}")
-            yield _Visited(sandbox=sandbox, is_of_thread=False)
+            yield Visited(sandbox=sandbox, is_of_thread=False)
     except SandboxError as exc:
         if exc.code is SandboxErrorCode.NOT_FOUND:
             raise SandboxCommandError(f"{session.name}: what was saved is gone: {exc}") from exc
@@ -103,8 +105,8 @@ async def spec_of(
     return session_spec(settings, session, environment=await environment.prepare())
 
 
-async def _save(
-    desk: Desk, session: Session, visited: _Visited, *, is_alone: Callable[[], bool]
+async def save(
+    desk: Desk, session: Session, visited: Visited, *, is_alone: Callable[[], bool]
 ) -> str:
     """Save what was changed, unless that could harm what a run or another person does; says what became of it."""
     if visited.is_of_thread and not is_alone():
@@ -124,7 +126,7 @@ async def _save(
         return f"not saved: {str(exc) or 'it took too long'}"
 
 
-async def _obstacle(desk: Desk, session: Session, visited: _Visited) -> str:
+async def _obstacle(desk: Desk, session: Session, visited: Visited) -> str:
     """Why the thread's files must not be replaced by these; empty when they may."""
     now = await desk.store.sessions.get(session.id)
     if now is None or now.provider != session.provider:

@@ -39,7 +39,7 @@ async def verify(settings: Settings, *, write: Print) -> bool:
     masker = Masker(settings.secrets)
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
-        async with _model(settings, write) as answering:
+        async with open_model(settings, write) as answering:
             return await _run(answering, masker, write)
     except (OrionError, SandboxError) as exc:
         write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
@@ -47,7 +47,8 @@ async def verify(settings: Settings, *, write: Print) -> bool:
 
 
 @asynccontextmanager
-async def _model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+    """The settings with a model that answers: the real one where there is a key, else the offline one; says which."""
     if settings.anthropic_api_key or settings.ai_gateway_api_key:
         write("model: the real one, with your key (this costs a little)")
         yield settings
