@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from app.commands.runs import open_records
@@ -153,7 +153,8 @@ class Desk:
         sandbox_id = SandboxId(session.sandbox_id)
         info = view.get(sandbox_id)
         if info is None or not info.running:
-            info = await (await self.provider(session.provider)).find(sandbox_id)
+            with suppress(SandboxError):  # then how it ended is not known
+                info = await (await self.provider(session.provider)).find(sandbox_id)
         if info is not None and info.running:
             return session
         changes = GONE

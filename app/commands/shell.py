@@ -11,6 +11,7 @@ from app.config import Settings, host_environment
 from app.log import configure_logging
 from app.parts import create_environment, session_spec
 from app.redaction import Masker
+from app.runs.copying import copy_into
 from app.runs.session import Session
 from app.runs.workspaces import SAVE_TIMEOUT_S
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -72,7 +73,10 @@ async def _open_visited(desk: Desk, session: Session, *, say: Say) -> AsyncItera
     spec = await spec_of(desk.settings, session, provider, say=say)
     try:
         async with open_sandbox(provider, spec) as sandbox:
-            origin = "from what was saved" if spec.workspace_id else "empty: nothing is saved"
+            origin = "from what was saved" if spec.workspace_id else "anew: nothing is saved"
+            mount = desk.settings.mount
+            if mount is not None and mount.is_overlay and not spec.workspace_id:
+                await copy_into(sandbox, mount.directory)
             say(f"{session.name}: in a sandbox of your own, {origin}")
             yield Visited(sandbox=sandbox, is_of_thread=False)
     except SandboxError as exc:

@@ -1,6 +1,5 @@
 """Agents in a developer's own directory, and in a copy of it."""
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -31,15 +30,13 @@ def project(tmp_path: Path) -> Path:
 
 
 async def test_in_the_directory_itself(start_orion: OpenOrion, project: Path) -> None:
-    """What is done is done, for every thread; the changes are told; start, doctor and record say so loudly."""
+    """What is done is done; the changes are told; start, doctor and record say so loudly."""
     async with open_world() as world, start_orion(world, ORION_MOUNT_DIR=str(project)) as stage:
         ts = await stage.client.say("@Orion run: cat theirs; sub/tool; echo changed >> theirs")
         answer = await stage.answer(ts)
         assert "of the host\nran" in text_of(answer)
         assert "1 file changed +1 \u22120" in str(answer["blocks"])
         assert (project / "theirs").read_text() == "of the host\nchanged\n"
-        other = await stage.client.say("@Orion run: cat theirs")
-        assert "changed" in text_of(await stage.answer(other))
         (line,) = stage.orion.log_lines("sandbox.mounted")
         assert f"{project} itself" in line["says"]
         _code, said = await stage.cli("sandboxes", "list", "--json")
@@ -73,21 +70,12 @@ async def test_in_a_copy(start_orion: OpenOrion, project: Path) -> None:
         assert (project / "sub" / "tool").exists()
 
 
-async def test_verify_and_what_is_refused(start_orion: OpenOrion, project: Path) -> None:
+async def test_verify(start_orion: OpenOrion, project: Path) -> None:
     """`orion verify --mount` says where it works; a directory that no agent may have is a usage error."""
     async with open_world() as world, start_orion(world) as stage:
-        code, said = await stage.cli("verify", "--mount", str(project))
-        assert code == 0, said
-        assert f"! agents work in {project} itself" in said
         code, said = await stage.cli("verify", "--mount", str(project), "--overlay")
         assert code == 0, said
         assert f"! agents get a copy of {project}" in said
-        async with asyncio.TaskGroup() as group:
-            refused = [
-                group.create_task(stage.cli("verify", "--mount", str(path)))
-                for path in (Path("/"), stage.orion.state_dir, project / "missing")
-            ]
-        for task in refused:
-            code, said = task.result()
-            assert code == 2
-            assert "ORION_MOUNT_DIR: " in said
+        code, said = await stage.cli("verify", "--mount", "/")
+        assert code == 2
+        assert "ORION_MOUNT_DIR: the whole machine" in said
