@@ -15,6 +15,7 @@ from app.playground.world import OFFLINE_MODEL_KEY
 from app.runs.model import RunId
 from app.runs.ports import ModelGrant
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from app.runs.session import SessionId
 from sandbox_runtime import BrokeredNetwork, ExecOutput, Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
 from sandbox_runtime.types import SnapshotId
@@ -23,6 +24,7 @@ from tests.bench.turns import QUESTION, Scene
 from tests.e2e.docker_world import namespace_of
 
 EXEC_TIMEOUT_S = 30.0
+SESSION = SessionId("ses_0123456789abcdef")
 _RELAY = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
@@ -50,20 +52,24 @@ async def open_by_hand(
         run_id=RunId("run_by_hand"),
         models=(adapter.default_model,),
         expires_at=datetime.now(UTC) + timedelta(hours=1),
+        session_id=SESSION,
     )
     docker = DockerSettings(name=namespace_of(scene.state_dir), image=image)
     snapshot_id = SnapshotId(prepared.rpartition(":")[2])
     async with (
-        open_broker(settings, state_dir / "broker" / "broker.sock") as broker,
+        open_broker(settings, state_dir / "broker") as broker,
         DockerProvider(docker) as provider,
         open_sandbox(
             provider,
-            SandboxSpec(snapshot_id=snapshot_id, network=BrokeredNetwork(endpoint=broker.endpoint)),
+            SandboxSpec(
+                snapshot_id=snapshot_id,
+                network=BrokeredNetwork(endpoint=broker.endpoint_for(SESSION)),
+            ),
         ) as sandbox,
+        broker.open_grant(grant, lambda _call: None) as token,
     ):
-        with broker.open_grant(grant, lambda _call: None) as token:
-            hand = await _prepare(adapter, sandbox, token)
-            yield hand.bound_to(container_name(provider, sandbox))
+        hand = await _prepare(adapter, sandbox, token)
+        yield hand.bound_to(container_name(provider, sandbox))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
