@@ -241,6 +241,7 @@ class Core:
     service: RunService
     intake: Intake
     workspaces: Workspaces
+    broker: PaperBroker
 
 
 @asynccontextmanager
@@ -303,6 +304,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
         try:
             yield Core(
                 provider=provider,
+                broker=broker,
                 replies=replies,
                 store=store,
                 dispatcher=dispatcher,

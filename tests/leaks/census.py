@@ -61,6 +61,7 @@ def _machine(orion: OrionProcess, temporary: Path) -> dict[str, list[str]]:
         "other entries of the state folder": [
             name for name in _names(state_dir) if not name.endswith(_DATABASE)
         ],
+        "doors of the broker": _names(state_dir / "broker"),
         "temporary files": _names(temporary),
         "socket files": _socket_files(state_dir),
         "unix sockets": _lines_with(Path("/proc/net/unix"), state_dir.name),
