@@ -262,8 +262,8 @@ class Settings(BaseSettings):
         return self.orion_state_dir / "orion.db"
 
     @property
-    def broker_socket(self) -> Path:
-        return self.orion_state_dir / "broker" / "broker.sock"
+    def broker_directory(self) -> Path:
+        return self.orion_state_dir / "broker"
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
-from app.runs.session import session_id_for
+from app.runs.session import Session, session_id_for
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
@@ -132,14 +132,16 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         )
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
-        broker = await stack.enter_async_context(open_broker(settings, settings.broker_socket))
+        broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
         choice = Choice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
         provider = await stack.enter_async_context(
             around("provider", overrides.provider or create_provider(settings, choice))
         )
-        await provider.sweep(await _sandboxes_of_unfinished(store))
+        left = await _sessions_of_unfinished(store)
+        broker.close_others([session.id for session in left])
+        await provider.sweep([SandboxId(session.sandbox_id) for session in left])
         _log.info(
             "sandbox.selected",
             provider=provider.name,
@@ -159,6 +161,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             policy=policy,
             clock=clock,
             mask=masker.mask,
+            on_gone=broker.close,
         )
         runner = create_runner(
             settings,
@@ -279,14 +282,14 @@ async def _open_intake(
     yield handle
 
 
-async def _sandboxes_of_unfinished(store: SqlRunStore) -> Sequence[SandboxId]:
-    """What a run that the last process left may go on in."""
-    sandboxes = []
+async def _sessions_of_unfinished(store: SqlRunStore) -> Sequence[Session]:
+    """Those in whose sandboxes a run that the last process left may go on."""
+    found = []
     for run in await store.unfinished():
         session = await store.sessions.get(session_id_for(run.thread))
         if session is not None and session.sandbox_id:
-            sandboxes.append(SandboxId(session.sandbox_id))
-    return sandboxes
+            found.append(session)
+    return found
 
 
 def _health(

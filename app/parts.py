@@ -1,5 +1,6 @@
 """Settings become parts: each adapter of the service, made from the settings it needs."""
 
+import asyncio
 import platform
 import shlex
 import sqlite3
@@ -13,18 +14,19 @@ from pydantic import SecretStr
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.doors import DoorBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
-from app.runs.ports import Dispatcher, Tracer
+from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
-from app.web.hosting import serve
+from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import SandboxLimits
 
@@ -74,7 +76,7 @@ def create_runner(
     settings: Settings,
     *,
     provider: SandboxProvider,
-    broker: MessagesBroker,
+    broker: ModelBroker,
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
@@ -101,21 +103,24 @@ def create_runner(
 
 
 @asynccontextmanager
-async def open_broker(settings: Settings, socket_path: Path) -> AsyncIterator[MessagesBroker]:
-    """The model broker, listening on its unix socket."""
-    socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[DoorBroker]:
+    """The model broker, with its doors in this directory.
+
+    Raises:
+        OSError: `directory` cannot hold unix sockets.
+    """
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True, mode=0o755)
     async with httpx.AsyncClient() as http:
         broker = MessagesBroker(
             upstream=_upstream(settings),
             signing_key=load_signing_key(settings.orion_state_dir / "broker.key"),
-            socket_path=socket_path,
             http=http,
             clock=SystemClock(),
         )
-        # Everyone may connect who can reach it: the state directory is closed to others, and sandboxes, whose user is
-        # another one, see it through their own binding. What counts is the run token.
-        async with serve(create_broker_app(broker), uds=socket_path, uds_mode=0o666):
-            yield broker
+        # Everyone may connect who can reach a door: the state directory is closed to others, and a sandbox, whose user is
+        # another one, sees its own door alone, through its own binding.
+        async with serve_doors(create_broker_app(broker)) as doors:
+            yield DoorBroker(broker, directory=directory, open_door=doors.open)
 
 
 def _upstream(settings: Settings) -> Upstream:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -14,17 +13,19 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
-from app.brokerage.requests import Refused, check_request
+from app.brokerage.requests import Refused, check_request, unauthorized
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
-from app.runs.model import ModelCall, RunId
+from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock, ModelGrant
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
+TOLD_REFUSALS = 20
+"""Of a run, in its trace: a loop in the sandbox must not fill it."""
 CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 FORWARDED_REQUEST_HEADERS = ("content-type", "accept", "anthropic-version", "anthropic-beta")
@@ -56,6 +57,7 @@ class _LiveGrant:
     opened_at: datetime
     opened_s: float = field(default_factory=time.monotonic)
     calls: int = 0
+    refusals: int = 0
 
     def covers(self, token: ModelGrant) -> bool:
         """Whether the token's time is not over. The wall clock may have jumped since the grant was opened."""
@@ -82,23 +84,18 @@ class MessagesBroker:
         *,
         upstream: Upstream,
         signing_key: bytes,
-        socket_path: Path,
         http: httpx.AsyncClient,
         clock: Clock,
     ) -> None:
         self._upstream = upstream
         self._key = signing_key
-        self._socket_path = socket_path
         self._http = http
         self._clock = clock
         self._live: dict[RunId, _LiveGrant] = {}
 
-    @property
-    def endpoint(self) -> str:
-        return str(self._socket_path)
-
     @contextmanager
     def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
+        """A run token, good while inside; by a door only by that of the grant's session."""
         self._live[grant.run_id] = _LiveGrant(
             grant=grant, on_call=on_call, opened_at=self._clock.now()
         )
@@ -123,25 +120,42 @@ class MessagesBroker:
             return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
 
     async def _answer(self, request: Request) -> Response:
-        try:
-            grant = read_token(self._key, _bearer(request))
-        except InvalidTokenError as exc:
-            return self._refuse(401, "authentication_error", str(exc))
-        live = self._live.get(grant.run_id)
-        if live is None or not live.covers(grant):
-            return self._refuse(401, "authentication_error", "the run is over", run_id=grant.run_id)
+        door = getattr(request.state, "door", None)
+        live = self._admit(_bearer(request), door)
+        if isinstance(live, Refused):
+            return self._refuse(live, self._at(door))
         body = await _read_body(request)
         if body is None:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
-            return self._refuse(413, "request_too_large", message, run_id=grant.run_id)
+            return self._refuse(
+                Refused(status=413, kind="request_too_large", message=message), live
+            )
         asked = check_request(body, live.grant)
         if isinstance(asked, Refused):
-            return self._refuse(asked.status, asked.kind, asked.message, run_id=grant.run_id)
+            return self._refuse(asked, live)
         live.calls += 1
         if live.calls > live.grant.max_calls:
             message = f"the run has used its {live.grant.max_calls} model calls"
-            return self._refuse(403, "permission_error", message, run_id=grant.run_id)
-        return await self._forward(request, grant.run_id, asked.body, model=asked.model)
+            return self._refuse(Refused(status=403, kind="permission_error", message=message), live)
+        return await self._forward(request, live.grant.run_id, asked.body, model=asked.model)
+
+    def _admit(self, token: str, door: str | None) -> _LiveGrant | Refused:
+        """The grant that a token stands for, at this door."""
+        try:
+            read = read_token(self._key, token)
+        except InvalidTokenError as exc:
+            return unauthorized(str(exc))
+        live = self._live.get(read.run_id)
+        if live is None or not live.covers(read):
+            return unauthorized(f"the run is over: {read.run_id}")
+        if door is not None and live.grant.session_id != door:
+            return unauthorized(f"the token is another thread's: {read.run_id}")
+        return live
+
+    def _at(self, door: str | None) -> _LiveGrant | None:
+        """The run that goes in the sandbox behind a door."""
+        found = (live for live in self._live.values() if live.grant.session_id == door)
+        return next(found, None)
 
     async def _forward(
         self, request: Request, run_id: RunId, body: bytes, *, model: str
@@ -169,9 +183,9 @@ class MessagesBroker:
                 model=model, started_at=started_at, status=502, reader=UsageReader(is_stream=False)
             )
             self._report(run_id, call, error=type(exc).__name__)
-            return self._refuse(
-                502, "api_error", f"the model could not be reached: {type(exc).__name__}"
-            )
+            reason = f"the model could not be reached: {type(exc).__name__}"
+            _log.warning("broker.refused", status=502, reason=reason, run_id=run_id)
+            return _error(Refused(status=502, kind="api_error", message=reason))
         call = _Call(
             model=model,
             started_at=started_at,
@@ -220,12 +234,26 @@ class MessagesBroker:
                 )
             )
 
-    def _refuse(self, status: int, kind: str, message: str, *, run_id: str = "") -> Response:
-        """In the provider's own error shape, so that every SDK understands it."""
-        _log.warning("broker.refused", status=status, reason=message, run_id=run_id)
-        return JSONResponse(
-            {"type": "error", "error": {"type": kind, "message": message}}, status_code=status
-        )
+    def _refuse(self, refused: Refused, asking: _LiveGrant | None) -> Response:
+        """Told in the log, and in the trace of the run that asked, where that is known."""
+        run_id = asking.grant.run_id if asking else ""
+        _log.warning("broker.refused", status=refused.status, reason=refused.message, run_id=run_id)
+        if asking is not None and asking.refusals < TOLD_REFUSALS:
+            asking.refusals += 1
+            now = self._clock.now()
+            asking.on_call(
+                ModelCall(
+                    model="refused",
+                    started_at=now,
+                    first_token_at=None,
+                    ended_at=now,
+                    status=refused.status,
+                    usage=Usage(),
+                    error=refused.kind,
+                    is_refused=True,
+                )
+            )
+        return _error(refused)
 
 
 class _StreamCutError(Exception):
@@ -245,10 +273,16 @@ class _PassedThrough(StreamingResponse):
 
 
 def create_broker_app(broker: MessagesBroker) -> FastAPI:
-    """What listens on the unix socket: the broker and nothing else."""
+    """What listens at the doors of sandboxes: the broker and nothing else."""
     app = FastAPI(openapi_url=None)
     app.include_router(broker.router())
     return app
+
+
+def _error(refused: Refused) -> Response:
+    """In the provider's own error shape, so that every SDK understands it."""
+    error = {"type": refused.kind, "message": refused.message}
+    return JSONResponse({"type": "error", "error": error}, status_code=refused.status)
 
 
 def _bearer(request: Request) -> str:

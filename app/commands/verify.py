@@ -1,10 +1,13 @@
 """One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
 
+import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from agent_scripts.adapter import TurnMessage
 from app.commands.report import Print, ReportedTrace, SilentReply
@@ -60,6 +63,14 @@ async def _model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
         )
 
 
+@asynccontextmanager
+async def _removed(directory: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
 async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     now = datetime.now(UTC)
     request = RunRequest(
@@ -73,12 +84,13 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
         surface=Surface.DM,
         received_at=now,
     )
-    # A socket of its own, so that it works beside a running `orion serve`; environments are shared.
-    socket_path = settings.orion_state_dir / f"verify-{os.getpid()}" / "broker.sock"
+    # Doors of its own, so that it works beside a running `orion serve`; environments are shared.
+    doors = settings.orion_state_dir / f"verify-{os.getpid()}"
     choice = await choose_provider(settings)
     async with (
         create_provider(settings, choice) as provider,
-        open_broker(settings, socket_path) as broker,
+        _removed(doors),
+        open_broker(settings, doors) as broker,
     ):
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
         sessions = MemorySessionStore()
@@ -88,6 +100,7 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             policy=replace(run_policy(settings), session_keep_s=0),
             clock=SystemClock(),
             mask=masker.mask,
+            on_gone=broker.close,
         )
         runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
         attempt = Attempt(

@@ -75,7 +75,7 @@ class Attempt:
             cache_read_tokens=self.usage.cache_read_tokens + call.usage.cache_read_tokens,
             cache_creation_tokens=self.usage.cache_creation_tokens
             + call.usage.cache_creation_tokens,
-            model_calls=self.usage.model_calls + 1,
+            model_calls=self.usage.model_calls + (not call.is_refused),
         )
         if self.agent_step is not None:
             self.agent_step.generation(call)

@@ -20,6 +20,7 @@ from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
+from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.agent import SYMBOLIC_PATHS
@@ -137,7 +138,7 @@ class AgentRunner:
                 watch = FileWatch(sandbox, repository=left.repository)
                 await watch.go_on(was_empty=workspace.is_new)
                 # The token that the agent was given is good again.
-                stack.enter_context(
+                await stack.enter_async_context(
                     self._broker.open_grant(self._grant(attempt), attempt.count_call)
                 )
                 command = following(left.paths)
@@ -162,7 +163,7 @@ class AgentRunner:
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
                 await watch.begin(is_empty=workspace.is_new)
-                token = stack.enter_context(
+                token = await stack.enter_async_context(
                     self._broker.open_grant(self._grant(attempt), attempt.count_call)
                 )
             finished = await self._run_agent(attempt, workspace, token)
@@ -176,6 +177,7 @@ class AgentRunner:
             expires_at=attempt.deadline_at + timedelta(minutes=1),
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
+            session_id=session_id_for(attempt.run.thread),
         )
 
     async def _conclude(
@@ -218,7 +220,9 @@ class AgentRunner:
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return SandboxSpec(
             snapshot_id=snapshot.id,
-            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+            network=BrokeredNetwork(
+                endpoint=self._broker.endpoint_for(session_id_for(attempt.run.thread))
+            ),
             labels={
                 "orion.managed": "true",
                 "orion.run": attempt.run.id,

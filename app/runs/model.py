@@ -314,3 +314,5 @@ class ModelCall:
     usage: Usage
     error: str = ""
     """The provider's error type, such as `overloaded_error`."""
+    is_refused: bool = False
+    """By the broker: no model was asked."""

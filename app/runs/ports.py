@@ -28,6 +28,7 @@ from app.runs.model import (
     ThreadMessage,
     Usage,
 )
+from app.runs.session import SessionId
 
 
 class Clock(Protocol):
@@ -331,20 +332,28 @@ class ModelGrant:
     """Per call."""
     max_calls: int = 1000
     """Of the whole run, repeated ones included."""
+    session_id: str = ""
+    """Of the run's thread; at the endpoint of another one the token is refused."""
 
 
 class ModelBroker(Protocol):
     """Keeps provider keys outside sandboxes."""
 
-    @property
-    def endpoint(self) -> str:
-        """Absolute path of the unix socket that sandboxes of this host are given."""
+    def endpoint_for(self, session_id: SessionId) -> str:
+        """Absolute path of the unix socket that the thread's sandbox is given; its directory is there until `close`."""
         ...
 
     def open_grant(
         self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
-    ) -> AbstractContextManager[str]:
-        """A run token, good while inside (and never after `expires_at`); `on_call` hears of each finished model call."""
+    ) -> AbstractAsyncContextManager[str]:
+        """A run token, good while inside (and never after `expires_at`), and a listener at the thread's endpoint.
+
+        `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox.
+        """
+        ...
+
+    def close(self, session_id: SessionId) -> None:
+        """The thread's sandbox is gone, or will be without another run: its endpoint is not needed. May be repeated."""
         ...
 
 

@@ -85,13 +85,17 @@ class Workspaces:
         policy: RunPolicy,
         clock: Clock,
         mask: Callable[[str], str],
+        on_gone: Callable[[SessionId], None],
     ) -> None:
+        """`on_gone` hears of each thread whose sandbox goes, before it does."""
         self._provider = provider
         self._store = store
         self._policy = policy
         self._clock = clock
         self._mask = mask
+        self._on_gone = on_gone
         self._kept: OrderedDict[SessionId, _Kept] = OrderedDict()
+        self._opening: set[SessionId] = set()
 
     @asynccontextmanager
     async def open(
@@ -106,16 +110,20 @@ class Workspaces:
             SandboxError: no sandbox could be made.
         """
         session_id = session_id_for(attempt.run.thread)
-        session = await patiently(lambda: self._store.get(session_id))
-        slug = session.snapshot_slug if session else ""
-        sandbox = await self._take_kept(attempt, spec, slug)
-        is_new = False
-        if sandbox is None:
-            if slug:
-                spec = replace(spec, workspace_id=SnapshotId(slug))
-            sandbox, is_new = await create(
-                self._provider, attempt, spec, policy=self._policy, make_room=self._make_room
-            )
+        self._opening.add(session_id)
+        try:
+            session = await patiently(lambda: self._store.get(session_id))
+            slug = session.snapshot_slug if session else ""
+            sandbox = await self._take_kept(attempt, spec, slug)
+            is_new = False
+            if sandbox is None:
+                if slug:
+                    spec = replace(spec, workspace_id=SnapshotId(slug))
+                sandbox, is_new = await create(
+                    self._provider, attempt, spec, policy=self._policy, make_room=self._make_room
+                )
+        finally:
+            self._opening.discard(session_id)
         begin = partial(self._begin, attempt, session, sandbox.id, who)
         async with self._using(attempt, sandbox, begin, environment_id=spec.snapshot_id) as opened:
             opened.is_new = is_new
@@ -192,6 +200,7 @@ class Workspaces:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._kept:
                 return
+            self._on_gone(session.id)
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
             await self._store.update(session.id, status=SessionStatus.STOPPED, sandbox_id="")
@@ -236,6 +245,9 @@ class Workspaces:
         kept = self._kept.pop(session_id, None)
         if kept is None:
             return
+        # At once: while the sandbox goes, the thread's next run may begin with another one; or has, just now.
+        if session_id not in self._opening:
+            self._on_gone(session_id)
         await destroy_sandbox(kept.sandbox)
         _log.info("sandbox.stopped", sandbox_id=kept.sandbox.id, reason="kept long enough")
         session = await self._store.get(session_id)
@@ -323,6 +335,7 @@ class Workspaces:
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
         started_s = time.monotonic()
+        self._on_gone(session_id_for(attempt.run.thread))
         with attempt.trace.step("sandbox-stop") as step:
             step.set(sandbox_id=sandbox.id)
             await destroy_sandbox(sandbox, first_error=first_error)

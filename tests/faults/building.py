@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from app.runs.model import (
 )
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelGrant
+from app.runs.session import SessionId
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
@@ -210,12 +211,22 @@ class PaperBroker:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
+        self.closed: list[SessionId] = []
 
-    @contextmanager
-    def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
+    def endpoint_for(self, session_id: SessionId) -> str:
+        del session_id
+        return self.endpoint
+
+    @asynccontextmanager
+    async def open_grant(
+        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+    ) -> AsyncIterator[str]:
         del on_call
         self.grants.append(grant)
         yield f"token-of-{grant.run_id}"
+
+    def close(self, session_id: SessionId) -> None:
+        self.closed.append(session_id)
 
 
 def mask_password(text: str) -> str:
@@ -231,6 +242,7 @@ class Core:
     service: RunService
     intake: Intake
     workspaces: Workspaces
+    broker: PaperBroker
 
 
 @asynccontextmanager
@@ -239,13 +251,19 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with FakeProvider() as provider, asyncio.TaskGroup() as group:
+        broker = PaperBroker(socket)
         workspaces = Workspaces(
-            provider=provider, store=store.sessions, policy=policy, clock=clock, mask=mask_password
+            provider=provider,
+            store=store.sessions,
+            policy=policy,
+            clock=clock,
+            mask=mask_password,
+            on_gone=broker.close,
         )
         runner = AgentRunner(
             provider=provider,
             adapter=PlanAdapter(),
-            broker=PaperBroker(socket),
+            broker=broker,
             workspaces=workspaces,
             settings=AgentSettings(
                 system_prompt="",
@@ -287,6 +305,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
         try:
             yield Core(
                 provider=provider,
+                broker=broker,
                 replies=replies,
                 store=store,
                 dispatcher=dispatcher,

@@ -76,7 +76,6 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         broker = MessagesBroker(
             upstream=Upstream(base_url=model_url, key_headers={"x-api-key": CANARY}),
             signing_key=KEY,
-            socket_path=socket_path,
             http=http,
             clock=SystemClock(),
         )
@@ -257,7 +256,6 @@ async def test_an_unreachable_provider_is_a_502(tmp_path: Path) -> None:
         broker = MessagesBroker(
             upstream=Upstream(base_url="http://127.0.0.1:9", key_headers={}),
             signing_key=KEY,
-            socket_path=socket_path,
             http=http,
             clock=SystemClock(),
         )
