@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,6 +212,8 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
+        self.has_effects = False
+        """Every run asks for something outside as soon as it may."""
 
     def endpoint_for(self, session_id: SessionId) -> str:
         del session_id
@@ -219,10 +221,15 @@ class PaperBroker:
 
     @asynccontextmanager
     async def open_grant(
-        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[str]:
         del on_call
         self.grants.append(grant)
+        if self.has_effects and on_effect is not None:
+            await on_effect()
         yield f"token-of-{grant.run_id}"
 
     def close(self, session_id: SessionId) -> None:
