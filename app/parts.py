@@ -12,11 +12,13 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.additions import load_additions
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, Tracer
@@ -74,7 +76,11 @@ def create_runner(
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
-    """What executes turns with the agent that the settings choose."""
+    """What executes turns with the agent that the settings choose.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
     mcp_file = settings.orion_mcp_config_file
@@ -91,6 +97,7 @@ def create_runner(
             memory_bytes=settings.orion_sandbox_memory_mib * 1024 * 1024,
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=mcp_file.read_bytes() if mcp_file else b"",
+            additions=load_additions().get(adapter.name, Additions()),
         ),
         policy=run_policy(settings),
     )

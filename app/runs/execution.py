@@ -15,14 +15,13 @@ from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
-from app.runs.environment import AgentEnvironment
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
-from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
@@ -54,6 +53,8 @@ class AgentSettings:
     memory_bytes: int
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
 
 
 class AgentRunner:
@@ -76,8 +77,7 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
-        recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
-        self._environment = AgentEnvironment(provider, recipe)
+        self._environment = AgentEnvironment(provider, adapter, settings.additions)
 
     @property
     def identity(self) -> tuple[str, str, str]:
