@@ -28,8 +28,11 @@ _PATHS = AgentPaths(
 _ADDED = added_path(_PATHS)
 _SCRATCH_HOME = f"{_PATHS.run}/home"
 # A provider may save these two with an environment; then the threads that begin in it would have them, and others not.
-_LEFT = 'left=$(find "$@" -mindepth 1 | head -n 5); [ -z "$left" ] || { echo "$left" >&2; exit 1; }'
-_NOTHING_LEFT = ("sh", "-c", _LEFT, "sh", _PATHS.work, _PATHS.home)
+_CHECK = """\
+left=$(find "$@" -mindepth 1 | head -n 5)
+[ -z "$left" ] || { echo "only what is in $0 is kept, but there is also:" $left >&2; exit 1; }
+"""
+_NOTHING_LEFT = ("sh", "-c", _CHECK, _ADDED, _PATHS.work, _PATHS.home)
 _STEPS_OF_EVERY_START = ("checking", "exists")
 
 _log = get_logger(__name__)
@@ -77,14 +80,10 @@ class AgentEnvironment:
         self._provider = provider
         self._recipe = adapter.environment(_PATHS)
         self._additions = additions
+        self.name = "-".join(filter(None, (self._recipe.name, additions.digest)))
+        """Agent and digests, so that it changes when a pin, a file or a command does: `claude-3f2a9c…-51d0…`."""
         self._listeners: list[ProgressListener] = []
         self._step = ""
-
-    @property
-    def name(self) -> str:
-        """Agent and digests, so that it changes when a pin, a file or a command does: `claude-3f2a9c…-51d0…`."""
-        digest = self._additions.digest
-        return f"{self._recipe.name}-{digest}" if digest else self._recipe.name
 
     async def prepare(self, listener: ProgressListener | None = None) -> SnapshotRef:
         """It, made on first use; concurrent callers share one preparation, and each is told the steps of it.
@@ -101,7 +100,7 @@ class AgentEnvironment:
                 _log.debug("environment.step", environment=self.name, step=step)
                 listener(step)
             else:
-                if steps[-1] == "checking":
+                if steps[-1:] == ["checking"]:
                     _log.info("environment.preparing", environment=self.name)
                 self._tell_all(step)
             steps.append(step)
@@ -136,7 +135,7 @@ class AgentEnvironment:
         recipe, additions = self._recipe, self._additions
         agent.add_files({file.path: file.data for file in recipe.files})
         agent.run_commands(recipe.commands, retries=RETRIES)
-        if not additions.digest:
+        if not additions.files and not additions.commands:
             return
         for file in additions.files:
             agent.add_files({f"{_ADDED}/{file.path}": file.data}, executable=file.executable)
@@ -144,7 +143,7 @@ class AgentEnvironment:
         agent.run_commands(
             additions.commands, cwd=_ADDED, env={"HOME": _SCRATCH_HOME}, origin=additions.origin
         )
-        agent.run_commands([_NOTHING_LEFT], origin="nothing may be left in the work or home")
+        agent.run_commands([_NOTHING_LEFT], origin="check of what is kept")
 
     def _tell_all(self, step: str) -> None:
         _log.info("environment.step", environment=self.name, step=step)
