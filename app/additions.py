@@ -61,6 +61,13 @@ def _check_target(target: str) -> str:
     return target
 
 
+def _check_agent(name: str) -> str:
+    if name not in agent_names():
+        raise ValueError(f"no such agent{_nearest(name, agent_names())}")
+    return name
+
+
+_Agent = Annotated[str, AfterValidator(_check_agent)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
 ]
@@ -78,7 +85,7 @@ class _AgentTable(BaseModel):
 class _File(BaseModel):
     model_config = _CLOSED
 
-    agents: dict[str, _AgentTable] = Field(default_factory=dict)
+    agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
 
 
 def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
@@ -95,11 +102,7 @@ def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
         raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"{path} cannot be read: {exc}") from exc
-    lines = [
-        f"{path}: agents.{name}: no such agent{_nearest(name, agent_names())}"
-        for name in parsed.agents
-        if name not in agent_names()
-    ]
+    lines: list[str] = []
     found = {}
     for name, table in parsed.agents.items():
         key = f"{path}: agents.{name}"
@@ -149,6 +152,8 @@ def _explain(error: Mapping[str, Any]) -> str:
         table = _AgentTable if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    if location != [*error["loc"]]:
+        return f"{key}: {message}"  # the key itself is what is wrong
     return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
 
 

@@ -65,7 +65,7 @@ def remove_snapshots(
     ] = False,
     provider: Provider = None,
 ) -> None:
-    """Remove environments by name or id. Sandboxes that were made from one keep it until they end."""
+    """Remove environments by name or id. Their bytes stay as long as a sandbox, or a thread's saved files, stand on them."""
     import asyncio
 
     from app.commands.snapshots import remove_old_snapshots

@@ -105,12 +105,16 @@ def test_what_is_wrong_is_named(toml: Path, text: str, said: str) -> None:
 
 def test_all_that_is_wrong_is_named_together(toml: Path) -> None:
     """A line each."""
-    toml.write_text(_FILE + 'a = "nope"\nb = "nope"\n[agents.other]\n')
-    with pytest.raises(SettingsError) as failure:
-        load_additions(toml)
-    lines = str(failure.value).splitlines()
-    assert len(lines) == 3
-    assert all(line.startswith(f"{toml}: agents.") for line in lines)
+    for text in (
+        _FILE + 'a = "nope"\nb = "nope"\nbin = "note"',
+        _FILE + '"../a" = "note"\n[agents.cluade]\ncommands = ["true"]',
+    ):
+        toml.write_text(text)
+        with pytest.raises(SettingsError) as failure:
+            load_additions(toml)
+        lines = str(failure.value).splitlines()
+        assert len(lines) == 3
+        assert all(line.startswith(f"{toml}: agents.") for line in lines)
 
 
 def test_files_are_bounded_together(toml: Path) -> None:
