@@ -14,6 +14,7 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.additions import load_additions
 from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker
@@ -22,6 +23,7 @@ from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
@@ -83,7 +85,11 @@ def create_runner(
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
-    """What executes turns with the agent that the settings choose."""
+    """What executes turns with the agent that the settings choose.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
     return AgentRunner(
@@ -99,6 +105,7 @@ def create_runner(
             sandbox_limits=SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=settings.mcp_servers.for_sandbox(),
+            additions=load_additions().get(adapter.name, Additions()),
         ),
         policy=run_policy(settings),
     )

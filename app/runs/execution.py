@@ -15,7 +15,7 @@ from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
-from app.runs.environment import AgentEnvironment
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
@@ -23,7 +23,6 @@ from app.runs.resumption import ANEW, find_left_agent, repository_in, run_direct
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
-from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
@@ -56,6 +55,8 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
 
 
 class AgentRunner:
@@ -78,8 +79,7 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
-        recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
-        self._environment = AgentEnvironment(provider, recipe)
+        self._environment = AgentEnvironment(provider, adapter, settings.additions)
 
     @property
     def identity(self) -> tuple[str, str, str]:

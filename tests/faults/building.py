@@ -21,6 +21,7 @@ from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarte
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.intake import Intake
 from app.runs.model import (
@@ -50,6 +51,7 @@ from tests.building import make_request
 Plan = Sequence[Mapping[str, object]]
 
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+NOTHING_ADDED = Additions()
 ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
 import json, os, subprocess, sys, time
@@ -253,7 +255,7 @@ class Core:
 
 
 @asynccontextmanager
-async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
+async def open_core(policy: RunPolicy, *, socket: str, additions: Additions) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
@@ -278,6 +280,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 max_output_tokens=1,
                 max_turns=1,
                 sandbox_limits=SandboxLimits(memory_bytes=2**31),
+                additions=additions,
             ),
             policy=policy,
         )
@@ -327,8 +330,11 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
 
 
 @asynccontextmanager
-async def core_of(tmp_path: Path, policy: RunPolicy = POLICY) -> AsyncIterator[Core]:
-    async with open_core(policy, socket=str(tmp_path / "broker.sock")) as core:
+async def core_of(
+    tmp_path: Path, policy: RunPolicy = POLICY, additions: Additions = NOTHING_ADDED
+) -> AsyncIterator[Core]:
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(policy, socket=socket, additions=additions) as core:
         yield core
 
 
