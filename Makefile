@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test lint bench faults stops screenshots lock record-transcripts clean
+.PHONY: setup playground test crash-test leak-test lint bench faults stops screenshots lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -25,6 +25,10 @@ test: setup
 # Half an hour; the reduced form is one of the tests.
 crash-test: setup
 	@$(BIN)/python -m tests.crash --write docs/crash-test.md
+
+# Twenty minutes, with a Docker engine; the reduced form is one of the tests.
+leak-test: setup
+	@$(BIN)/python -m tests.leaks --write docs/leak-test.md
 
 lint: setup
 	@$(BIN)/ruff check .

@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from app.cli_sandboxes import sandboxes
+from app.cli_snapshots import snapshots
 from app.console import USAGE, AsJson, exit_with, fail, failures_shown, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
 app.add_typer(runs, name="runs")
 app.add_typer(sandboxes, name="sandboxes")
+app.add_typer(snapshots, name="snapshots")
 
 
 def main() -> None:

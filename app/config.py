@@ -11,6 +11,7 @@ from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.brokerage.mcp_servers import McpServers, read_mcp_servers
 from app.runs.mount import Mount, find_refusal
 
 DEFAULT_MODEL_URL = "https://api.anthropic.com"
@@ -94,7 +95,7 @@ class Settings(BaseSettings):
     )
     orion_mcp_config_file: Path | None = Field(
         None,
-        description="MCP servers for the agent (claude), as its own JSON file; the agent can read it.",
+        description="MCP servers for the agent (claude): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps the headers outside.",
     )
     orion_system_prompt_file: Path | None = Field(
         None, description="Replaces the built-in system prompt; claude puts it behind its own."
@@ -247,6 +248,13 @@ class Settings(BaseSettings):
             raise ValueError(f"no such file: {value}")
         return value.expanduser().resolve() if value is not None else None
 
+    @field_validator("orion_mcp_config_file", mode="after")
+    @classmethod
+    def _must_name_servers(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_mcp_servers(value, os.environ)
+        return value
+
     @model_validator(mode="after")
     def _check_token_kinds(self) -> "Settings":
         if self.slack_app_token and not self.slack_app_token.get_secret_value().startswith("xapp-"):
@@ -286,12 +294,18 @@ class Settings(BaseSettings):
         return own or self.orion_model
 
     @property
+    def mcp_servers(self) -> McpServers:
+        """What the file says now. It was good when the settings were read."""
+        path = self.orion_mcp_config_file
+        return read_mcp_servers(path, os.environ) if path else McpServers()
+
+    @property
     def database_path(self) -> Path:
         return self.orion_state_dir / "orion.db"
 
     @property
-    def broker_socket(self) -> Path:
-        return self.orion_state_dir / "broker" / "broker.sock"
+    def broker_directory(self) -> Path:
+        return self.orion_state_dir / "broker"
 
     @property
     def mount(self) -> Mount | None:

@@ -15,13 +15,22 @@ USAGE = 2
 
 
 def read_settings(*, for_serving: bool = False, **given: str | None) -> "Settings":
-    """`given`: settings from the command line, which win; None = not given. Bad ones end the process."""
+    """`given`: settings from the command line, which win; None = not given. Bad ones, `orion.toml`'s too, end the process."""
+    from app.additions import load_additions
     from app.config import SettingsError, load_settings, make_private
 
+    problems = []
+    settings = None
     try:
         settings = load_settings(given={k: v for k, v in given.items() if v is not None})
     except SettingsError as exc:
-        fail(f"bad settings:\n{exc}", code=USAGE)
+        problems.append(str(exc))
+    try:
+        load_additions()
+    except SettingsError as exc:
+        problems.append(str(exc))
+    if settings is None or problems:
+        fail("bad settings:\n" + "\n".join(problems), code=USAGE)
     try:
         make_private(settings.orion_state_dir)
     except OSError as exc:
@@ -36,11 +45,12 @@ def failures_shown() -> Iterator[None]:
     """What can go wrong with records and sandboxes, in a line each."""
     from app.commands.desk import SandboxCommandError
     from app.commands.runs import UnknownRunError
+    from app.commands.snapshots import SnapshotCommandError
     from app.dispatch.lock import StateDirectoryBusyError
     from app.store.schema import UnreadableStoreError
     from sandbox_runtime.errors import SandboxError
 
-    kinds = (UnknownRunError, SandboxCommandError, SandboxError)
+    kinds = (UnknownRunError, SandboxCommandError, SnapshotCommandError, SandboxError)
     try:
         yield
     except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:

@@ -35,7 +35,7 @@ from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
-from app.runs.session import session_id_for
+from app.runs.session import Session, session_id_for
 from app.runs.stops import StopSignals
 from app.runs.visits import Visits
 from app.runs.workflow import RunService
@@ -123,7 +123,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         raise SettingsError("\n".join(settings.missing_for_serving))
     check_python()
     clock = SystemClock()
-    masker = Masker(settings.secrets)
+    mcp_servers = settings.mcp_servers
+    masker = Masker((*settings.secrets, *mcp_servers.secrets))
     around = overrides.around
     configure_logging(fmt=settings.orion_log_format, level=settings.orion_log_level, masker=masker)
     async with AsyncExitStack() as stack:
@@ -134,14 +135,16 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         )
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
-        broker = await stack.enter_async_context(open_broker(settings, settings.broker_socket))
+        broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
         choice = Choice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
         provider = await stack.enter_async_context(
             around("provider", overrides.provider or create_provider(settings, choice))
         )
-        await provider.sweep(await _sandboxes_to_keep(store))
+        left = await _sessions_to_keep(store)
+        broker.close_others([session.id for session in left])
+        await provider.sweep([SandboxId(session.sandbox_id) for session in left])
         _log.info(
             "sandbox.selected",
             provider=provider.name,
@@ -166,6 +169,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             visits=Visits(settings.visits_dir),
             mount=settings.mount,
             elsewhere=partial(create_named, settings),
+            on_gone=broker.close,
         )
         live_logs = LiveLogs(settings.live_logs_dir)
         live_logs.clear()
@@ -237,7 +241,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 slack=handler,
                 health=health,
                 metrics=Metrics(store=store, export_failures=export_failures),
-                broker=broker.router(),
+                broker=broker.router,
                 ops_token=settings.orion_ops_token.get_secret_value()
                 if settings.orion_ops_token
                 else None,
@@ -289,18 +293,14 @@ async def _open_intake(
     yield handle
 
 
-async def _sandboxes_to_keep(store: SqlRunStore) -> Sequence[SandboxId]:
-    """What a run that the last process left may go on in, and what a person left for the next run of a thread."""
-    sandboxes = [
-        SandboxId(session.sandbox_id)
-        for session in await store.sessions.all()
-        if session.kept_environment
-    ]
+async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
+    """Those in whose sandboxes a run that the last process left may go on, or that a person left for the next run."""
+    found = [session for session in await store.sessions.all() if session.kept_environment]
     for run in await store.unfinished():
         session = await store.sessions.get(session_id_for(run.thread))
         if session is not None and session.sandbox_id:
-            sandboxes.append(SandboxId(session.sandbox_id))
-    return sandboxes
+            found.append(session)
+    return found
 
 
 def _health(

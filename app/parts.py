@@ -1,5 +1,6 @@
 """Settings become parts: each adapter of the service, made from the settings it needs."""
 
+import asyncio
 import platform
 import shlex
 import sqlite3
@@ -8,29 +9,32 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+from fastapi import APIRouter
 from pydantic import SecretStr
 
-from agent_scripts.adapter import AgentAdapter, AgentPaths
+from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.additions import load_additions
+from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.doors import DoorBroker, door_of
+from app.brokerage.mcp import McpBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
-from app.runs.environment import AgentEnvironment
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
-from app.runs.ports import Dispatcher, Tracer
+from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import Session
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
-from app.web.hosting import serve
-from sandbox_runtime.agent import SYMBOLIC_PATHS
+from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import (
-    BrokeredNetwork,
     SandboxLimits,
     SandboxSpec,
     SnapshotId,
@@ -84,14 +88,17 @@ def create_runner(
     settings: Settings,
     *,
     provider: SandboxProvider,
-    broker: MessagesBroker,
+    broker: ModelBroker,
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
-    """What executes turns with the agent that the settings choose."""
+    """What executes turns with the agent that the settings choose.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
-    mcp_file = settings.orion_mcp_config_file
     return AgentRunner(
         provider=provider,
         adapter=adapter,
@@ -104,7 +111,8 @@ def create_runner(
             max_turns=settings.orion_max_agent_turns,
             sandbox_limits=sandbox_limits(settings),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
-            mcp_config=mcp_file.read_bytes() if mcp_file else b"",
+            mcp_config=settings.mcp_servers.for_sandbox(),
+            additions=load_additions().get(adapter.name, Additions()),
             work_dir=work_dir(settings),
         ),
         policy=run_policy(settings),
@@ -116,23 +124,15 @@ def create_environment(
 ) -> AgentEnvironment:
     """The environment of that agent, or of the one that the settings choose."""
     adapter = create_adapter(agent or settings.orion_agent)
-    paths = AgentPaths(
-        work=SYMBOLIC_PATHS.work,
-        home=SYMBOLIC_PATHS.home,
-        run=SYMBOLIC_PATHS.run,
-        environment=SYMBOLIC_PATHS.environment,
-    )
-    return AgentEnvironment(provider, adapter.environment(paths))
+    return AgentEnvironment(provider, adapter, load_additions().get(adapter.name, Additions()))
 
 
 def session_spec(settings: Settings, session: Session, *, environment: SnapshotRef) -> SandboxSpec:
-    """A sandbox as the session's next run would make it, for a person: the broker's socket is there, but no token."""
-    settings.broker_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    """A sandbox as the session's next run would make it, for a person: with no network, and no door to the broker."""
     return SandboxSpec(
         snapshot_id=environment.id,
         workspace_id=SnapshotId(session.snapshot_slug) if session.snapshot_slug else None,
         work_dir=work_dir(settings) if session.mount_dir else None,
-        network=BrokeredNetwork(endpoint=str(settings.broker_socket)),
         labels={
             "orion.managed": "true",
             "orion.session": session.id,
@@ -148,27 +148,41 @@ def work_dir(settings: Settings) -> str | None:
     return str(mount.directory) if mount is not None and not mount.is_overlay else None
 
 
+def door_for(settings: Settings, session: Session) -> str:
+    """The endpoint where a run of the session will find the service's broker; its directory is there."""
+    path = door_of(settings.broker_directory, session.id)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    return str(path)
+
+
 def sandbox_limits(settings: Settings) -> SandboxLimits:
     """Of every sandbox in which an agent works."""
     return SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB)
 
 
 @asynccontextmanager
-async def open_broker(settings: Settings, socket_path: Path) -> AsyncIterator[MessagesBroker]:
-    """The model broker, listening on its unix socket."""
-    socket_path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[DoorBroker]:
+    """The model broker, with its doors in this directory.
+
+    Raises:
+        OSError: `directory` cannot hold unix sockets.
+    """
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True, mode=0o755)
     async with httpx.AsyncClient() as http:
-        broker = MessagesBroker(
-            upstream=_upstream(settings),
-            signing_key=load_signing_key(settings.orion_state_dir / "broker.key"),
-            socket_path=socket_path,
-            http=http,
-            clock=SystemClock(),
+        clock = SystemClock()
+        signing_key = load_signing_key(settings.orion_state_dir / "broker.key")
+        admission = Admission(signing_key=signing_key, clock=clock)
+        messages = MessagesBroker(
+            admission=admission, upstream=_upstream(settings), http=http, clock=clock
         )
-        # Everyone may connect who can reach it: the state directory is closed to others, and sandboxes, whose user is
-        # another one, see it through their own binding. What counts is the run token.
-        async with serve(create_broker_app(broker), uds=socket_path, uds_mode=0o666):
-            yield broker
+        mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
+        router = APIRouter()
+        for part in (messages.router(), mcp.router()):
+            router.include_router(part)
+        # Everyone may connect who can reach a door: the state directory is closed to others, and a sandbox, whose user is
+        # another one, sees its own door alone, through its own binding.
+        async with serve_doors(create_broker_app(router)) as doors:
+            yield DoorBroker(admission, router=router, directory=directory, open_door=doors.open)
 
 
 def _upstream(settings: Settings) -> Upstream:

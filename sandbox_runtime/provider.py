@@ -162,7 +162,9 @@ class Sandbox(Protocol):
 
 
 ProgressListener = Callable[[str], None]
-"""Called with a short step name: checking, exists, creating, booting, installing ..., snapshotting, done, error."""
+"""Called with a short step name when it begins: checking, exists, creating, booting, installing ..., snapshotting,
+cleaning up, done, error.
+"""
 
 
 class SandboxProvider(Protocol):

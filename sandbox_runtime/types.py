@@ -159,6 +159,8 @@ class SnapshotRef:
     name: str | None
     """Given by the caller, unique per provider; a later snapshot of the same name replaces it."""
     created_at: datetime
+    size_bytes: int | None = field(default=None, compare=False)
+    """What it takes beside what it stands on; told by `SandboxProvider.list_snapshots` only, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

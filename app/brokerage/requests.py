@@ -55,6 +55,11 @@ class ModelRequest:
     body: bytes = field(repr=False)
 
 
+def unauthorized(reason: str) -> Refused:
+    """Whose token it is does not count here."""
+    return Refused(status=401, kind="authentication_error", message=reason)
+
+
 def check_request(body: bytes, grant: ModelGrant) -> ModelRequest | Refused:
     """Whether a request keeps to its grant: model, size of the answer, and nothing that reaches the network elsewhere."""
     try:

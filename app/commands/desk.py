@@ -116,6 +116,7 @@ class Desk:
             provider = await self.provider(session.provider)
             await provider.remove(SandboxId(session.sandbox_id))
             await self.store.sessions.update(session.id, **GONE)
+            self.visits.take_left(session.id)
 
     async def remove(self, session: Session) -> None:
         """The same, and all that was saved goes too, wherever it is: the thread's next run begins with nothing."""

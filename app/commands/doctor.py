@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from app.additions import ORION_TOML, load_additions
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import UnsupportedPythonError, check_python, slack_options
@@ -68,7 +69,11 @@ async def _settings(settings: Settings) -> str:
         raise _ProblemError(
             "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
         )
-    return "complete"
+    added = [
+        f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
+        for name, one in load_additions().items()
+    ]
+    return "".join(("complete", *added))
 
 
 async def _python(_settings: Settings) -> str:

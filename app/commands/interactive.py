@@ -59,10 +59,10 @@ async def _work(
     provider = await desk.provider(session.provider)
     with desk.visits.visiting(session.id) as is_alone, ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
-        async with open_broker(settings, directory / "broker.sock") as broker:
+        async with open_broker(settings, directory) as broker:
             spec = replace(
                 await spec_of(settings, session, provider, say=say),
-                network=BrokeredNetwork(endpoint=broker.endpoint),
+                network=BrokeredNetwork(endpoint=broker.endpoint_for(session.id)),
             )
             async with open_sandbox(provider, spec) as sandbox:
                 code = await _run(sandbox, session, adapter, broker, say=say)
@@ -86,8 +86,9 @@ async def _run(
         expires_at=datetime.now(UTC) + timedelta(hours=MAX_HOURS),
         max_output_tokens=MAX_OUTPUT_TOKENS,
         max_calls=MAX_CALLS,
+        session_id=session.id,
     )
-    with broker.open_grant(grant, lambda _call: None) as token:
+    async with broker.open_grant(grant, lambda _call: None) as token:
         memory = session.agent_session_id
         turn = AgentTurn(
             messages=(),

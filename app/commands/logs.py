@@ -69,7 +69,7 @@ async def _latest(desk: Desk, session: Session) -> Run:
 
 
 async def _write_log(desk: Desk, run: Run, *, follow: bool, tail: int | None, write: Write) -> Run:
-    mask = Masker(desk.settings.secrets).mask
+    mask = Masker((*desk.settings.secrets, *desk.settings.mcp_servers.secrets)).mask
     live = _LiveLines(LiveLogs(desk.settings.live_logs_dir).path(run.id))
     lines = await asyncio.to_thread(live.read)
     if not live.is_open and (_has_ended(run) or not follow):

@@ -1,11 +1,14 @@
 """A sandbox of a thread that is left running: people can work in it, and the thread's next run takes it."""
 
+from dataclasses import replace
+
 from app.commands.desk import SandboxCommandError, open_desk
 from app.commands.shell import Say, attach_running, quieten, spec_of
 from app.config import Settings
+from app.parts import door_for
 from app.runs.session import SessionStatus
 from sandbox_runtime.lifecycle import create_sandbox, destroy_sandbox
-from sandbox_runtime.types import Capability
+from sandbox_runtime.types import BrokeredNetwork, Capability
 
 
 async def leave_running(settings: Settings, text: str, *, say: Say) -> str:
@@ -30,7 +33,11 @@ async def leave_running(settings: Settings, text: str, *, say: Say) -> str:
                 running = await attach_running(provider, session)
                 if running is not None:
                     return f"{session.name}: is running already, in {running.container_name}"
-                spec = await spec_of(settings, session, provider, say=say)
+                spec = replace(
+                    await spec_of(settings, session, provider, say=say),
+                    network=BrokeredNetwork(endpoint=door_for(settings, session)),
+                )
+                desk.visits.leave(session.id)
                 sandbox = await create_sandbox(provider, spec)
                 try:
                     await desk.store.sessions.update(

@@ -100,6 +100,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "input_tokens": run.usage.input_tokens,
         "output_tokens": run.usage.output_tokens,
         "model_calls": run.usage.model_calls,
+        "outside_effect": run.has_outside_effect,
         "cost_usd": run.cost_usd,
         "trace_id": run.trace_id,
     }

@@ -58,7 +58,7 @@ async def open_shell(settings: Settings, text: str, *, say: Say) -> int:
 
 def quieten(settings: Settings) -> None:
     """What a person sees at the terminal is theirs: of the log, errors only."""
-    masker = Masker(settings.secrets)
+    masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
 
 

@@ -1,11 +1,14 @@
 """One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
 
+import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
 from agent_scripts.adapter import TurnMessage
 from app.commands.report import Print, ReportedTrace, SilentReply
@@ -36,7 +39,7 @@ OFFLINE_KEY = "offline-model-key"
 
 async def verify(settings: Settings, *, write: Print) -> bool:
     """Run it and print each step; True when the agent answered with the tool's output."""
-    masker = Masker(settings.secrets)
+    masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
         async with open_model(settings, write) as answering:
@@ -63,6 +66,14 @@ async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings
         )
 
 
+@asynccontextmanager
+async def _removed(directory: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
 async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     now = datetime.now(UTC)
     request = RunRequest(
@@ -76,12 +87,13 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
         surface=Surface.DM,
         received_at=now,
     )
-    # A socket of its own, so that it works beside a running `orion serve`; environments are shared.
-    socket_path = settings.orion_state_dir / f"verify-{os.getpid()}" / "broker.sock"
+    # Doors of its own, so that it works beside a running `orion serve`; environments are shared.
+    doors = settings.orion_state_dir / f"verify-{os.getpid()}"
     choice = await choose_provider(settings)
     async with (
         create_provider(settings, choice) as provider,
-        open_broker(settings, socket_path) as broker,
+        _removed(doors),
+        open_broker(settings, doors) as broker,
     ):
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
         if settings.mount is not None:
@@ -96,6 +108,7 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             visits=Visits(settings.visits_dir),
             mount=settings.mount,
             elsewhere=partial(create_named, settings),
+            on_gone=broker.close,
         )
         runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
         attempt = Attempt(

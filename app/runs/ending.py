@@ -36,6 +36,8 @@ LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
     AgentErrorCode.PROCESS_LIMIT: "this started more processes than my workspace allows",
 }
 """Which limit it was, for the person who asked."""
+TOLD_WITH_DETAIL = (ErrorCode.LIMIT_EXCEEDED, ErrorCode.INTERRUPTED)
+"""Codes of an attempt whose detail is for the person who asked."""
 
 _log = get_logger(__name__)
 
@@ -172,7 +174,7 @@ def waited_too_long(run: Run, policy: RunPolicy, *, now: datetime) -> RunResult:
 def recorded_result(run: Run) -> RunResult:
     """The result as its record has it."""
     end = run.ended_at or run.started_at or run.created_at
-    is_for_asker = run.attempt == 0 or run.error_code is ErrorCode.LIMIT_EXCEEDED
+    is_for_asker = run.attempt == 0 or run.error_code in TOLD_WITH_DETAIL
     return RunResult(
         outcome=run.outcome or RunState.FAILED,
         answer=run.answer,

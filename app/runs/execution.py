@@ -15,14 +15,14 @@ from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
-from app.runs.environment import AgentEnvironment
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
+from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
-from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
@@ -35,6 +35,7 @@ from sandbox_runtime.types import (
 )
 
 FILE_TIMEOUT_S = 30.0
+NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -56,6 +57,8 @@ class AgentSettings:
     mcp_config: bytes = field(default=b"", repr=False)
     work_dir: str | None = None
     """A directory of the host's to work in; None = the thread's own files."""
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
 
 
 class AgentRunner:
@@ -78,8 +81,7 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
-        recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
-        self._environment = AgentEnvironment(provider, recipe)
+        self._environment = AgentEnvironment(provider, adapter, settings.additions)
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -111,6 +113,8 @@ class AgentRunner:
             finished = None
             if attempt.run.attempt > 1:
                 finished = await self._follow_left_agent(attempt)
+                if finished is None and attempt.run.has_outside_effect:
+                    raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
             return finished or await self._run_turn(attempt)
 
     async def _follow_left_agent(self, attempt: Attempt) -> TurnFinished | None:
@@ -139,8 +143,10 @@ class AgentRunner:
                 watch = FileWatch(sandbox, repository=left.repository)
                 await watch.go_on(was_empty=workspace.is_empty)
                 # The token that the agent was given is good again.
-                stack.enter_context(
-                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                await stack.enter_async_context(
+                    self._broker.open_grant(
+                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                    )
                 )
                 command = following(left.paths)
                 await sandbox.write_files({file.path: file.data for file in command.files})
@@ -164,8 +170,10 @@ class AgentRunner:
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
                 await watch.begin(is_empty=workspace.is_empty)
-                token = stack.enter_context(
-                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                token = await stack.enter_async_context(
+                    self._broker.open_grant(
+                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                    )
                 )
             finished = await self._run_agent(attempt, workspace, token)
             await self._conclude(attempt, workspace, watch, finished)
@@ -178,6 +186,7 @@ class AgentRunner:
             expires_at=attempt.deadline_at + timedelta(minutes=1),
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
+            session_id=session_id_for(attempt.run.thread),
         )
 
     async def _conclude(
@@ -221,7 +230,9 @@ class AgentRunner:
         return SandboxSpec(
             snapshot_id=snapshot.id,
             work_dir=self._settings.work_dir,
-            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+            network=BrokeredNetwork(
+                endpoint=self._broker.endpoint_for(session_id_for(attempt.run.thread))
+            ),
             labels={
                 "orion.managed": "true",
                 "orion.run": attempt.run.id,

@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.log import get_logger
@@ -33,12 +34,20 @@ class KeptSandboxes:
     """Of this process, and those that a person left running."""
 
     def __init__(
-        self, *, provider: SandboxProvider, store: SessionStore, policy: RunPolicy, visits: Visits
+        self,
+        *,
+        provider: SandboxProvider,
+        store: SessionStore,
+        policy: RunPolicy,
+        visits: Visits,
+        on_gone: Callable[[SessionId], object],
     ) -> None:
+        """`on_gone` hears of each thread that has no sandbox any more, before the sandbox goes."""
         self._provider = provider
         self._store = store
         self._policy = policy
         self._visits = visits
+        self._on_gone = on_gone
         self._kept: OrderedDict[SessionId, Kept] = OrderedDict()
 
     def __contains__(self, session_id: SessionId) -> bool:
@@ -91,6 +100,9 @@ class KeptSandboxes:
         kept = self._kept.pop(session_id, None)
         if kept is None:
             return
+        # At once: while the sandbox goes, the thread's next run may begin with another one.
+        if not self._visits.is_left(session_id):
+            self._on_gone(session_id)
         await destroy_sandbox(kept.sandbox)
         _log.info("sandbox.stopped", sandbox_id=kept.sandbox.id, reason="kept long enough")
         session = await self._store.get(session_id)
@@ -112,6 +124,8 @@ class KeptSandboxes:
             sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
         except SandboxError:
             return None
+        finally:
+            self._visits.take_left(session.id)
         return Kept(
             sandbox=sandbox,
             environment_id=SnapshotId(session.kept_environment),

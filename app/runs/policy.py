@@ -67,7 +67,7 @@ def find_refusal(
     if runs_last_hour > policy.runs_per_user_hour:
         return Refusal(
             code=ErrorCode.NOT_ALLOWED,
-            detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; try again later",
+            detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; please try again later",
         )
     if unfinished > policy.queue_limit:
         return Refusal(
@@ -81,10 +81,10 @@ def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
     if request.is_external and not policy.allow_external:
         return "people of other organisations cannot use Orion here"
     if policy.allowed_users and request.user not in policy.allowed_users:
-        return "you are not on the list of people who may use Orion"
+        return "you are not on the list of people who may use Orion; please ask the operator for access"
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
-        return "Orion is not switched on in this channel"
+        return "Orion is not switched on in this channel; please ask the operator"
     return ""
 
 

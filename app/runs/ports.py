@@ -1,6 +1,6 @@
 """What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,6 +28,7 @@ from app.runs.model import (
     ThreadMessage,
     Usage,
 )
+from app.runs.session import SessionId
 
 
 class Clock(Protocol):
@@ -65,6 +66,7 @@ class RunChanges(TypedDict, total=False):
     usage: Usage
     resumed: Resumption | None
     cost_usd: float | None
+    has_outside_effect: bool
     changes: Changes | None
     trace_id: str
 
@@ -331,20 +333,32 @@ class ModelGrant:
     """Per call."""
     max_calls: int = 1000
     """Of the whole run, repeated ones included."""
+    session_id: str = ""
+    """Of the run's thread; at the endpoint of another one the token is refused."""
 
 
 class ModelBroker(Protocol):
     """Keeps provider keys outside sandboxes."""
 
-    @property
-    def endpoint(self) -> str:
-        """Absolute path of the unix socket that sandboxes of this host are given."""
+    def endpoint_for(self, session_id: SessionId) -> str:
+        """Absolute path of the unix socket that the thread's sandbox is given; its directory is there until `close`."""
         ...
 
     def open_grant(
-        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
-    ) -> AbstractContextManager[str]:
-        """A run token, good while inside (and never after `expires_at`); `on_call` hears of each finished model call."""
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
+    ) -> AbstractAsyncContextManager[str]:
+        """A run token, good while inside (and never after `expires_at`), and a listener at the thread's endpoint.
+
+        `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox. `on_effect` is
+        awaited before the first request that may change something outside is let through; without it none is.
+        """
+        ...
+
+    def close(self, session_id: SessionId) -> None:
+        """The thread's sandbox is gone, or will be without another run: its endpoint is not needed. May be repeated."""
         ...
 
 

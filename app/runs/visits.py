@@ -54,9 +54,21 @@ class Visits:
             while self._is_held(session_id, "save"):  # noqa: ASYNC110 - another process lets go of it
                 await asyncio.sleep(POLL_S)
 
+    def leave(self, session_id: SessionId) -> None:
+        """A sandbox of it is left running, for whoever takes it."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path(session_id, "left").touch()
+
+    def is_left(self, session_id: SessionId) -> bool:
+        return self._path(session_id, "left").exists()
+
+    def take_left(self, session_id: SessionId) -> None:
+        """It is taken, or ended."""
+        self._path(session_id, "left").unlink(missing_ok=True)
+
     def forget(self, session_id: SessionId) -> None:
         """The session is removed."""
-        for kind in ("visit", "save"):
+        for kind in ("visit", "save", "left"):
             self._path(session_id, kind).unlink(missing_ok=True)
 
     def _is_held(self, session_id: SessionId, kind: str) -> bool:

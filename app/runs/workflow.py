@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
@@ -15,6 +16,7 @@ from app.runs.attempt import Attempt
 from app.runs.ending import (
     LIMIT_DETAILS,
     SLACK_RETRY_S,
+    TOLD_WITH_DETAIL,
     Ending,
     failure,
     recorded_result,
@@ -36,6 +38,7 @@ from app.runs.model import (
     Standing,
     Thread,
 )
+from app.runs.patience import patiently
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
 from app.runs.ports import (
     Advance,
@@ -311,6 +314,7 @@ class RunService:
                 clock=self._clock,
                 started_at=started_at,
                 transcript=Transcript(tell),
+                on_effect=partial(self._note_effect, run.id),
             )
             async with _refreshing(attempt, self._clock):
                 result = await self._attempt(attempt, stop)
@@ -341,13 +345,16 @@ class RunService:
             outcome=outcome,
             answer=self._mask(answer),
             error_code=code,
-            detail=attempt.detail if code is ErrorCode.LIMIT_EXCEEDED else "",
+            detail=attempt.detail if code in TOLD_WITH_DETAIL else "",
             stopped_by=stop.user if outcome is RunState.STOPPED else None,
             duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,
             changes=attempt.difference.changes if attempt.difference else None,
             resumed=attempt.resumed,
         )
+
+    async def _note_effect(self, run_id: RunId) -> None:
+        await patiently(lambda: self._store.update(run_id, has_outside_effect=True))
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
         request = run.request

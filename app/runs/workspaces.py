@@ -23,6 +23,7 @@ from app.runs.session import (
     GONE,
     Session,
     SessionChanges,
+    SessionId,
     SessionStatus,
     SessionStore,
     session_id_for,
@@ -84,8 +85,12 @@ class Workspaces:
         visits: Visits,
         mount: Mount | None = None,
         elsewhere: OpenProvider,
+        on_gone: Callable[[SessionId], None],
     ) -> None:
-        """`elsewhere` makes another provider by its name, for what threads left there; SandboxError when it cannot be used."""
+        """`on_gone` hears of each thread whose sandbox goes, before it does.
+
+        `elsewhere` makes another provider by its name, for what threads left there; SandboxError when it cannot be used.
+        """
         self._provider = provider
         self._visits = visits
         self._mount = mount
@@ -94,7 +99,19 @@ class Workspaces:
         self._policy = policy
         self._clock = clock
         self._mask = mask
-        self._kept = KeptSandboxes(provider=provider, store=store, policy=policy, visits=visits)
+        self._on_gone = on_gone
+        self._opening: set[SessionId] = set()
+        self._kept = KeptSandboxes(
+            provider=provider,
+            store=store,
+            policy=policy,
+            visits=visits,
+            on_gone=self._tell_gone,
+        )
+
+    def _tell_gone(self, session_id: SessionId) -> None:
+        if session_id not in self._opening:
+            self._on_gone(session_id)
 
     @asynccontextmanager
     async def open(
@@ -109,20 +126,28 @@ class Workspaces:
             SandboxError: no sandbox could be made.
         """
         session_id = session_id_for(attempt.run.thread)
-        with suppress(TimeoutError):  # whoever saves is stuck: then with what was saved before
-            await self._visits.until_saved(session_id)
-        session = await patiently(lambda: self._store.get(session_id))
-        if session is not None and session.provider != self._provider.name:
-            session = session.moved_to(self._provider.name)
-        slug = session.snapshot_slug if session else ""
-        sandbox = await self._kept.take(attempt, session, environment_id=spec.snapshot_id)
-        is_new = False
-        if sandbox is None:
-            if slug:
-                spec = replace(spec, workspace_id=SnapshotId(slug))
-            sandbox, is_new = await create(
-                self._provider, attempt, spec, policy=self._policy, make_room=self._kept.make_room
-            )
+        self._opening.add(session_id)
+        try:
+            with suppress(TimeoutError):  # whoever saves is stuck: then with what was saved before
+                await self._visits.until_saved(session_id)
+            session = await patiently(lambda: self._store.get(session_id))
+            if session is not None and session.provider != self._provider.name:
+                session = session.moved_to(self._provider.name)
+            slug = session.snapshot_slug if session else ""
+            sandbox = await self._kept.take(attempt, session, environment_id=spec.snapshot_id)
+            is_new = False
+            if sandbox is None:
+                if slug:
+                    spec = replace(spec, workspace_id=SnapshotId(slug))
+                sandbox, is_new = await create(
+                    self._provider,
+                    attempt,
+                    spec,
+                    policy=self._policy,
+                    make_room=self._kept.make_room,
+                )
+        finally:
+            self._opening.discard(session_id)
         begin = self._beginning(attempt, session, sandbox, who)
         async with self._using(attempt, sandbox, begin, environment_id=spec.snapshot_id) as opened:
             opened.is_new = is_new
@@ -198,6 +223,7 @@ class Workspaces:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._kept:
                 return
+            self._on_gone(session.id)
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
             await self._store.update(session.id, **GONE)
@@ -282,6 +308,7 @@ class Workspaces:
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
         started_s = time.monotonic()
+        self._on_gone(session_id_for(attempt.run.thread))
         with attempt.trace.step("sandbox-stop") as step:
             step.set(sandbox_id=sandbox.id)
             await destroy_sandbox(sandbox, first_error=first_error)

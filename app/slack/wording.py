@@ -32,6 +32,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
 
 
 _DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
+    ErrorCode.NOT_ALLOWED: "",
     ErrorCode.REQUEST_INVALID: "",
     ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",
 }

@@ -59,15 +59,16 @@ class EmbeddedServer(uvicorn.Server):
         self._abort_all()
         await super().shutdown(sockets=sockets)
 
-    async def run_to_end(self, listener: socket.socket) -> None:
+    async def run_to_end(self, listeners: list[socket.socket]) -> None:
         try:
-            await self.serve(sockets=[listener])
+            await self.serve(sockets=listeners)
         except SystemExit as exc:
             # Source: uvicorn 0.54 Server.startup: a failed lifespan ends in sys.exit, which would end our process.
             raise RuntimeError("the embedded server could not start: its lifespan failed") from exc
         finally:
             self._abort_all()
-            listener.close()
+            for listener in listeners:
+                listener.close()
             self.ready.set()
             self.ended.set()
 
@@ -140,17 +141,71 @@ async def serve(
     """
     path = Path(uds) if uds is not None else None
     listener = _listen(host=host, port=port, uds=path, uds_mode=uds_mode)
-    server = EmbeddedServer(app, grace_s=grace_s)
     bound = f"[{host}]" if ":" in host else host
     base_url = "http://localhost" if path else f"http://{bound}:{listener.getsockname()[1]}"
     try:
+        async with _running(EmbeddedServer(app, grace_s=grace_s), [listener]):
+            yield base_url
+    finally:
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+class Doors:
+    """Unix sockets that lead to one app, opened and closed one by one; a request's `state.door` names the one it came by."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self._server = server
+
+    @asynccontextmanager
+    async def open(self, path: Path, name: str) -> AsyncIterator[None]:
+        """Listen there while the block runs; everyone may connect who can reach the path. Connections outlive the block.
+
+        Raises:
+            OSError: the path cannot be bound.
+        """
+        config = self._server.config
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]  # typed as the bare base
+                config=config, server_state=self._server.server_state, app_state={"door": name}
+            )
+
+        listener = _listen(host="", port=0, uds=path, uds_mode=0o666)
+        server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
+        try:
+            yield
+        finally:
+            server.close()
+            _unlink(path)
+
+
+def _unlink(path: Path) -> None:
+    path.unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def serve_doors(app: ASGIApp) -> AsyncIterator[Doors]:
+    """Serve `app` (lifespan included) while the block runs, at whatever doors are opened meanwhile.
+
+    Raises:
+        RuntimeError: the app's lifespan failed to start.
+    """
+    server = EmbeddedServer(app, grace_s=0.5)
+    async with _running(server, []):
+        yield Doors(server)
+
+
+@asynccontextmanager
+async def _running(server: EmbeddedServer, listeners: list[socket.socket]) -> AsyncIterator[None]:
+    try:
         async with asyncio.TaskGroup() as group:
-            running = group.create_task(server.run_to_end(listener))
+            running = group.create_task(server.run_to_end(listeners))
             async with asyncio.timeout(START_TIMEOUT_S):
                 await server.ready.wait()
             if not running.done():
                 try:
-                    yield base_url
+                    yield
                 finally:
                     server.should_exit = True
                     async with asyncio.timeout(STOP_TIMEOUT_S):
@@ -160,6 +215,3 @@ async def serve(
         if len(failures.exceptions) == 1:
             raise failures.exceptions[0] from failures.exceptions[0].__cause__
         raise
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ conformance facts as a provider without isolation and cannot lie about the contr
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -294,4 +295,4 @@ class FakeSandbox(Sandbox):
 
 
 def _as_fake(ref: SnapshotRef) -> SnapshotRef:
-    return SnapshotRef(id=ref.id, provider="fake", name=ref.name, created_at=ref.created_at)
+    return replace(ref, provider="fake")

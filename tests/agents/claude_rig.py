@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,16 +19,16 @@ from agent_scripts.supervision import (
     stop_path,
     supervised,
 )
-from app.brokerage.broker import MessagesBroker
+from app.brokerage.doors import DoorBroker
 from app.config import Settings
 from app.parts import open_broker
 from app.playground.model import ModelPace, create_model_app
 from app.providers import create_local
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import ModelCall, RunId
 from app.runs.ports import ModelGrant
+from app.runs.session import SessionId
 from app.web.hosting import serve
-from sandbox_runtime.agent import SYMBOLIC_PATHS
-from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
     BrokeredNetwork,
@@ -40,6 +40,7 @@ from sandbox_runtime.types import (
 )
 
 MODEL = "claude-sonnet-5-5"
+SESSION = SessionId("ses_0123456789abcdef")
 LIMITS = SupervisionLimits(
     timeout_s=60,
     idle_timeout_s=50,
@@ -67,7 +68,7 @@ class ClaudeRig:
     """Runs turns of Claude Code in sandboxes of one provider."""
 
     def __init__(
-        self, *, provider: SandboxProvider, broker: MessagesBroker, snapshot_id: SnapshotId
+        self, *, provider: SandboxProvider, broker: DoorBroker, snapshot_id: SnapshotId
     ) -> None:
         self.provider = provider
         self.adapter = ClaudeCodeAdapter()
@@ -78,7 +79,7 @@ class ClaudeRig:
     def spec(self, snapshot_id: SnapshotId | None = None) -> SandboxSpec:
         return SandboxSpec(
             snapshot_id=snapshot_id or self.environment,
-            network=BrokeredNetwork(endpoint=self._broker.endpoint),
+            network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION)),
         )
 
     async def ask(
@@ -104,11 +105,16 @@ class ClaudeRig:
             run_id=RunId(f"run_{self._number}"),
             models=(granted_model or fields["model"],),
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
+            session_id=SESSION,
         )
-        with ExitStack() as stack:
-            token = stack.enter_context(self._broker.open_grant(grant, turn.calls.append))
+        async with AsyncExitStack() as stack:
+            token = await stack.enter_async_context(
+                self._broker.open_grant(grant, turn.calls.append)
+            )
             if not has_grant:
-                stack.close()
+                ended = replace(grant, run_id=RunId("run_of_another"))
+                await stack.aclose()
+                await stack.enter_async_context(self._broker.open_grant(ended, turn.calls.append))
             command = supervised(
                 self.adapter.command(
                     AgentTurn(
@@ -180,16 +186,10 @@ async def open_rig(state_dir: Path) -> AsyncIterator[ClaudeRig]:
         )
         async with (
             create_local(settings) as provider,
-            open_broker(settings, state_dir / "rig" / "broker.sock") as broker,
+            open_broker(settings, state_dir / "rig") as broker,
         ):
-            recipe = ClaudeCodeAdapter().environment(agent_paths(SYMBOLIC_PATHS))
-            snapshot = await ensure_environment(
-                provider,
-                name=recipe.name,
-                files={file.path: file.data for file in recipe.files},
-                commands=recipe.commands,
-                retries=2,
-            )
+            environment = AgentEnvironment(provider, ClaudeCodeAdapter(), Additions())
+            snapshot = await environment.prepare()
             yield ClaudeRig(provider=provider, broker=broker, snapshot_id=snapshot.id)
 
 

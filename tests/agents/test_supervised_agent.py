@@ -18,7 +18,7 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.supervision import AgentLine, AgentRecord, AgentStarted
 from tests.agents.bench import LIMITS, Bench, processes_with
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.alone, pytest.mark.agents]
 
 _SECONDS = count(1_000_000 + os.getpid() * 10)
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [--quick]`: measure everything, print one table."""
+"""`python -m tests.bench [--quick] [--only PART …]`: measure everything, print one table."""
 
 import argparse
 import asyncio
@@ -6,10 +6,12 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from tests.bench.acks import measure_acks
 from tests.bench.crowd import measure_crowd
+from tests.bench.docker import measure_docker, why_not
 from tests.bench.placing import measure_placing
 from tests.bench.processes import BenchError
 from tests.bench.scale import FULL, QUICK, Bench
@@ -22,33 +24,52 @@ Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_b
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
 Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
-Memory: resident set, pages shared with other processes included."""
+Memory: resident set, pages shared with other processes included.
+Docker: the same container for both sides of an exec; `claude` by hand is `docker exec` in a sandbox that is there, without
+supervisor and service; the start of an agent is its first moment by its own clock, in a container of its own."""
+PARTS = ("acks", "placing", "turns", "crowd", "docker")
 
 
-async def measure(bench: Bench) -> list[Row]:
+async def measure(bench: Bench, parts: Collection[str]) -> list[Row]:
     # Asked to end, it ends its servers first.
     bench_task = asyncio.current_task()
     assert bench_task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, bench_task.cancel)
+    rows: list[Row] = []
     async with asyncio.timeout(TIMEOUT_S):
-        acks = await measure_acks(bench)
-        bolt_p99_ms = next(row.baseline for row in acks if row.figure.startswith("ack p99"))
-        return [
-            *acks,
-            *await measure_placing(bench),
-            *await measure_turns(bench),
-            *await measure_crowd(bench, bolt_p99_ms=bolt_p99_ms),
-        ]
+        if "acks" in parts:
+            rows += await measure_acks(bench)
+        if "placing" in parts:
+            rows += await measure_placing(bench)
+        if "turns" in parts:
+            rows += await measure_turns(bench)
+        if "crowd" in parts:
+            bolt = (row.baseline for row in rows if row.figure.startswith("ack p99"))
+            rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
+        if "docker" in parts:
+            rows += await measure_docker(bench)
+    return rows
+
+
+async def _possible(wanted: Collection[str]) -> list[str]:
+    """The wanted parts without those that this machine cannot measure, which are named."""
+    reason = await why_not() if "docker" in wanted else None
+    if reason is not None:
+        sys.stdout.write(f"left out: Docker ({reason})\n")
+    return [part for part in PARTS if part in wanted and (part != "docker" or reason is None)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--quick", action="store_true", help="a short form, for trying the bench")
-    scale = QUICK if parser.parse_args().quick else FULL
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    given = parser.parse_args()
+    scale = QUICK if given.quick else FULL
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="orion-bench-") as directory:
         try:
-            rows = asyncio.run(measure(Bench(directory=Path(directory), scale=scale)))
+            parts = asyncio.run(_possible(given.only))
+            rows = asyncio.run(measure(Bench(directory=Path(directory), scale=scale), parts))
         except* (BenchError, TimeoutError) as failures:
             reasons = [str(exc) or "out of time" for exc in failures.exceptions]
             sys.stderr.write(f"the bench could not be finished: {'; '.join(reasons)}\n")

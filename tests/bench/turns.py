@@ -31,7 +31,9 @@ SETTLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Scene:
+class Scene:
+    """A world, and where an Orion of it shall live."""
+
     bench: Bench
     world: Server
     port: int
@@ -46,19 +48,19 @@ class _Scene:
 
 async def measure_turns(bench: Bench) -> Sequence[Row]:
     """Medians of alternating pairs, and the memory of the process before and after."""
-    async with _scene(bench) as scene, open_client(scene.world.url) as person:
+    async with open_scene(bench) as scene, open_client(scene.world.url) as person:
         async with _orion(scene, traces=True) as orion:
-            await _ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
+            await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
             script = _Script(scene)
             await script.run()
             orion_s, script_s = [], []
             for _ in range(bench.scale.turn_pairs):
-                orion_s.append(await _ask(person))
+                orion_s.append(await ask(person))
                 script_s.append(await script.run())
             await asyncio.sleep(SETTLE_S)
             traced_mib = orion.memory_mib
         async with _orion(scene, traces=False) as orion:
-            await _ask(person)
+            await ask(person)
             await asyncio.sleep(SETTLE_S)
             untraced_mib = orion.memory_mib
         bolt_mib = await _bolt_memory(scene, person)
@@ -86,7 +88,8 @@ def _memory(figure: str, orion_mib: float, bolt_mib: float) -> Row:
 
 
 @asynccontextmanager
-async def _scene(bench: Bench) -> AsyncIterator[_Scene]:
+async def open_scene(bench: Bench) -> AsyncIterator[Scene]:
+    """The look-alike and the offline model, which writes at once, in a process of their own."""
     world_port, port = free_port(), free_port()
     events_url = f"http://127.0.0.1:{port}/slack/events"
     async with open_server(
@@ -94,13 +97,13 @@ async def _scene(bench: Bench) -> AsyncIterator[_Scene]:
         port=world_port,
         directory=bench.directory,
     ) as world:
-        yield _Scene(
+        yield Scene(
             bench=bench, world=world, port=port, state_dir=bench.directory / f"state-{port}"
         )
 
 
 @asynccontextmanager
-async def _orion(scene: _Scene, *, traces: bool) -> AsyncIterator[Server]:
+async def _orion(scene: Scene, *, traces: bool) -> AsyncIterator[Server]:
     """`orion serve`, nothing replaced."""
     async with open_server(
         ("app.cli", "serve"),
@@ -111,7 +114,7 @@ async def _orion(scene: _Scene, *, traces: bool) -> AsyncIterator[Server]:
         yield server
 
 
-async def _ask(person: LookalikeClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
+async def ask(person: LookalikeClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
     """Seconds from the message to its answer, by the look-alike's clock."""
     root = await person.say(f"@Orion {QUESTION}")
     try:
@@ -133,7 +136,7 @@ def _is_final(message: JsonObject) -> bool:
 class _Script:
     """The agent's script as a person would start it: the same files, the environment's Python, the same model."""
 
-    def __init__(self, scene: _Scene) -> None:
+    def __init__(self, scene: Scene) -> None:
         found = sorted(scene.state_dir.glob("environments/*/venv/bin/python"))
         if not found:
             raise BenchError(f"no prepared environment below {scene.state_dir}")
@@ -196,7 +199,7 @@ class _Script:
         return {**path, **given}
 
 
-async def _bolt_memory(scene: _Scene, person: LookalikeClient) -> float:
+async def _bolt_memory(scene: Scene, person: LookalikeClient) -> float:
     async with open_bolt(
         scene.bench, api_url=f"{scene.world.url}/api/", port=scene.port, replies=True
     ) as bolt:

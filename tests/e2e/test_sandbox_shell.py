@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 LOOK_AROUND = """\
 cat notes
 env | grep -i -e token -e key -e secret && echo LEAKED
+ls /broker 2> /dev/null && echo LEAKED
 grep -rlI -e xoxb- /orion "$HOME" 2> /dev/null && echo LEAKED
 python3 - <<'END'
 import socket
@@ -24,10 +25,6 @@ try:
     socket.create_connection(("192.0.2.1", 443), 2)
 except OSError as exc:
     print("network:", exc.strerror)
-ask = socket.socket(socket.AF_UNIX)
-ask.connect("/broker/broker.sock")
-ask.sendall(b"POST /broker/anthropic/v1/messages HTTP/1.0\\r\\nHost: x\\r\\nContent-Length: 2\\r\\n\\r\\n{}")
-print(ask.recv(99).split(b"\\r\\n")[0].decode())
 END
 echo of a person >> notes
 exit 4
@@ -114,7 +111,7 @@ async def test_logs_and_attach(start_orion: OpenOrion) -> None:
 
 
 async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
-    """It finds the thread's files, no key, no network, a broker that wants a token; what it changes is saved, or it says why not."""
+    """It finds the thread's files, no key, no network, no broker; what it changes is saved, or it says why not."""
     async with (
         open_world() as world,
         start_orion(world, ORION_SESSION_KEEP_S="600") as stage,
@@ -127,7 +124,6 @@ async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
         assert "4711\n" in said
         assert "LEAKED" not in said
         assert "network: Network is unreachable" in said
-        assert "HTTP/1.1 401" in said
         assert said.endswith(f"{name}: saved\n")
         second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
         assert "4711\nof a person" in text_of(await stage.answer(second, thread_ts=ts))

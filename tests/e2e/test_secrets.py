@@ -55,7 +55,7 @@ attempt("dns", lambda: socket.getaddrinfo("example.com", 443))
 class Broker(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.connect("/broker/broker.sock")
+        self.sock.connect("/broker/sock")
 def ask(token, model, path="/broker/anthropic/v1/messages"):
     broker = Broker("broker")
     body = {"model": model, "max_tokens": 10, "messages": [{"role": "user", "content": "x"}]}

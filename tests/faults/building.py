@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarte
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.intake import Intake
 from app.runs.leftovers import OpenProvider
@@ -39,6 +40,7 @@ from app.runs.model import (
 )
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelGrant
+from app.runs.session import SessionId
 from app.runs.stops import StopSignals
 from app.runs.visits import Visits
 from app.runs.workflow import RunService
@@ -54,6 +56,7 @@ from tests.building import make_request
 Plan = Sequence[Mapping[str, object]]
 
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+NOTHING_ADDED = Additions()
 ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
 import json, os, subprocess, sys, time
@@ -215,12 +218,29 @@ class PaperBroker:
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
+        self.closed: list[SessionId] = []
+        self.has_effects = False
+        """Every run asks for something outside as soon as it may."""
 
-    @contextmanager
-    def open_grant(self, grant: ModelGrant, on_call: Callable[[ModelCall], None]) -> Iterator[str]:
+    def endpoint_for(self, session_id: SessionId) -> str:
+        del session_id
+        return self.endpoint
+
+    @asynccontextmanager
+    async def open_grant(
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncIterator[str]:
         del on_call
         self.grants.append(grant)
+        if self.has_effects and on_effect is not None:
+            await on_effect()
         yield f"token-of-{grant.run_id}"
+
+    def close(self, session_id: SessionId) -> None:
+        self.closed.append(session_id)
 
 
 def mask_password(text: str) -> str:
@@ -240,6 +260,7 @@ class Core:
     service: RunService
     intake: Intake
     workspaces: Workspaces
+    broker: PaperBroker
 
 
 @asynccontextmanager
@@ -247,6 +268,7 @@ async def open_core(
     policy: RunPolicy,
     *,
     socket: str,
+    additions: Additions = NOTHING_ADDED,
     elsewhere: OpenProvider = nowhere,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
@@ -254,6 +276,7 @@ async def open_core(
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with FakeProvider() as provider, asyncio.TaskGroup() as group:
         state = Path(socket).parent
+        broker = PaperBroker(socket)
         workspaces = Workspaces(
             provider=provider,
             store=store.sessions,
@@ -262,11 +285,12 @@ async def open_core(
             mask=mask_password,
             visits=Visits(state / "visits"),
             elsewhere=elsewhere,
+            on_gone=broker.close,
         )
         runner = AgentRunner(
             provider=provider,
             adapter=PlanAdapter(),
-            broker=PaperBroker(socket),
+            broker=broker,
             workspaces=workspaces,
             settings=AgentSettings(
                 system_prompt="",
@@ -274,6 +298,7 @@ async def open_core(
                 max_output_tokens=1,
                 max_turns=1,
                 sandbox_limits=SandboxLimits(memory_bytes=2**31),
+                additions=additions,
             ),
             policy=policy,
         )
@@ -309,6 +334,7 @@ async def open_core(
         try:
             yield Core(
                 provider=provider,
+                broker=broker,
                 replies=replies,
                 store=store,
                 dispatcher=dispatcher,
@@ -323,8 +349,11 @@ async def open_core(
 
 
 @asynccontextmanager
-async def core_of(tmp_path: Path, policy: RunPolicy = POLICY) -> AsyncIterator[Core]:
-    async with open_core(policy, socket=str(tmp_path / "broker.sock")) as core:
+async def core_of(
+    tmp_path: Path, policy: RunPolicy = POLICY, additions: Additions = NOTHING_ADDED
+) -> AsyncIterator[Core]:
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(policy, socket=socket, additions=additions) as core:
         yield core
 
 

@@ -76,6 +76,23 @@ async def test_the_record_tells_where_it_stands(tmp_path: Path) -> None:
         assert (await ask(core, READ, number=1)).answer == "a"
 
 
+async def test_the_endpoint_goes_with_the_sandbox(tmp_path: Path) -> None:
+    """While the sandbox is kept, so is what it sees of the broker; both go when its time is over."""
+    async with core_of(tmp_path, RunPolicy(run_timeout_s=20, session_keep_s=0.2)) as core:
+        run = await ask(core, WRITE)
+        session = await session_of(core, run)
+        assert core.broker.closed == []
+        assert {grant.session_id for grant in core.broker.grants} == {session.id}
+        await anyio.sleep(0.3)
+        await core.workspaces.close_overdue()
+        assert core.broker.closed == [session.id]
+    other = tmp_path / "other"
+    other.mkdir()
+    async with core_of(other, UNKEPT) as core:
+        run = await ask(core, WRITE)
+        assert core.broker.closed == [(await session_of(core, run)).id]
+
+
 async def test_secrets_of_a_prompt_are_masked(tmp_path: Path) -> None:
     """The session's first question is stored without them."""
     async with core_of(tmp_path, UNKEPT) as core:

@@ -6,6 +6,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -218,8 +219,9 @@ class LocalProvider(SandboxProvider):
     async def list_snapshots(self) -> Sequence[SnapshotRef]:
         names = await asyncio.to_thread(self._store.names)
         records = await asyncio.to_thread(self._store.snapshots)
+        sizes = await asyncio.to_thread(self._store.sizes)
         return tuple(
-            self._ref(record, names.get(record.id))
+            replace(self._ref(record, names.get(record.id)), size_bytes=sizes.get(record.id))
             for record in records
             if record.superseded_at is None
         )

@@ -561,20 +561,6 @@ async def test_how_a_sandbox_ended_is_known(docker_settings: DockerSettings) -> 
         assert await provider.find(ended.id) is None
 
 
-async def test_many_at_once(provider: DockerProvider) -> None:
-    """Ten sandboxes live and work side by side."""
-    found: list[str] = []
-
-    async def one(number: int) -> None:
-        async with open_sandbox(provider, SandboxSpec()) as sandbox:
-            found.append(await _sh(sandbox, f"sleep 1; echo {number}"))
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(10):
-            group.create_task(one(number))
-    assert sorted(found) == [f"{number}\n" for number in range(10)]
-
-
 async def test_no_descriptor_stays(provider: DockerProvider) -> None:
     """Execs, kills and timeouts leave no open files."""
     async with open_sandbox(provider, SandboxSpec()) as sandbox:
