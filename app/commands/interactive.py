@@ -71,6 +71,10 @@ async def _work(
     return code
 
 
+async def _noted() -> None:
+    """A person who sits there knows what the agent does outside."""
+
+
 async def _run(
     sandbox: Sandbox,
     session: Session,
@@ -88,7 +92,7 @@ async def _run(
         max_calls=MAX_CALLS,
         session_id=session.id,
     )
-    async with broker.open_grant(grant, lambda _call: None) as token:
+    async with broker.open_grant(grant, lambda _call: None, _noted) as token:
         memory = session.agent_session_id
         turn = AgentTurn(
             messages=(),
