@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.playground.client import LookalikeError
 from app.playground.model import ModelPace
 from app.playground.slack_types import LookalikeConfig
 from app.runs.model import Run
@@ -164,7 +165,10 @@ async def _ask(proof: _Proof, course: Course) -> None:
         case Fate.STOPPED_BY_WORD:
             await client.say("stop", thread_ts=root or ts)
         case Fate.STOPPED_NATIVELY:
-            await client.stop(root or ts)
+            try:
+                await client.stop(root or ts)
+            except LookalikeError:  # Slack shows the button while a session is at work
+                fate = "nothing there to stop"
         case Fate.KILLED if not await _kill_one(proof):
             fate = "nobody there to kill"
         case _:
