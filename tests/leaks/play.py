@@ -58,6 +58,8 @@ class _Proof:
     temporary: Path
     threads: list[str] = field(default_factory=list)
     ended: int = 0
+    is_starting: bool = False
+    """A service that finds its own first sandbox killed refuses to start, and rightly."""
 
     @property
     def namespace(self) -> str | None:
@@ -143,6 +145,7 @@ async def _play_and_kill_service(proof: _Proof, courses: Sequence[Course]) -> No
             while proof.ended < ended and not playing.done():
                 await asyncio.sleep(POLL_S)
             await asyncio.sleep(proof.chance.uniform(0.0, 1.0))
+            proof.is_starting = True
             if number % 2:
                 orion.kill_group()
                 await orion.died(timeout_s=10)
@@ -150,6 +153,7 @@ async def _play_and_kill_service(proof: _Proof, courses: Sequence[Course]) -> No
                 await orion.kill9()
             proof.result.fates["the service killed"] += 1
             await orion.start()
+            proof.is_starting = False
 
 
 async def _ask(proof: _Proof, course: Course) -> None:
@@ -200,7 +204,7 @@ async def _kill_one(proof: _Proof) -> bool:
         async with asyncio.timeout(VICTIM_WITHIN_S):
             while True:
                 pids = await asyncio.to_thread(_sandboxed, proof)
-                if pids:
+                if pids and not proof.is_starting:
                     with suppress(ProcessLookupError):
                         os.kill(proof.chance.choice(pids), signal.SIGKILL)
                         return True
