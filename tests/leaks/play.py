@@ -32,8 +32,6 @@ ENDED_WITHIN_S = 180.0
 SETTLED_WITHIN_S = 40.0
 VICTIM_WITHIN_S = 3.0
 POLL_S = 0.3
-KEPT_S = "2"
-"""Long enough for some follow-ups to find their sandbox, short enough to be over at the end."""
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 
 
@@ -108,7 +106,7 @@ async def _open_stage(
     world: World, directory: Path, plan: Plan, temporary: Path
 ) -> AsyncIterator[Stage]:
     state_dir = new_state_dir(directory)
-    settings = {"ORION_SESSION_KEEP_S": KEPT_S, "TMPDIR": str(temporary)}
+    settings = {"ORION_SESSION_KEEP_S": plan.keep_s, "TMPDIR": str(temporary)}
     if plan.provider == "docker":
         prepared = await asyncio.to_thread(prepared_image)
         opened = open_docker_orion(world, state_dir, prepared, **settings)
