@@ -88,17 +88,24 @@ class EnvironmentRecipe:
     """Run in order with the open network and no key; a non-zero exit fails the preparation."""
 
 
-ExitReason = Literal["exited", "timeout", "idle", "output_limit", "stopped", "lost"]
+ExitReason = Literal[
+    "exited", "timeout", "idle", "output_limit", "disk_limit", "process_limit", "stopped", "lost"
+]
 
 ENDED_BY_US: Mapping[ExitReason, AgentErrorCode] = {
     "timeout": AgentErrorCode.TIMEOUT,
     "idle": AgentErrorCode.IDLE,
     "output_limit": AgentErrorCode.OUTPUT_LIMIT,
+    "disk_limit": AgentErrorCode.DISK_LIMIT,
+    "process_limit": AgentErrorCode.PROCESS_LIMIT,
     # The two that the caller knows better than any agent: it shows "stopped" or a lost sandbox itself.
     "stopped": AgentErrorCode.EXECUTION_FAILED,
     "lost": AgentErrorCode.EXECUTION_FAILED,
 }
 """What the outcome is when the agent did not end by itself, whatever it said."""
+
+
+IDLE_NOTE = "ended by the idle limit after its answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

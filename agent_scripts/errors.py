@@ -11,6 +11,8 @@ class AgentErrorCode(StrEnum):
     IDLE = "idle"
     TIMEOUT = "timeout"
     OUTPUT_LIMIT = "output_limit"
+    DISK_LIMIT = "disk_limit"
+    PROCESS_LIMIT = "process_limit"
     TURN_LIMIT = "turn_limit"
     SESSION_NOT_FOUND = "session_not_found"
     """The session to resume is not in this sandbox: begin one with the history. Nothing was asked of a model."""

@@ -11,7 +11,7 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReaso
 
 _LATEST_UNIX_S = 4e9
 """In the year 2096."""
-_SUPERVISOR_FILES = ("supervisor.py", "relay.py", "process_tree.py")
+_SUPERVISOR_FILES = ("supervisor.py", "relay.py", "process_tree.py", "usage.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,10 @@ class SupervisionLimits:
     max_output_bytes: int
     """Of stdout and stderr together, as the agent wrote it. The log is some 100 bytes a line larger."""
     max_line_bytes: int
+    max_disk_bytes: int
+    """Of work directory, home and temporary directory together."""
+    max_processes: int
+    """What the sandbox refuses to exceed; an agent that stays close to it for some seconds is ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +113,7 @@ def supervised(
         "broker_socket": broker_socket,
         "events_path": events_path(paths),
         "stop_path": stop_path(paths),
+        "disk_paths": [paths.work, paths.home],
         **asdict(limits),
     }
     return AgentCommand(
@@ -157,7 +162,13 @@ def parse_record(line: str) -> AgentRecord | None:
                 "seq": int(seq),
                 "t": float() | int() as at,
                 "code": int(code),
-                "reason": "exited" | "timeout" | "idle" | "output_limit" | "stopped" as reason,
+                "reason": "exited"
+                | "timeout"
+                | "idle"
+                | "output_limit"
+                | "disk_limit"
+                | "process_limit"
+                | "stopped" as reason,
                 "survivors": int(left),
             }:
                 return AgentExited(

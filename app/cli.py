@@ -1,6 +1,7 @@
 """`orion …`: thin; every command imports what it needs when it is called."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,6 +110,8 @@ def manifest(
     """Print the Slack app manifest: Socket Mode, or HTTP events with --public-url."""
     from app.slack.manifest import manifest as build
 
+    if public_url is not None and not re.fullmatch(r"https://[^\s/?#]+[^\s?#]*", public_url):
+        _fail(f"--public-url: https:// and a host, not {public_url!r}", code=2)
     print(json.dumps(build(public_url=public_url, socket_mode=public_url is None), indent=2))
 
 

@@ -11,9 +11,14 @@ from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from app.brokerage.mcp_servers import McpServers, read_mcp_servers
+
 DEFAULT_MODEL_URL = "https://api.anthropic.com"
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
 """Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
+
+BOT_TOKENS = ("xoxb-", "xoxe.xoxb-")
+"""The second kind is of apps that rotate their tokens. Source: Slack, token types, read 2026-11."""
 
 CA_VARIABLES = (
     "SSL_CERT_FILE",
@@ -89,7 +94,7 @@ class Settings(BaseSettings):
     )
     orion_mcp_config_file: Path | None = Field(
         None,
-        description="MCP servers for the agent (claude), as its own JSON file; the agent can read it.",
+        description="MCP servers for the agent (claude): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps the headers outside.",
     )
     orion_system_prompt_file: Path | None = Field(
         None, description="Replaces the built-in system prompt; claude puts it behind its own."
@@ -107,6 +112,11 @@ class Settings(BaseSettings):
         4096,
         ge=256,
         description="Address space per process (local), or memory of the sandbox (docker).",
+    )
+    orion_sandbox_disk_mib: int = Field(
+        10_240,
+        ge=64,
+        description="Files of a thread, of the agent's home and of /tmp together; beyond it the run ends.",
     )
     orion_sandbox_create_attempts: int = Field(
         3, ge=1, le=10, description="With exponential backoff and jitter between attempts."
@@ -229,11 +239,20 @@ class Settings(BaseSettings):
             raise ValueError(f"no such file: {value}")
         return value.expanduser().resolve() if value is not None else None
 
+    @field_validator("orion_mcp_config_file", mode="after")
+    @classmethod
+    def _must_name_servers(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_mcp_servers(value, os.environ)
+        return value
+
     @model_validator(mode="after")
     def _check_token_kinds(self) -> "Settings":
         if self.slack_app_token and not self.slack_app_token.get_secret_value().startswith("xapp-"):
             raise ValueError("SLACK_APP_TOKEN: an app-level token starts with xapp-")
-        if self.slack_bot_token and not self.slack_bot_token.get_secret_value().startswith("xox"):
+        if self.slack_bot_token and not self.slack_bot_token.get_secret_value().startswith(
+            BOT_TOKENS
+        ):
             raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
         if bool(self.langfuse_public_key) != bool(self.langfuse_secret_key):
             raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
@@ -246,6 +265,12 @@ class Settings(BaseSettings):
         """The model named for the chosen agent."""
         own: str | None = getattr(self, f"orion_model_{self.orion_agent}")
         return own or self.orion_model
+
+    @property
+    def mcp_servers(self) -> McpServers:
+        """What the file says now. It was good when the settings were read."""
+        path = self.orion_mcp_config_file
+        return read_mcp_servers(path, os.environ) if path else McpServers()
 
     @property
     def database_path(self) -> Path:

@@ -68,6 +68,8 @@ FROM_AGENT: dict[AgentErrorCode, ErrorCode] = {
     AgentErrorCode.IDLE: ErrorCode.AGENT_IDLE,
     AgentErrorCode.TIMEOUT: ErrorCode.SANDBOX_TIMEOUT,
     AgentErrorCode.OUTPUT_LIMIT: ErrorCode.LIMIT_EXCEEDED,
+    AgentErrorCode.DISK_LIMIT: ErrorCode.LIMIT_EXCEEDED,
+    AgentErrorCode.PROCESS_LIMIT: ErrorCode.LIMIT_EXCEEDED,
     AgentErrorCode.TURN_LIMIT: ErrorCode.LIMIT_EXCEEDED,
     AgentErrorCode.SESSION_NOT_FOUND: ErrorCode.AGENT_EXECUTION_FAILED,
     AgentErrorCode.MODEL_RATE_LIMITED: ErrorCode.MODEL_RATE_LIMITED,

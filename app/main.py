@@ -121,7 +121,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         raise SettingsError("\n".join(settings.missing_for_serving))
     check_python()
     clock = SystemClock()
-    masker = Masker(settings.secrets)
+    mcp_servers = settings.mcp_servers
+    masker = Masker((*settings.secrets, *mcp_servers.secrets))
     around = overrides.around
     configure_logging(fmt=settings.orion_log_format, level=settings.orion_log_level, masker=masker)
     async with AsyncExitStack() as stack:
@@ -230,7 +231,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 slack=handler,
                 health=health,
                 metrics=Metrics(store=store, export_failures=export_failures),
-                broker=broker.router(),
+                broker=broker.router,
                 ops_token=settings.orion_ops_token.get_secret_value()
                 if settings.orion_ops_token
                 else None,

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+from fastapi import APIRouter
 from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker
+from app.brokerage.mcp import McpBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
@@ -28,6 +31,9 @@ from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import SandboxLimits
+
+MIB = 1024 * 1024
 
 
 class UnsupportedPythonError(Exception):
@@ -63,6 +69,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         queue_limit=settings.orion_queue_limit,
         capacity=settings.orion_max_concurrent_runs,
         create_attempts=settings.orion_sandbox_create_attempts,
+        max_disk_bytes=settings.orion_sandbox_disk_mib * MIB,
         session_keep_s=settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
     )
@@ -79,7 +86,6 @@ def create_runner(
     """What executes turns with the agent that the settings choose."""
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
-    mcp_file = settings.orion_mcp_config_file
     return AgentRunner(
         provider=provider,
         adapter=adapter,
@@ -90,9 +96,9 @@ def create_runner(
             model=adapter.model_id(settings.model or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
-            memory_bytes=settings.orion_sandbox_memory_mib * 1024 * 1024,
+            sandbox_limits=SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
-            mcp_config=mcp_file.read_bytes() if mcp_file else b"",
+            mcp_config=settings.mcp_servers.for_sandbox(),
         ),
         policy=run_policy(settings),
     )
@@ -107,16 +113,20 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
     """
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True, mode=0o755)
     async with httpx.AsyncClient() as http:
-        broker = MessagesBroker(
-            upstream=_upstream(settings),
-            signing_key=load_signing_key(settings.orion_state_dir / "broker.key"),
-            http=http,
-            clock=SystemClock(),
+        clock = SystemClock()
+        signing_key = load_signing_key(settings.orion_state_dir / "broker.key")
+        admission = Admission(signing_key=signing_key, clock=clock)
+        messages = MessagesBroker(
+            admission=admission, upstream=_upstream(settings), http=http, clock=clock
         )
+        mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
+        router = APIRouter()
+        for part in (messages.router(), mcp.router()):
+            router.include_router(part)
         # Everyone may connect who can reach a door: the state directory is closed to others, and a sandbox, whose user is
         # another one, sees its own door alone, through its own binding.
-        async with serve_doors(create_broker_app(broker)) as doors:
-            yield DoorBroker(broker, directory=directory, open_door=doors.open)
+        async with serve_doors(create_broker_app(router)) as doors:
+            yield DoorBroker(admission, router=router, directory=directory, open_door=doors.open)
 
 
 def _upstream(settings: Settings) -> Upstream:

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+pytest_plugins = ["tests.alone"]
+
 _SCRUBBED_PREFIXES = (
     "SLACK_",
     "ORION_",

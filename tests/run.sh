@@ -60,4 +60,5 @@ rmdir "$mount_dir"
 
 set -- ${TESTS:-tests}
 if [ -n "$left_out" ]; then set -- "$@" -m "$left_out"; fi
-.venv/bin/python -m pytest "$@"
+# Beside each other, but for those marked `alone`.
+.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile "$@"

@@ -8,6 +8,7 @@ from typing import Any
 
 from agent_scripts.adapter import (
     ENDED_BY_US,
+    IDLE_NOTE,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -129,7 +130,7 @@ class AnthropicParser:
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         written = (self._final or "".join(self._written)).strip()
         if agent_exit.reason == "idle" and self._final:
-            return TurnFinished(text=written)
+            return TurnFinished(text=written, notes=(IDLE_NOTE,))
         if agent_exit.reason != "exited":
             detail = f"ended by the supervisor: {agent_exit.reason}"
             return TurnFinished(text=written, error=ENDED_BY_US[agent_exit.reason], detail=detail)

@@ -90,7 +90,7 @@ class ClaudeCodeAdapter:
             files[system_path] = turn.system_prompt.encode("utf-8", "replace")
             arguments += ["--append-system-prompt-file", system_path]
         if turn.mcp_config:
-            files[mcp_path] = turn.mcp_config
+            files[mcp_path] = turn.mcp_config.replace(_RUN_TOKEN, turn.run_token.encode())
             arguments += [f"--mcp-config={mcp_path}"]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
@@ -108,6 +108,7 @@ class ClaudeCodeAdapter:
         return ClaudeCodeParser()
 
 
+_RUN_TOKEN = b"{run_token}"
 _FIXED_ARGUMENTS = (
     *("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages"),
     *("--permission-mode", "bypassPermissions", f"--tools={','.join(_TOOLS)}"),
@@ -117,6 +118,7 @@ _FIXED_ARGUMENTS = (
 )
 _FIXED_ENV = {
     "ANTHROPIC_BASE_URL": "{relay}/broker/anthropic",
+    "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
     # It refuses to skip permissions as root without this word that it is in a sandbox.

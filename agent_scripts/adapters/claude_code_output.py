@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_scripts.adapter import ENDED_BY_US, AgentExit
+from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, AgentExit
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
     AgentEvent,
@@ -105,6 +105,7 @@ class ClaudeCodeParser:
         said = "" if result is None or failure is not None else _text_of(result, "result")
         is_answered = bool(said.strip())
         if agent_exit.reason == "idle" and is_answered:
+            self._notes.append(IDLE_NOTE)
             return None, ""
         if agent_exit.reason != "exited":
             return ENDED_BY_US[agent_exit.reason], f"ended by the supervisor: {agent_exit.reason}"

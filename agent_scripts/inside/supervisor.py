@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from agent_scripts.inside import process_tree
 from agent_scripts.inside.relay import start_relay
+from agent_scripts.inside.usage import Usage
 
 _POLL_S = 0.1
 _CLOSED_POLL_S = 0.02
@@ -113,6 +114,7 @@ class Supervision:
     def __init__(self, config: dict[str, Any], recorder: Recorder) -> None:
         self._config = config
         self._recorder = recorder
+        self._usage = Usage(config)
         self._signalled = False
         self._exit_code: int | None = None
         self._output_bytes = 0
@@ -127,6 +129,7 @@ class Supervision:
         # A handler, not SIG_IGN, which the agent would inherit: losing the terminal must not end the run.
         signal.signal(signal.SIGHUP, lambda *_: None)
         process_tree.become_subreaper()
+        self._usage.start()
         if not self._start():
             return
         while not (reason := self._verdict()):
@@ -195,6 +198,8 @@ class Supervision:
         self._reap()
         if self._exit_code is not None:
             return "exited"
+        if self._usage.excess:
+            return self._usage.excess
         if now - self._started > config["timeout_s"]:
             return "timeout"
         return "idle" if now - self._last_line > config["idle_timeout_s"] else None

@@ -1,14 +1,14 @@
 """A door for each thread: a unix socket of its own, so that a token is good only in the sandbox that it was made for."""
 
 import shutil
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
 from fastapi import APIRouter
 
-from app.brokerage.broker import MessagesBroker
+from app.brokerage.admission import Admission
 from app.runs.model import ModelCall
 from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
@@ -26,9 +26,13 @@ class OpenDoor(Protocol):
 class DoorBroker:
     """Implements ModelBroker. A door's directory is there as long as a sandbox is that sees it; its socket while a run goes."""
 
-    def __init__(self, broker: MessagesBroker, *, directory: Path, open_door: OpenDoor) -> None:
+    def __init__(
+        self, admission: Admission, *, router: APIRouter, directory: Path, open_door: OpenDoor
+    ) -> None:
         """Raises: OSError: `directory` has too long a path."""
-        self._broker = broker
+        self._admission = admission
+        self.router = router
+        """For the public address, where a token alone counts: no sandbox of this machine reaches it."""
         self._directory = directory
         self._open_door = open_door
         longest = directory / ("x" * NAME_CHARS) / SOCKET_NAME
@@ -42,11 +46,14 @@ class DoorBroker:
 
     @asynccontextmanager
     async def open_grant(
-        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)))
         async with self._open_door(path, grant.session_id):
-            with self._broker.open_grant(grant, on_call) as token:
+            with self._admission.open_grant(grant, on_call, on_effect) as token:
                 yield token
 
     def close(self, session_id: SessionId) -> None:
@@ -58,10 +65,6 @@ class DoorBroker:
         for path in self._directory.iterdir():
             if path.name not in names:
                 shutil.rmtree(path, ignore_errors=True)
-
-    def router(self) -> APIRouter:
-        """Routes for the public address, where a token alone counts: no sandbox of this machine reaches it."""
-        return self._broker.router()
 
     def _path(self, session_id: SessionId) -> Path:
         return self._directory / session_id[-NAME_CHARS:] / SOCKET_NAME

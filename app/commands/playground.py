@@ -61,6 +61,7 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
         world.state.lookalike.events_url = f"{orion_url}/slack/events"
         environment = {
             "ORION_SANDBOX": "local",  # also where an engine answers, unless the caller says otherwise
+            "ORION_RUNS_PER_USER_HOUR": "1000",  # who tries it out has no colleagues to leave room for
             **{k: v for k, v in host_environment().items() if not k.startswith(OWN_PREFIXES)},
             **orion_environment(world_url, config),
             **model,

@@ -1,13 +1,14 @@
 """Reads run records, and writes the wish to stop one; works beside a running service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 
 from app.config import Settings
 from app.runs.model import Run
 from app.runs.ports import RunFileKind
-from app.store.sql import open_sqlite_store
+from app.store.sql import SqlRunStore, open_sqlite_store
 
 OPERATOR = "operator"
 """Who stopped a run that was stopped from the command line."""
@@ -17,9 +18,24 @@ class UnknownRunError(Exception):
     """No run, or more than one, has an id beginning like that."""
 
 
+@asynccontextmanager
+async def open_records(settings: Settings) -> AsyncIterator[SqlRunStore]:
+    """The records of a service that has run.
+
+    Raises:
+        OSError: none has, with this state directory; a mistyped one must not become a new, empty database.
+    """
+    if not settings.database_path.exists():
+        raise FileNotFoundError(
+            f"no Orion has run in {settings.orion_state_dir} (ORION_STATE_DIR) yet"
+        )
+    async with open_sqlite_store(settings.database_path) as store:
+        yield store
+
+
 async def recent_runs(settings: Settings, *, limit: int) -> Sequence[Run]:
     """The newest ones first."""
-    async with open_sqlite_store(settings.database_path) as store:
+    async with open_records(settings) as store:
         return await store.recent(limit=limit)
 
 
@@ -29,17 +45,18 @@ async def find_run(settings: Settings, prefix: str) -> Run:
     Raises:
         UnknownRunError
     """
-    async with open_sqlite_store(settings.database_path) as store:
+    async with open_records(settings) as store:
         matches = await store.starting_with(prefix)
     if len(matches) != 1:
-        raise UnknownRunError(f"{len(matches) or 'no'} runs have an id beginning with {prefix!r}")
+        count = "several" if matches else "no"
+        raise UnknownRunError(f"{count} runs have an id beginning with {prefix!r}")
     return matches[0]
 
 
 async def stop_run(settings: Settings, prefix: str) -> bool:
     """Ask a run to stop; its owner sees it within 0.5 s. False when it is over or was asked before."""
     run = await find_run(settings, prefix)
-    async with open_sqlite_store(settings.database_path) as store:
+    async with open_records(settings) as store:
         return await store.request_stop(run.id, user=OPERATOR, at=datetime.now(UTC))
 
 
@@ -50,7 +67,7 @@ async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str
         UnknownRunError
     """
     run = await find_run(settings, prefix)
-    async with open_sqlite_store(settings.database_path) as store:
+    async with open_records(settings) as store:
         return await store.files.load(run.id, kind)
 
 
@@ -83,6 +100,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "input_tokens": run.usage.input_tokens,
         "output_tokens": run.usage.output_tokens,
         "model_calls": run.usage.model_calls,
+        "outside_effect": run.has_outside_effect,
         "cost_usd": run.cost_usd,
         "trace_id": run.trace_id,
     }

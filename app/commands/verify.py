@@ -37,7 +37,7 @@ OFFLINE_KEY = "offline-model-key"
 
 async def verify(settings: Settings, *, write: Print) -> bool:
     """Run it and print each step; True when the agent answered with the tool's output."""
-    masker = Masker(settings.secrets)
+    masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
         async with _model(settings, write) as answering:

@@ -1,5 +1,6 @@
 """What the offline model says: decided from the last user text alone, so that every test and demo can steer it."""
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ _SLOW_SENTENCE = (
     "I am Orion's offline model and I write slowly so that you have time to press Stop."
 )
 
-_RUN = re.compile(r"(?:^|(?<=\s))(run|edit):[ \t]*(\S.*)$", re.MULTILINE)
+_RUN = re.compile(r"(?:^|(?<=\s))(run|edit|call):[ \t]*(\S.*)$", re.MULTILINE)
 _DIRECTIVE = re.compile(
     r"(?<!\S)!(429|529|500|stall|cut|garbage|context|refuse|slow|long|markdown)\b(?:[ \t]+(\d+(?:\.\d+)?))?"
 )
@@ -150,15 +151,28 @@ def _text_of(content: str | list[dict[str, Any]]) -> str:
 
 def _tool_call(kind: str, argument: str) -> ToolCall:
     argument = argument.strip().strip("`").strip()
+    if kind == "call":
+        name, _, given = argument.partition(" ")
+        return ToolCall(name=name, input=_object(given))
     if kind == "run":
         return ToolCall(name="shell", input={"command": argument})
     text = "Written by Orion's offline model.\n"
     return ToolCall(name="edit_file", input={"path": argument, "action": "create", "text": text})
 
 
+def _object(text: str) -> dict[str, Any]:
+    try:
+        given = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return given if isinstance(given, dict) else {}
+
+
 def _claude_code_call(kind: str, argument: str) -> ToolCall:
     """The same wishes with the tools of Claude Code 2.1.330."""
     call = _tool_call(kind, argument)
+    if kind == "call":
+        return call
     if kind == "run":
         return ToolCall(name="Bash", input=call.input | {"description": "Run what was asked for"})
     fields = {"file_path": call.input["path"], "content": call.input["text"]}
@@ -171,7 +185,8 @@ def _report(calls: Sequence[ToolCall], outputs: Sequence[str]) -> str:
         runs = [len(run) for run in re.findall(r"`{3,}", output)]
         fence = "`" * max([3, *(length + 1 for length in runs)])
         shown = next(
-            call.input[key] for key in ("command", "path", "file_path") if key in call.input
+            (call.input[key] for key in ("command", "path", "file_path") if key in call.input),
+            call.name,
         )
         parts.append(f"`{shown}`\n\n{fence}\n{output.rstrip()}\n{fence}")
     return "\n\n".join(parts)

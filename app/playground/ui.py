@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.responses import StreamingResponse
 
 from app.playground.lookalike import SlackLookalike
@@ -25,6 +25,14 @@ from app.playground.slack_types import (
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_text(cls, value: object) -> object:
+        """JSON can escape half a surrogate pair, which no answer could repeat."""
+        if isinstance(value, str):
+            return value.encode("utf-8", "replace").decode()
+        return value
 
 
 class NewFile(_Body):

@@ -1,7 +1,7 @@
 """One attempt of a run: what its steps share, and what is known of it when it ends."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -27,6 +27,8 @@ class Attempt:
     tracker: ProgressTracker
     clock: Clock
     started_at: datetime
+    on_effect: Callable[[], Awaitable[None]] | None = None
+    """Writes into the run's record that it may change something outside."""
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
     event_offset: int = 0

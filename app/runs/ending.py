@@ -1,9 +1,10 @@
 """How a run ends: the outcome is recorded first, then the thread is told, then the record is closed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
+from agent_scripts.errors import AgentErrorCode
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Attempt
@@ -27,6 +28,16 @@ from app.runs.ports import (
 SLACK_RETRY_S = 10.0
 DELIVERY_PATIENCE = timedelta(minutes=15)
 """An outage of Slack may outlast a run by this much without losing its answer."""
+
+LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
+    AgentErrorCode.TURN_LIMIT: "this took all the steps that I may take for one request",
+    AgentErrorCode.OUTPUT_LIMIT: "this gave more output than I may handle for one request",
+    AgentErrorCode.DISK_LIMIT: "its files took more space than my workspace has",
+    AgentErrorCode.PROCESS_LIMIT: "this started more processes than my workspace allows",
+}
+"""Which limit it was, for the person who asked."""
+TOLD_WITH_DETAIL = (ErrorCode.LIMIT_EXCEEDED, ErrorCode.INTERRUPTED)
+"""Codes of an attempt whose detail is for the person who asked."""
 
 _log = get_logger(__name__)
 
@@ -163,11 +174,12 @@ def waited_too_long(run: Run, policy: RunPolicy, *, now: datetime) -> RunResult:
 def recorded_result(run: Run) -> RunResult:
     """The result as its record has it."""
     end = run.ended_at or run.started_at or run.created_at
+    is_for_asker = run.attempt == 0 or run.error_code in TOLD_WITH_DETAIL
     return RunResult(
         outcome=run.outcome or RunState.FAILED,
         answer=run.answer,
         error_code=run.error_code,
-        detail=run.error_detail if run.attempt == 0 else "",
+        detail=run.error_detail if is_for_asker else "",
         stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
         changes=run.changes,
         resumed=run.resumed,

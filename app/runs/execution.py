@@ -36,6 +36,7 @@ from sandbox_runtime.types import (
 )
 
 FILE_TIMEOUT_S = 30.0
+NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -52,7 +53,7 @@ class AgentSettings:
     model: str
     max_output_tokens: int
     max_turns: int
-    memory_bytes: int
+    sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
 
@@ -110,6 +111,8 @@ class AgentRunner:
             finished = None
             if attempt.run.attempt > 1:
                 finished = await self._follow_left_agent(attempt)
+                if finished is None and attempt.run.has_outside_effect:
+                    raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
             return finished or await self._run_turn(attempt)
 
     async def _follow_left_agent(self, attempt: Attempt) -> TurnFinished | None:
@@ -139,7 +142,9 @@ class AgentRunner:
                 await watch.go_on(was_empty=workspace.is_new)
                 # The token that the agent was given is good again.
                 await stack.enter_async_context(
-                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                    self._broker.open_grant(
+                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                    )
                 )
                 command = following(left.paths)
                 await sandbox.write_files({file.path: file.data for file in command.files})
@@ -164,7 +169,9 @@ class AgentRunner:
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
                 await watch.begin(is_empty=workspace.is_new)
                 token = await stack.enter_async_context(
-                    self._broker.open_grant(self._grant(attempt), attempt.count_call)
+                    self._broker.open_grant(
+                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                    )
                 )
             finished = await self._run_agent(attempt, workspace, token)
             await self._conclude(attempt, workspace, watch, finished)
@@ -228,7 +235,7 @@ class AgentRunner:
                 "orion.run": attempt.run.id,
                 "orion.agent": self._adapter.name,
             },
-            limits=SandboxLimits(memory_bytes=self._settings.memory_bytes),
+            limits=self._settings.sandbox_limits,
         )
 
     async def _write_script(
@@ -256,6 +263,8 @@ class AgentRunner:
                 idle_timeout_s=self._policy.idle_timeout_s,
                 max_output_bytes=MAX_OUTPUT_BYTES,
                 max_line_bytes=MAX_LINE_BYTES,
+                max_disk_bytes=self._policy.max_disk_bytes,
+                max_processes=self._settings.sandbox_limits.max_processes,
             ),
         )
         with attempt.trace.step("write-script") as step:

@@ -199,6 +199,8 @@ class Run:
     """How its last attempt began; None = it is the first."""
     cost_usd: float | None = None
     """By the agent's own price list; None when it does not tell."""
+    has_outside_effect: bool = False
+    """By the broker's word: a request went out that may have changed something; to carry it out again could do it twice."""
     changes: Changes | None = None
     """None = none, or unknown."""
     trace_id: str = ""

@@ -28,6 +28,8 @@ class RunPolicy:
     capacity: int = 32
     """Runs at once in this process."""
     create_attempts: int = 3
+    max_disk_bytes: int = 10 * 1024**3
+    """Of a thread's files, its home and temporary files together."""
     session_keep_s: float = 0
     """How long a thread's sandbox outlives a run; 0 = not at all."""
     announce_after_s: float = 60
@@ -65,7 +67,7 @@ def find_refusal(
     if runs_last_hour > policy.runs_per_user_hour:
         return Refusal(
             code=ErrorCode.NOT_ALLOWED,
-            detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; try again later",
+            detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; please try again later",
         )
     if unfinished > policy.queue_limit:
         return Refusal(
@@ -79,10 +81,10 @@ def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
     if request.is_external and not policy.allow_external:
         return "people of other organisations cannot use Orion here"
     if policy.allowed_users and request.user not in policy.allowed_users:
-        return "you are not on the list of people who may use Orion"
+        return "you are not on the list of people who may use Orion; please ask the operator for access"
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
-        return "Orion is not switched on in this channel"
+        return "Orion is not switched on in this channel; please ask the operator"
     return ""
 
 

@@ -1,6 +1,6 @@
 """What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,6 +66,7 @@ class RunChanges(TypedDict, total=False):
     usage: Usage
     resumed: Resumption | None
     cost_usd: float | None
+    has_outside_effect: bool
     changes: Changes | None
     trace_id: str
 
@@ -344,11 +345,15 @@ class ModelBroker(Protocol):
         ...
 
     def open_grant(
-        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AbstractAsyncContextManager[str]:
         """A run token, good while inside (and never after `expires_at`), and a listener at the thread's endpoint.
 
-        `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox.
+        `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox. `on_effect` is
+        awaited before the first request that may change something outside is let through; without it none is.
         """
         ...
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from weakref import WeakValueDictionary
 
 import structlog
@@ -13,7 +14,9 @@ from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.ending import (
+    LIMIT_DETAILS,
     SLACK_RETRY_S,
+    TOLD_WITH_DETAIL,
     Ending,
     failure,
     recorded_result,
@@ -34,6 +37,7 @@ from app.runs.model import (
     Standing,
     Thread,
 )
+from app.runs.patience import patiently
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_refusal
 from app.runs.ports import (
     Advance,
@@ -293,6 +297,7 @@ class RunService:
                 tracker=ProgressTracker(self._mask),
                 clock=self._clock,
                 started_at=started_at,
+                on_effect=partial(self._note_effect, run.id),
             )
             async with _refreshing(attempt, self._clock):
                 result = await self._attempt(attempt, stop)
@@ -304,7 +309,9 @@ class RunService:
         try:
             finished = await self._runner.execute(attempt)
             answer, detail = finished.text, finished.detail
-            code = None if finished.error is None else FROM_AGENT[finished.error]
+            if finished.error is not None:
+                code = FROM_AGENT[finished.error]
+                detail = LIMIT_DETAILS.get(finished.error, detail)
         except RunStoppedError:
             pass
         except OrionError as exc:
@@ -321,12 +328,16 @@ class RunService:
             outcome=outcome,
             answer=self._mask(answer),
             error_code=code,
+            detail=attempt.detail if code in TOLD_WITH_DETAIL else "",
             stopped_by=stop.user if outcome is RunState.STOPPED else None,
             duration_s=attempt.elapsed_s,
             steps=attempt.tracker.steps,
             changes=attempt.difference.changes if attempt.difference else None,
             resumed=attempt.resumed,
         )
+
+    async def _note_effect(self, run_id: RunId) -> None:
+        await patiently(lambda: self._store.update(run_id, has_outside_effect=True))
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
         request = run.request

@@ -159,9 +159,11 @@ class SlackApi:
         word = data.get("error") if isinstance(data, dict) else None
         if status == 429 or word in ("ratelimited", "rate_limited"):  # noqa: PLR2004 - HTTP
             retry_after_s = min(_retry_after_s(getattr(response, "headers", {})), MAX_RETRY_AFTER_S)
-            until = asyncio.get_running_loop().time() + retry_after_s
-            self._paused_until[method] = max(self._paused_until.get(method, 0.0), until)
-            self._log.warning("slack.rate_limited", method=method, retry_after_s=retry_after_s)
+            now = asyncio.get_running_loop().time()
+            standing = self._paused_until.get(method, 0.0)
+            self._paused_until[method] = max(standing, now + retry_after_s)
+            if standing <= now:  # those that were on their way already hear the same
+                self._log.warning("slack.rate_limited", method=method, retry_after_s=retry_after_s)
             return SlackRateLimit(retry_after_s=retry_after_s)
         if status >= 500 or not isinstance(word, str) or word in _AMBIGUOUS_WORDS:  # noqa: PLR2004 - HTTP
             return SlackUnreachable(word if isinstance(word, str) else f"http_{status}")

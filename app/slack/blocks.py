@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
 from app.slack.markdown import neutralise, plain_fallback
 from app.slack.payloads import FEEDBACK_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
-from app.slack.wording import changes_text, duration_text, error_text, steps_text
+from app.slack.wording import changes_text, duration_text, failure_text, steps_text
 
-__all__ = ["MessagePart", "error_text", "plain_result", "progress", "result", "thinking"]
+__all__ = ["MessagePart", "plain_result", "progress", "result", "thinking"]
 
 MAX_ARGUMENT_CHARS: Final = 200
 MAX_TAIL_CHARS: Final = 3_000
@@ -112,8 +113,7 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
             return (_context(_facts(text, changes_text(ended.changes))),), text
         case _:
             code = ended.error_code
-            text = error_text(code) if code else "I encountered an error processing your request."
-            text += f" ({escape(ended.detail)})" if ended.detail else ""
+            text = failure_text(code or ErrorCode.AGENT_EXECUTION_FAILED, escape(ended.detail))
             ids = (f"`{fact}`" for fact in (code, run.id) if fact)
             detail = _facts(*ids, took, changes_text(ended.changes))
             buttons = [_button(RETRY_ACTION, "Retry", run)]

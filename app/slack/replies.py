@@ -15,7 +15,7 @@ from app.slack.live import Publisher, Publishing, Rhythm, UpdateBudget
 from app.slack.messages import ANNOUNCEMENT_PART, REPOST_WORDS, OwnMessages
 from app.slack.status import SessionStatus
 from app.slack.text import escape
-from app.slack.wording import announcement_text, refusal_text
+from app.slack.wording import announcement_text, failure_text
 
 WRITE_TIMEOUT_S: Final = 60.0
 WHISPER_TIMEOUT_S: Final = 2.0
@@ -146,7 +146,7 @@ class SlackReplies:
             )
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
-        text = escape(refusal_text(code, detail))
+        text = escape(failure_text(code, detail))
         # Shown in a thread only when that has replies already.
         # Source: Slack Web API, chat.postEphemeral, thread_ts, read 2026-11.
         is_reply = request.thread_ts != request.message_ts or request.retry_of is not None

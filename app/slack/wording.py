@@ -31,15 +31,23 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
 }
 
 
+_DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
+    ErrorCode.NOT_ALLOWED: "",
+    ErrorCode.REQUEST_INVALID: "",
+    ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",
+}
+"""Where the detail is the sentence, and what follows it."""
+
+
 def error_text(code: ErrorCode) -> str:
     """One sentence or two for the person who asked."""
     return _ERROR_TEXTS[code]
 
 
-def refusal_text(code: ErrorCode, detail: str) -> str:
-    """Why nothing will happen; `detail` in lower case, without a full stop."""
-    if code is ErrorCode.REQUEST_INVALID and detail:
-        return f"{detail[0].upper()}{detail[1:]}."
+def failure_text(code: ErrorCode, detail: str) -> str:
+    """What failed, or why nothing will happen; `detail` in lower case, without a full stop."""
+    if code in _DETAIL_SAYS_IT and detail:
+        return f"{detail[0].upper()}{detail[1:]}.{_DETAIL_SAYS_IT[code]}"
     return error_text(code) + (f" ({detail})" if detail else "")
 
 

@@ -20,6 +20,10 @@ MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
             "ALTER TABLE orion_runs ADD COLUMN resumed VARCHAR(16)",
         ),
     ),
+    (
+        3,
+        ("ALTER TABLE orion_runs ADD COLUMN has_outside_effect BOOLEAN DEFAULT FALSE NOT NULL",),
+    ),
 )
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 

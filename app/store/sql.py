@@ -74,6 +74,7 @@ _runs = sa.Table(
     sa.Column("changes", sa.JSON(none_as_null=True)),
     sa.Column("cost_usd", sa.Double),
     sa.Column("resumed", sa.String(16)),
+    sa.Column("has_outside_effect", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("trace_id", sa.String(32), nullable=False),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),

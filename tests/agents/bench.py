@@ -32,7 +32,12 @@ from agent_scripts.supervision import (
 
 RUN_TOKEN = "orun_test_0123456789abcdef"  # noqa: S105 - made up
 LIMITS = SupervisionLimits(
-    timeout_s=30, idle_timeout_s=25, max_output_bytes=10_000_000, max_line_bytes=1_000_000
+    timeout_s=30,
+    idle_timeout_s=25,
+    max_output_bytes=10_000_000,
+    max_line_bytes=1_000_000,
+    max_disk_bytes=2**30,
+    max_processes=512,
 )
 WAIT_S = 45
 
@@ -99,6 +104,12 @@ class Bench:
     def work(self) -> Path:
         return self.root / "work"
 
+    @property
+    def tmp(self) -> Path:
+        path = self.root / "tmp"
+        path.mkdir(exist_ok=True)
+        return path
+
     def paths(self) -> AgentPaths:
         run = self.root / f"run{self.number}"
         run.mkdir(exist_ok=True)
@@ -152,7 +163,7 @@ class Bench:
         started = time.monotonic()
         process = await asyncio.create_subprocess_exec(
             *command.argv,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": str(self.tmp)},
             stdout=asyncio.subprocess.PIPE,
             limit=4_000_000,
         )

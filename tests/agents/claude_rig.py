@@ -43,7 +43,12 @@ from sandbox_runtime.types import (
 MODEL = "claude-sonnet-5-5"
 SESSION = SessionId("ses_0123456789abcdef")
 LIMITS = SupervisionLimits(
-    timeout_s=60, idle_timeout_s=50, max_output_bytes=10_000_000, max_line_bytes=1_000_000
+    timeout_s=60,
+    idle_timeout_s=50,
+    max_output_bytes=10_000_000,
+    max_line_bytes=1_000_000,
+    max_disk_bytes=2**30,
+    max_processes=512,
 )
 
 

@@ -18,7 +18,7 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.supervision import AgentLine, AgentRecord, AgentStarted
 from tests.agents.bench import LIMITS, Bench, processes_with
 
-pytestmark = pytest.mark.agents
+pytestmark = [pytest.mark.alone, pytest.mark.agents]
 
 _SECONDS = count(1_000_000 + os.getpid() * 10)
 
@@ -105,6 +105,43 @@ async def test_output_limit(model: Bench) -> None:
     assert turn.exited.reason == "output_limit"
     assert turn.finished.error is AgentErrorCode.OUTPUT_LIMIT
     assert turn.finished.text.startswith("# A long answer")
+
+
+@pytest.mark.parametrize(
+    "place", ["filler", "$TMPDIR/filler"], ids=["work directory", "temporary directory"]
+)
+async def test_disk_limit(model: Bench, place: str) -> None:
+    """A turn whose files together grow too large ends there, though each of them may be small."""
+    fill = f"for i in $(seq 40); do head -c 1000000 /dev/zero > {place}$i; done; sleep 20"
+    turn = await model.ask(f"run: {fill}", limits=replace(LIMITS, max_disk_bytes=30_000_000))
+    assert turn.exited.reason == "disk_limit"
+    assert turn.finished.error is AgentErrorCode.DISK_LIMIT
+    assert turn.duration_s < 15
+
+
+async def test_many_names_of_one_file_are_one_file(model: Bench) -> None:
+    """What a file takes is counted once, whatever its names; a link to elsewhere counts nothing."""
+    make = (
+        "head -c 20000000 /dev/zero > a; for i in 1 2 3; do ln a b$i; done; ln -s / root; sleep 3"
+    )
+    turn = await model.ask(f"run: {make}", limits=replace(LIMITS, max_disk_bytes=30_000_000))
+    assert turn.exited.reason == "exited"
+
+
+async def test_process_limit(model: Bench, nap: str) -> None:
+    """A turn that stays close to its limit of processes ends, with all of them."""
+    spawn = f"for i in $(seq 40); do sleep {nap} & done; wait"
+    turn = await model.ask(f"run: {spawn}", limits=replace(LIMITS, max_processes=30))
+    assert turn.exited.reason == "process_limit"
+    assert turn.finished.error is AgentErrorCode.PROCESS_LIMIT
+    assert turn.exited.survivors == 0
+
+
+async def test_burst_of_processes_is_no_reason_to_end(model: Bench) -> None:
+    """Many processes for a moment are a build, not a fork bomb."""
+    spawn = "for i in $(seq 40); do sleep 0.5 & done; wait; echo over; sleep 3"
+    turn = await model.ask(f"run: {spawn}", limits=replace(LIMITS, max_processes=30))
+    assert turn.exited.reason == "exited"
 
 
 async def test_crash_of_the_script(model: Bench, nap: str) -> None:

@@ -18,6 +18,8 @@ from agent_scripts.inside.relay import start_relay
 from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, supervised
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
 
+pytestmark = pytest.mark.alone
+
 _LIMITS = replace(LIMITS, max_line_bytes=1000, max_output_bytes=1_000_000)
 
 

@@ -95,6 +95,7 @@ async def test_every_field_survives(store: RunStore) -> None:
         changes=Changes(files=1, added=2, removed=3),
         cost_usd=0.0123,
         resumed=Resumption.ATTACHED,
+        has_outside_effect=True,
     )
     assert await store.request_stop(run.id, user="U9", at=T0) is False
     written = await store.get(run.id)

@@ -129,8 +129,8 @@ async def run_section(
             if kills is None:
                 kills = [
                     _at(section.scenario, point)
-                    for point in await find_points(rig, section.scenario)
-                    if choice(point) and (not section.steps or point.step.startswith(section.steps))
+                    for point in await find_points(rig, section)
+                    if choice(point)
                 ]
                 if isinstance(section.scenario, Shutdown):
                     kills += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
@@ -141,17 +141,22 @@ async def run_section(
                 is_good = row.is_good
 
 
-async def find_points(rig: Rig, scenario: Scenario) -> Sequence[Point]:
-    """The points of a scenario that are its own.
+async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
+    """The points of a scenario that are its own, and of the steps that the section is about.
 
     Raises:
         AssertionError: it does not reach a step that it must reach.
     """
+    scenario = section.scenario
     points = await dry_run(rig, scenario)
     expected = [
         *KILLED_IN[scenario.name],
         *(f"slack.{name}" for name, where in SLACK_CALLS.items() if where == scenario.name),
     ]
+    if section.steps:
+        points = [point for point in points if point.step.startswith(section.steps)]
+        expected = []
+        assert points, f"{scenario.name} reaches none of {section.steps}"
     missing = missing_steps(points, expected)
     assert missing == [], f"{scenario.name} does not reach {missing}"
     if scenario.name in ("question", "shutdown", "start", "environment"):

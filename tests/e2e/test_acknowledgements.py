@@ -18,7 +18,7 @@ from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
 RATE = 10.0
 SECONDS = 2.0

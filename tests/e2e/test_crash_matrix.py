@@ -12,6 +12,7 @@ from tests.crash.points import Point
 from tests.crash.scenarios import Question, Refusal
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
     pytest.mark.bubblewrap,

@@ -11,6 +11,7 @@ from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
     pytest.mark.bubblewrap,

@@ -16,6 +16,7 @@ from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
 from tests.e2e.orion_process import REPOSITORY, run_python
 
 pytestmark = [
+    pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
     pytest.mark.bubblewrap,

@@ -11,7 +11,7 @@ from app.slack.payloads import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 TOLD_WITHIN_S = 15.0
 """After the time limit; the reconciler's rounds are 30 s apart when nothing is due."""

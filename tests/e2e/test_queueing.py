@@ -12,7 +12,7 @@ from app.slack.payloads import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 PLACED_WITHIN_S = 1.0
 ALL_PLACED_WITHIN_S = 20.0

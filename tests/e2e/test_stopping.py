@@ -10,7 +10,7 @@ from app.playground.slack_types import COLLEAGUE, JsonObject
 from app.slack.payloads import STOP_ACTION
 from tests.e2e.harness import Stage, text_of
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 DEAD_WITHIN_S = 2.0
 SLOW_WORDS = "offline model and I write"

@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent_scripts.adapter import (
+    ENDED_BY_US,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -43,6 +44,7 @@ from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.testing.fake import FakeProvider
+from sandbox_runtime.types import SandboxLimits
 from tests.building import make_request
 
 Plan = Sequence[Mapping[str, object]]
@@ -126,10 +128,9 @@ class PlanParser:
                 return []
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        reasons = {"timeout": AgentErrorCode.TIMEOUT, "idle": AgentErrorCode.IDLE}
         if agent_exit.reason == "exited" and agent_exit.exit_code == 0 and self._final:
             return TurnFinished(text=self._final)
-        code = reasons.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
+        code = ENDED_BY_US.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
         return TurnFinished(text=self._text, error=code, detail=agent_exit.stderr_tail)
 
 
@@ -211,6 +212,8 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
+        self.has_effects = False
+        """Every run asks for something outside as soon as it may."""
 
     def endpoint_for(self, session_id: SessionId) -> str:
         del session_id
@@ -218,10 +221,15 @@ class PaperBroker:
 
     @asynccontextmanager
     async def open_grant(
-        self, grant: ModelGrant, on_call: Callable[[ModelCall], None]
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[str]:
         del on_call
         self.grants.append(grant)
+        if self.has_effects and on_effect is not None:
+            await on_effect()
         yield f"token-of-{grant.run_id}"
 
     def close(self, session_id: SessionId) -> None:
@@ -269,7 +277,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 model="plan-1",
                 max_output_tokens=1,
                 max_turns=1,
-                memory_bytes=2**31,
+                sandbox_limits=SandboxLimits(memory_bytes=2**31),
             ),
             policy=policy,
         )

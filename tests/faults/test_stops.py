@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from app.errors import ErrorCode
 from app.runs.clock import SystemClock
 from app.runs.model import RunState
@@ -18,6 +20,7 @@ from tests.faults.building import (
 )
 
 
+@pytest.mark.alone
 async def test_stop_ends_a_running_agent_within_two_seconds(tmp_path: Path) -> None:
     """A stop kills the agent, keeps what was written, and says who stopped it."""
     async with core_of(tmp_path) as core:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from app.errors import ErrorCode
+from app.runs import ending
 from app.runs.model import Run, RunId, RunState
 from app.runs.ports import Done, EngineState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -122,6 +123,22 @@ async def test_agent_failures_keep_the_partial_answer(
         assert_ended_once(core, run)
 
 
+async def test_who_asked_is_told_which_limit_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of what a run may use has words of its own, which the record keeps."""
+    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
+    async with core_of(tmp_path, replace(POLICY, max_disk_bytes=10_000_000)) as core:
+        request = request_of([{"run": "head -c 20000000 /dev/zero > filler"}, {"sleep": 60}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.placed))
+        core.replies.outages = 1
+        run = await ended(core, request.run_id)
+        assert run.error_code is ErrorCode.LIMIT_EXCEEDED
+        ((_, result),) = core.replies.finished
+        assert result.detail == "its files took more space than my workspace has"
+
+
 async def test_the_deadline_ends_a_run(tmp_path: Path) -> None:
     """An agent that goes on for ever is ended at the deadline, counted from the start."""
     async with core_of(tmp_path, replace(POLICY, run_timeout_s=2)) as core:
@@ -194,6 +211,45 @@ async def test_advance_may_be_called_again_at_any_state(tmp_path: Path) -> None:
         ended_run = await core.store.get(worn.run_id)
         assert ended_run is not None
         assert ended_run.error_code is ErrorCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("has_effect", [True, False])
+async def test_what_may_have_changed_something_outside_is_not_repeated(
+    has_effect: bool, tmp_path: Path
+) -> None:
+    """After a crash the broker's word decides: a turn without an effect runs again, one with an effect ends, and says why."""
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        await core.store.update(
+            run.id,
+            state=RunState.RUNNING,
+            attempt=1,
+            reply_ts="9.1",
+            has_outside_effect=has_effect,
+        )
+        await core.service.advance(run.id)
+        ended_run = await core.store.get(run.id)
+        assert ended_run is not None
+        ((_, result),) = core.replies.finished
+        if has_effect:
+            assert ended_run.error_code is ErrorCode.INTERRUPTED
+            assert result.detail.startswith("it may have changed something outside")
+            assert core.provider.created == 0
+        else:
+            assert ended_run.answer == "the answer"
+
+
+async def test_an_effect_is_in_the_record_before_it_happens(tmp_path: Path) -> None:
+    """What the broker lets out is noted, durably, when it asks to; a run that asks for nothing has no note."""
+    async with core_of(tmp_path) as core:
+        for has_effects, ts in ((False, "1795302366.000100"), (True, "1795302366.000200")):
+            core.broker.has_effects = has_effects
+            request = request_of(ANSWER, ts=ts)
+            await core.intake.accept(request)
+            run = await ended(core, request.run_id)
+            assert run.has_outside_effect is has_effects
 
 
 async def test_messages_of_a_thread_are_placed_in_order(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The command line as a process."""
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from app.store.sql import open_sqlite_store
 
 
 def orion(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -47,18 +50,31 @@ def test_bad_settings_are_a_usage_error(tmp_path: Path) -> None:
     assert "ANTHROPIC_API_KEY" in missing.stderr
 
 
-def test_runs_of_an_empty_state(tmp_path: Path) -> None:
+def test_runs_of_no_state(tmp_path: Path) -> None:
+    """A state directory in which no Orion has run is named, and gets no database by being looked at."""
+    state = tmp_path / "mistyped"
+    for args in (("list", "--json"), ("show", "run_x"), ("stop", "run_x")):
+        shown = orion("runs", *args, cwd=tmp_path, ORION_STATE_DIR=str(state))
+        assert shown.returncode == 1
+        assert str(state) in shown.stderr
+        assert "Traceback" not in shown.stderr
+    assert not list(state.glob("*"))
+
+
+def test_runs_of_an_empty_database(tmp_path: Path) -> None:
     """Listing nothing is fine; showing or stopping what is not there is a clear failure."""
-    state = str(tmp_path / "state")
-    assert (
-        json.loads(orion("runs", "list", "--json", cwd=tmp_path, ORION_STATE_DIR=state).stdout)
-        == []
-    )
+
+    async def make() -> None:
+        async with open_sqlite_store(tmp_path / "orion.db"):
+            pass
+
+    asyncio.run(make())
+    state = str(tmp_path)
+    assert orion("runs", "list", "--json", cwd=tmp_path, ORION_STATE_DIR=state).stdout == "[]\n"
     for command in ("show", "stop"):
         shown = orion("runs", command, "run_x", cwd=tmp_path, ORION_STATE_DIR=state)
         assert shown.returncode == 1
-        assert "run_x" in shown.stderr
-        assert "Traceback" not in shown.stderr
+        assert shown.stderr == "no runs have an id beginning with 'run_x'\n"
 
 
 @pytest.mark.parametrize("args", [[], ["--public-url", "https://orion.example"]])
@@ -68,6 +84,15 @@ def test_manifest_is_json(args: list[str], tmp_path: Path) -> None:
     assert made["settings"]["socket_mode_enabled"] is (not args)
     url = made["settings"]["event_subscriptions"].get("request_url")
     assert url == (f"{args[1]}/slack/events" if args else None)
+
+
+@pytest.mark.parametrize("url", ["foo", "http://orion.example", "https://", "https://a b"])
+def test_manifest_for_no_address(url: str, tmp_path: Path) -> None:
+    """Slack sends events to https only; anything else is named before somebody pastes it."""
+    refused = orion("manifest", "--public-url", url, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert repr(url) in refused.stderr
+    assert not refused.stdout
 
 
 def test_a_busy_state_directory_is_named(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def sandbox(provider: SandboxProvider) -> AsyncIterator[Sandbox]:
         assert (await sandbox.exec(["echo", "alive"], timeout_s=20)).text == "alive\n"
 
 
-pytestmark = pytest.mark.parametrize("kind", _KINDS)
+pytestmark = [pytest.mark.alone, pytest.mark.parametrize("kind", _KINDS)]
 
 
 async def test_fork_bomb(sandbox: Sandbox) -> None:

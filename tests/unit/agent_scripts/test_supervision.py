@@ -22,7 +22,12 @@ from agent_scripts.supervision import (
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r1", environment="/env")
 _LIMITS = SupervisionLimits(
-    timeout_s=600, idle_timeout_s=180, max_output_bytes=1000, max_line_bytes=100
+    timeout_s=600,
+    idle_timeout_s=180,
+    max_output_bytes=1000,
+    max_line_bytes=100,
+    max_disk_bytes=2**30,
+    max_processes=512,
 )
 _COMMAND = AgentCommand(
     argv=("agent", "--flag"),
@@ -57,6 +62,9 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
         "idle_timeout_s": 180,
         "max_output_bytes": 1000,
         "max_line_bytes": 100,
+        "disk_paths": ["/work", "/home/agent"],
+        "max_disk_bytes": 2**30,
+        "max_processes": 512,
     }
 
 
@@ -65,7 +73,7 @@ def test_supervised_command_brings_every_file_it_imports() -> None:
     command = supervised(_COMMAND, paths=_PATHS, broker_socket="/s", limits=_LIMITS)
     sources = {PurePosixPath(file.path).name: file.data for file in command.files}
     assert b"def main()" in sources["supervisor.py"]
-    imported = {"process_tree.py", "relay.py"}
+    imported = {"process_tree.py", "relay.py", "usage.py"}
     assert imported <= set(sources)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker
 from app.playground.model import ModelPace, create_model_app
@@ -56,14 +57,16 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         serve(create_model_app(pace=ModelPace(word_s=0))) as model_url,
         httpx.AsyncClient(trust_env=False) as http,
     ):
-        broker = MessagesBroker(
+        admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+        messages = MessagesBroker(
+            admission=admission,
             upstream=Upstream(base_url=model_url, key_headers={"x-api-key": "key"}),
-            signing_key=b"k" * 32,
             http=http,
             clock=SystemClock(),
         )
-        async with serve_doors(create_broker_app(broker)) as doors:
-            made = DoorBroker(broker, directory=tmp_path, open_door=doors.open)
+        router = messages.router()
+        async with serve_doors(create_broker_app(router)) as doors:
+            made = DoorBroker(admission, router=router, directory=tmp_path, open_door=doors.open)
             yield World(broker=made, directory=tmp_path)
 
 
@@ -121,4 +124,9 @@ async def test_doors_that_a_dead_process_left(world: World) -> None:
 async def test_a_path_that_no_socket_can_have(world: World, tmp_path: Path) -> None:
     """It is refused at the start, not in the first run."""
     with pytest.raises(OSError, match="too long"):
-        DoorBroker(world.broker._broker, directory=tmp_path / ("x" * 90), open_door=None)  # type: ignore[arg-type]  # never opened
+        DoorBroker(
+            world.broker._admission,
+            router=world.broker.router,
+            directory=tmp_path / ("x" * 90),
+            open_door=None,  # type: ignore[arg-type]  # never opened
+        )

@@ -249,6 +249,20 @@ async def test_an_ephemeral_message_is_for_one_person(playground: Playground) ->
     assert await _error(refused) == "user_not_in_channel"
 
 
+@pytest.mark.parametrize(("field", "status"), [("text", 200), ("channel", 400)])
+async def test_half_a_character_from_the_page(
+    field: str, status: int, playground: Playground
+) -> None:
+    """JSON can escape half a surrogate pair; it becomes a question mark, not a failure of the server."""
+    body = {"channel": '"general"', "text": '"hello"'} | {field: '"a\\ud800b"'}
+    content = "{" + ", ".join(f'"{name}": {value}' for name, value in body.items()) + "}"
+    headers = {"Content-Type": "application/json"}
+    answer = await playground.http.post("/ui/messages", content=content, headers=headers)
+    assert answer.status_code == status
+    texts = [message["text"] for message in await playground.client.messages()]
+    assert texts == (["a?b"] if field == "text" else [])
+
+
 async def test_a_status_expires_and_a_post_clears_it(start: StartPlayground) -> None:
     """setStatus shows a line that ends by itself, or with the app's next post in the thread."""
     playground = await start(LookalikeConfig(status_lifetime_s=0.4, send_bot_events=False))

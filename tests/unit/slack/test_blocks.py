@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
-from app.slack.blocks import error_text, plain_result, progress, result, thinking
+from app.slack.blocks import plain_result, progress, result, thinking
 from app.slack.manifest import manifest
+from app.slack.wording import error_text
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -139,6 +140,19 @@ def test_failed_run_says_what_happened(run: Run) -> None:
     assert blocks_of(part, "section")[0]["text"]["text"] == error_text(ErrorCode.SANDBOX_TIMEOUT)
     assert f"`SANDBOX_TIMEOUT` · `{run.id}`" in blocks_of(part, "context")[0]["elements"][0]["text"]
     assert part.text == error_text(ErrorCode.SANDBOX_TIMEOUT)
+
+
+def test_a_limit_is_named(run: Run) -> None:
+    """Which limit was reached is the sentence; the code is the same for all of them."""
+    ended = RunResult(
+        outcome=RunState.FAILED,
+        error_code=ErrorCode.LIMIT_EXCEEDED,
+        detail="its <files> took too much",
+    )
+    (part,) = result(run, ended)
+    assert part.text == "Its &lt;files&gt; took too much. Please ask for a smaller step."
+    (unnamed,) = result(run, replace(ended, detail=""))
+    assert unnamed.text == error_text(ErrorCode.LIMIT_EXCEEDED)
 
 
 @given(

@@ -132,6 +132,7 @@ async def test_slash_commands_are_acknowledged(bolt: AsyncApp) -> None:
     assert (await deliver_form(bolt, {"command": "/orion", "text": "x", "team_id": "T1"}))[0] == 200
 
 
+@pytest.mark.alone
 async def test_acknowledging_takes_little(bolt: AsyncApp) -> None:
     """Check, parse and acknowledge together take under 10 ms in the median, so 50 a second leave room."""
     body = json.dumps(mention()).encode()

@@ -278,6 +278,7 @@ async def test_cancellation_passes_through_the_live_reply(
     assert slack_server.in_flight == 0
 
 
+@pytest.mark.alone
 async def test_native_status_is_switched_off_after_a_refusal(
     slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
 ) -> None:
@@ -373,6 +374,7 @@ async def test_a_run_without_a_thinking_message_gets_its_answer(
     assert message["blocks"][0]["text"] == "The answer."
 
 
+@pytest.mark.alone
 async def test_updates_of_all_runs_share_a_budget() -> None:
     """A burst is granted, then one update per period; waiting as told earns the next."""
     budget = UpdateBudget(burst=3, per_s=20)

@@ -62,6 +62,7 @@ async def sick_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
             yield url
 
 
+@pytest.mark.alone
 async def test_a_sick_langfuse_delays_nothing(
     sick_url: str, make_run: MakeRun, open_tracer: OpenTracer, counted: Counting
 ) -> None:

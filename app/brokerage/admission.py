@@ -1,0 +1,137 @@
+"""Who may ask the broker for something: a run that goes, with its own token, at its own door."""
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from app.brokerage.requests import Refused, unauthorized
+from app.brokerage.tokens import InvalidTokenError, create_token, read_token
+from app.log import get_logger
+from app.runs.model import ModelCall, RunId, Usage
+from app.runs.ports import Clock, ModelGrant
+
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
+"""Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
+TOLD_REFUSALS = 20
+"""Of a run, in its trace: a loop in the sandbox must not fill it."""
+CLIENT_GONE = 499
+"""Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveGrant:
+    """A grant of this process, while its run goes."""
+
+    grant: ModelGrant
+    on_call: Callable[[ModelCall], None]
+    on_effect: Callable[[], Awaitable[None]] | None
+    opened_at: datetime
+    opened_s: float = field(default_factory=time.monotonic)
+    calls: int = 0
+    refusals: int = 0
+    has_effect: bool = False
+
+    def covers(self, token: ModelGrant) -> bool:
+        """Whether the token's time is not over. The wall clock may have jumped since the grant was opened."""
+        passed = timedelta(seconds=time.monotonic() - self.opened_s)
+        return self.opened_at + passed <= token.expires_at
+
+
+class Admission:
+    """The grants of the runs that go."""
+
+    def __init__(self, *, signing_key: bytes, clock: Clock) -> None:
+        self._key = signing_key
+        self._clock = clock
+        self._live: dict[RunId, LiveGrant] = {}
+
+    @contextmanager
+    def open_grant(
+        self,
+        grant: ModelGrant,
+        on_call: Callable[[ModelCall], None],
+        on_effect: Callable[[], Awaitable[None]] | None = None,
+    ) -> Iterator[str]:
+        """A run token, good while inside; by a door only by that of the grant's session."""
+        self._live[grant.run_id] = LiveGrant(
+            grant=grant, on_call=on_call, on_effect=on_effect, opened_at=self._clock.now()
+        )
+        try:
+            yield create_token(self._key, grant)
+        finally:
+            self._live.pop(grant.run_id, None)
+
+    def admit(self, request: Request) -> LiveGrant | Response:
+        """The grant that a request's token stands for at the door that it came by, or the refusal."""
+        door = getattr(request.state, "door", None)
+        found = self._find(_bearer(request), door)
+        if isinstance(found, LiveGrant):
+            return found
+        behind = (live for live in self._live.values() if live.grant.session_id == door)
+        return self.refuse(found, next(behind, None))
+
+    def refuse(self, refused: Refused, asking: LiveGrant | None) -> Response:
+        """Told in the log, and in the trace of the run that asked, where that is known."""
+        run_id = asking.grant.run_id if asking else ""
+        _log.warning("broker.refused", status=refused.status, reason=refused.message, run_id=run_id)
+        if asking is not None and asking.refusals < TOLD_REFUSALS:
+            asking.refusals += 1
+            now = self._clock.now()
+            asking.on_call(
+                ModelCall(
+                    model="refused",
+                    started_at=now,
+                    first_token_at=None,
+                    ended_at=now,
+                    status=refused.status,
+                    usage=Usage(),
+                    error=refused.kind,
+                    is_refused=True,
+                )
+            )
+        return error_response(refused)
+
+    def find(self, run_id: RunId) -> LiveGrant | None:
+        return self._live.get(run_id)
+
+    def _find(self, token: str, door: str | None) -> LiveGrant | Refused:
+        try:
+            read = read_token(self._key, token)
+        except InvalidTokenError as exc:
+            return unauthorized(str(exc))
+        live = self._live.get(read.run_id)
+        if live is None or not live.covers(read):
+            return unauthorized(f"the run is over: {read.run_id}")
+        if door is not None and live.grant.session_id != door:
+            return unauthorized(f"the token is another thread's: {read.run_id}")
+        return live
+
+
+def error_response(refused: Refused) -> Response:
+    """In the provider's own error shape, so that every SDK understands it."""
+    error = {"type": refused.kind, "message": refused.message}
+    return JSONResponse({"type": "error", "error": error}, status_code=refused.status)
+
+
+async def read_body(request: Request) -> bytes | Refused:
+    """The body, unless it is larger than `MAX_REQUEST_BYTES`."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_REQUEST_BYTES:
+            message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
+            return Refused(status=413, kind="request_too_large", message=message)
+    return bytes(body)
+
+
+def _bearer(request: Request) -> str:
+    return request.headers.get("x-api-key") or request.headers.get(
+        "authorization", ""
+    ).removeprefix("Bearer ")

@@ -1,0 +1,150 @@
+"""Leads an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+
+import httpx
+from fastapi import APIRouter, Request, Response
+from starlette.requests import ClientDisconnect
+
+from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, read_body
+from app.brokerage.mcp_servers import McpServer
+from app.brokerage.requests import Refused
+from app.brokerage.streaming import PassedThrough, StreamCutError
+from app.log import get_logger
+
+TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
+"""A tool may work for minutes; the run's own deadline is the real bound."""
+EFFECT_TIMEOUT_S = 20.0
+"""For the run's record; a client waits longer for its tool."""
+READING = frozenset(
+    {
+        *("initialize", "ping", "logging/setLevel", "completion/complete", "server/discover"),
+        *("tools/list", "prompts/list", "prompts/get", "tasks/get", "tasks/list", "tasks/result"),
+        *("resources/list", "resources/read", "resources/templates/list"),
+        *("resources/subscribe", "resources/unsubscribe", "subscriptions/listen"),
+    }
+)
+"""Methods that change nothing, besides all notifications. Source: Model Context Protocol, as in mcp-types 2.3."""
+FORWARDED = ("content-type", "accept", "last-event-id", "retry-after", "allow", "mcp-")
+"""Beginnings of the names of headers that pass, in both directions."""
+
+_log = get_logger(__name__)
+
+
+class McpBroker:
+    """What a tool of these servers does lies outside the sandbox: it is noted in the run's record before it is asked for."""
+
+    def __init__(
+        self, *, admission: Admission, servers: Mapping[str, McpServer], http: httpx.AsyncClient
+    ) -> None:
+        self._admission = admission
+        self._servers = servers
+        self._http = http
+
+    def router(self) -> APIRouter:
+        """Routes below `/broker`."""
+        router = APIRouter(prefix="/broker/mcp")
+        methods = ["POST", "GET", "DELETE"]
+        router.add_api_route("/{name}", self._pass, methods=methods, response_model=None)
+        return router
+
+    async def _pass(self, name: str, request: Request) -> Response:
+        try:
+            return await self._answer(name, request)
+        except ClientDisconnect:
+            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
+
+    async def _answer(self, name: str, request: Request) -> Response:
+        live = self._admission.admit(request)
+        if isinstance(live, Response):
+            return live
+        server = self._servers.get(name)
+        if server is None:
+            refused = Refused(
+                status=404, kind="not_found_error", message=f"no MCP server is called {name!r}"
+            )
+            return self._admission.refuse(refused, live)
+        body = await read_body(request)
+        if isinstance(body, Refused):
+            return self._admission.refuse(body, live)
+        if request.method == "POST" and has_effect(body) and not await _noted(live):
+            message = "the run's record cannot be written, so nothing may be changed"
+            return self._admission.refuse(
+                Refused(status=503, kind="api_error", message=message), live
+            )
+        return await self._forward(request, live, server, body, name=name)
+
+    async def _forward(
+        self, request: Request, live: LiveGrant, server: McpServer, body: bytes, *, name: str
+    ) -> Response:
+        outgoing = self._http.build_request(
+            request.method,
+            server.url,
+            content=body,
+            headers=_passing(request.headers)
+            | {"accept-encoding": "identity"}
+            | dict(server.headers),
+            timeout=TIMEOUT,
+        )
+        run_id = live.grant.run_id
+        try:
+            answer = await self._http.send(outgoing, stream=True)
+        except httpx.HTTPError as exc:
+            message = f"the MCP server {name} could not be reached: {type(exc).__name__}"
+            return self._admission.refuse(
+                Refused(status=502, kind="api_error", message=message), live
+            )
+        _log.info("broker.forwarded", run_id=run_id, server=name, status=answer.status_code)
+        return PassedThrough(
+            _bytes_of(answer), status_code=answer.status_code, headers=_passing(answer.headers)
+        )
+
+
+def _passing(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower().startswith(FORWARDED)}
+
+
+def has_effect(body: bytes) -> bool:
+    """Whether a JSON-RPC message asks for more than reading; what cannot be read does."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return True
+    return any(map(_changes_something, message if isinstance(message, list) else [message]))
+
+
+def _changes_something(message: object) -> bool:
+    match message:
+        case {"method": str(method)}:
+            return method not in READING and not method.startswith("notifications/")
+        case {"result": _} | {"error": _}:  # the client's answer to a server's question
+            return False
+        case _:
+            return True
+
+
+async def _noted(live: LiveGrant) -> bool:
+    """Whether the run's record says that it may have had an effect."""
+    if live.has_effect:
+        return True
+    if live.on_effect is None:
+        return False
+    try:
+        async with asyncio.timeout(EFFECT_TIMEOUT_S):
+            await live.on_effect()
+    except (OSError, TimeoutError):
+        return False
+    live.has_effect = True
+    return True
+
+
+async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.aiter_raw():
+            yield chunk
+    except httpx.HTTPError as exc:
+        raise StreamCutError from exc
+    finally:
+        await answer.aclose()

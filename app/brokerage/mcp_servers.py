@@ -1,0 +1,121 @@
+"""The operator's file of MCP servers: what runs inside sandboxes, and what only the broker speaks to."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, HttpUrl, TypeAdapter, ValidationError
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+RUN_TOKEN = "{run_token}"  # noqa: S105 - stands for one
+RELAY_VARIABLE = "ORION_RELAY"
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_URL = TypeAdapter(HttpUrl)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """One behind HTTP; streamable HTTP, as the protocol has it since 2025-03-26."""
+
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    """With their secrets; they never enter a sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServers:
+    """What the file says, by name."""
+
+    inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Commands that the agent starts in its sandbox; whatever stands in them the agent can read."""
+    outside: Mapping[str, McpServer] = field(default_factory=dict)
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values of headers, for masking: whole, and without the scheme of an Authorization."""
+        values = [value for server in self.outside.values() for value in server.headers.values()]
+        return tuple(part for value in values for part in {value, value.partition(" ")[2]} if part)
+
+    def for_sandbox(self) -> bytes:
+        """The file that an agent is given, in the form that most of them read: those outside are behind the relay."""
+        if not self.inside and not self.outside:
+            return b""
+        relayed = {
+            name: {
+                "type": "http",
+                "url": f"${{{RELAY_VARIABLE}}}/broker/mcp/{name}",
+                "headers": {"Authorization": f"Bearer {RUN_TOKEN}"},
+            }
+            for name in self.outside
+        }
+        return json.dumps({"mcpServers": {**self.inside, **relayed}}).encode()
+
+
+class _Http(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    type: str
+    url: str
+    headers: dict[str, str] = {}
+
+
+class _File(BaseModel):
+    mcpServers: dict[str, dict[str, Any]]  # noqa: N815 - the field's own name in the file
+
+
+def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
+    """`${NAME}` and `${NAME:-default}` in URLs and headers are taken from `environment`.
+
+    Raises:
+        ValueError: the file, or a server in it, is not as it must be; names which.
+    """
+    try:
+        found = _File.model_validate_json(path.read_bytes())
+    except ValidationError as exc:
+        raise ValueError(f"{path}: {exc.errors()[0]['msg']}") from exc
+    inside: dict[str, Mapping[str, Any]] = {}
+    outside: dict[str, McpServer] = {}
+    for name, server in found.mcpServers.items():
+        where = f"{path}: mcpServers.{name}"
+        if not NAME.fullmatch(name):
+            raise ValueError(f"{where}: a name has letters, digits, _ and -, at most 64")
+        if "url" in server or server.get("type", "stdio") != "stdio":
+            outside[name] = _http(server, environment, where=where)
+        elif isinstance(server.get("command"), str):
+            inside[name] = server
+        else:
+            raise ValueError(f"{where}: it has neither a command nor a url")
+    return McpServers(inside=inside, outside=outside)
+
+
+def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: str) -> McpServer:
+    try:
+        found = _Http.model_validate({"type": "http", **server})
+    except ValidationError as exc:
+        error = exc.errors()[0]
+        raise ValueError(f"{where}.{'.'.join(map(str, error['loc']))}: {error['msg']}") from exc
+    if found.type not in ("http", "streamable-http"):
+        raise ValueError(f"{where}.type: http or stdio, not {found.type!r}")
+    url = _expanded(found.url, environment, where=f"{where}.url")
+    try:
+        _URL.validate_python(url)
+    except ValidationError as exc:
+        raise ValueError(f"{where}.url: {exc.errors()[0]['msg']}") from exc
+    headers = {
+        name: _expanded(value, environment, where=f"{where}.headers.{name}")
+        for name, value in found.headers.items()
+    }
+    return McpServer(url=url, headers=headers)
+
+
+def _expanded(text: str, environment: Mapping[str, str], *, where: str) -> str:
+    def value(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        found = environment.get(name, default)
+        if found is None:
+            raise ValueError(f"{where}: the environment has no {name}")
+        return found
+
+    return _VARIABLE.sub(value, text)

@@ -1,0 +1,171 @@
+"""The way to the operator's MCP servers: a real server and a real client of the protocol's own SDK, with the broker between."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import httpx2
+import mcp
+import pytest
+from fastapi import APIRouter, FastAPI
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver import MCPServer
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.brokerage.admission import Admission
+from app.brokerage.mcp import McpBroker, has_effect
+from app.brokerage.mcp_servers import McpServer
+from app.runs.clock import SystemClock
+from app.runs.model import ModelCall, RunId
+from app.runs.ports import ModelGrant
+from app.web.hosting import serve
+
+CANARY = "canary-of-the-operator"
+
+
+class Watched:
+    """Lets in who has the operator's key, and keeps what it saw."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.headers: list[dict[str, str]] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+            self.headers.append(headers)
+            assert headers.get("authorization") == f"Bearer {CANARY}"
+        await self.app(scope, receive, send)
+
+
+@dataclass(kw_only=True)
+class World:
+    admission: Admission
+    url: str
+    """Of the broker."""
+    watched: Watched
+    log: list[str]
+    """What happened outside, in order."""
+    calls: list[ModelCall] = field(default_factory=list)
+    is_record_sick: bool = False
+
+    async def on_effect(self) -> None:
+        if self.is_record_sick:
+            raise OSError("the disk is full")
+        self.log.append("noted")
+
+    @property
+    def grant(self) -> ModelGrant:
+        expires_at = datetime.now(UTC) + timedelta(minutes=5)
+        return ModelGrant(run_id=RunId("run_1"), models=("m",), expires_at=expires_at)
+
+    async def post(self, name: str, token: str, **message: Any) -> httpx.Response:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            return await http.post(
+                f"{self.url}/broker/mcp/{name}",
+                json={"jsonrpc": "2.0", "id": 1, **message},
+                headers={"authorization": f"Bearer {token}", "accept": "application/json"},
+            )
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    log: list[str] = []
+    server = MCPServer("notes")
+
+    @server.tool()
+    def note(text: str) -> str:
+        """Keep a note."""
+        log.append(f"note {text}")
+        return f"kept {text}"
+
+    watched = Watched(server.streamable_http_app())
+    async with serve(watched) as server_url, httpx.AsyncClient(trust_env=False) as http:
+        admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+        headers = {"Authorization": f"Bearer {CANARY}"}
+        broker = McpBroker(
+            admission=admission,
+            servers={
+                "notes": McpServer(url=f"{server_url}/mcp", headers=headers),
+                "gone": McpServer(url="http://127.0.0.1:9/mcp", headers=headers),
+            },
+            http=http,
+        )
+        async with serve(_app(broker.router())) as url:
+            yield World(admission=admission, url=url, watched=watched, log=log)
+
+
+def _app(router: APIRouter) -> FastAPI:
+    app = FastAPI(openapi_url=None)
+    app.include_router(router)
+    return app
+
+
+async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
+    """The SDK's client gets through; the run's token goes no further; the effect is noted once, before it happens."""
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        async with (
+            httpx2.AsyncClient(
+                headers={"authorization": f"Bearer {token}"}, trust_env=False
+            ) as http,
+            mcp.Client(
+                streamable_http_client(f"{world.url}/broker/mcp/notes", http_client=http)
+            ) as client,
+        ):
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["note"]
+            assert world.log == []
+            await client.call_tool("note", {"text": "one"})
+            await client.call_tool("note", {"text": "two"})
+    assert world.log == ["noted", "note one", "note two"]
+    assert token not in json.dumps(world.watched.headers)
+
+
+async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
+    """With a sick record, or for whoever keeps none, tools are refused; reading is not."""
+    world.is_record_sick = True
+    call = {"method": "tools/call", "params": {"name": "note", "arguments": {"text": "x"}}}
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        assert (await world.post("notes", token, **call)).status_code == 503
+        assert (await world.post("notes", token, method="ping")).status_code != 503
+    with world.admission.open_grant(world.grant, world.calls.append) as token:
+        assert (await world.post("notes", token, **call)).status_code == 503
+    assert world.log == []
+
+
+async def test_who_is_refused(world: World) -> None:
+    """A server that nobody declared, one that is down, no token, the token of a run that is over: each has its status."""
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        assert (await world.post("other", token, method="ping")).status_code == 404
+        assert (await world.post("gone", token, method="ping")).status_code == 502
+        assert (await world.post("notes", "none", method="ping")).status_code == 401
+    assert (await world.post("notes", token, method="ping")).status_code == 401
+    assert [call.status for call in world.calls] == [404, 502]
+    assert not world.watched.headers
+
+
+@pytest.mark.parametrize(
+    ("message", "is_effect"),
+    [
+        ({"method": "tools/list"}, False),
+        ({"method": "notifications/initialized"}, False),
+        ({"result": {}}, False),
+        ({"method": "tools/call"}, True),
+        ({"method": "something/new"}, True),
+        ([{"method": "ping"}, {"method": "tools/call"}], True),
+        ([{"method": "ping"}, {"method": "tools/list"}], False),
+        ({"method": 7}, True),
+        ("x", True),
+    ],
+)
+def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
+    """Only what the protocol knows to read is none."""
+    assert has_effect(json.dumps(message).encode()) is is_effect
+
+
+def test_what_cannot_be_read_counts_as_an_effect() -> None:
+    """Garbage, and a nesting that no parser follows."""
+    assert has_effect(b"{")
+    assert has_effect(b"[" * 100_000)
