@@ -122,6 +122,10 @@ class Workspaces:
                 sandbox, is_new = await create(
                     self._provider, attempt, spec, policy=self._policy, make_room=self._make_room
                 )
+        except BaseException:
+            if session_id not in self._kept:
+                self._on_gone(session_id)  # no sandbox came of it
+            raise
         finally:
             self._opening.discard(session_id)
         begin = partial(self._begin, attempt, session, sandbox.id, who)

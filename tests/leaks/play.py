@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.errors import ErrorCode
 from app.playground.client import LookalikeError
 from app.playground.model import ModelPace
 from app.playground.slack_types import LookalikeConfig
@@ -162,29 +163,36 @@ async def _ask(proof: _Proof, course: Course) -> None:
         proof.threads.append(ts)
     if course.fate is not Fate.LEFT:
         await asyncio.sleep(course.delay_s)
-    fate: str = course.fate
-    match course.fate:
-        case Fate.STOPPED_BY_WORD:
-            await client.say("stop", thread_ts=root or ts)
-        case Fate.STOPPED_NATIVELY:
-            try:
-                await client.stop(root or ts)
-            except LookalikeError:  # Slack shows the button while a session is at work
-                fate = "nothing there to stop"
-        case Fate.KILLED if not await _kill_one(proof):
-            fate = "nobody there to kill"
-        case _:
-            pass
-    result.fates[fate] += 1
+    result.fates[await _meet(proof, course, thread_ts=root or ts)] += 1
     try:
         run = await _ended(proof, ts)
     except TimeoutError:
         result.faults.append(f"no end within {ENDED_WITHIN_S:.0f} s: {course}")
     else:
         result.outcomes[run.error_code or run.state] += 1
+        if run.error_code is ErrorCode.INTERNAL:
+            result.faults.append(f"a bug: {run.error_detail or 'without detail'}: {course}")
     proof.ended += 1
     if proof.ended % 10 == 0:
         sys.stderr.write(f"{result.plan.provider}: {proof.ended} runs have ended\n")
+
+
+async def _meet(proof: _Proof, course: Course, *, thread_ts: str) -> str:
+    """What has befallen it in the end."""
+    client = proof.stage.client
+    match course.fate:
+        case Fate.STOPPED_BY_WORD:
+            await client.say("stop", thread_ts=thread_ts)
+        case Fate.STOPPED_NATIVELY:
+            try:
+                await client.stop(thread_ts)
+            except LookalikeError:  # Slack shows the button while a session is at work
+                return "nothing there to stop"
+        case Fate.KILLED if not await _kill_one(proof):
+            return "nobody there to kill"
+        case _:
+            pass
+    return course.fate
 
 
 async def _ended(proof: _Proof, ts: str) -> Run:
