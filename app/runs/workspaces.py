@@ -146,6 +146,10 @@ class Workspaces:
                     policy=self._policy,
                     make_room=self._kept.make_room,
                 )
+        except BaseException:
+            if session_id not in self._kept:
+                self._on_gone(session_id)  # no sandbox came of it
+            raise
         finally:
             self._opening.discard(session_id)
         begin = self._beginning(attempt, session, sandbox, who)

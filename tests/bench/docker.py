@@ -176,5 +176,4 @@ def _settings(scene: Scene, image: str) -> dict[str, str]:
     return scene.settings(traces=False) | {
         "ORION_SANDBOX": "docker",
         "ORION_DOCKER_IMAGE": image,
-        "ORION_SESSION_KEEP_S": "0",
     }

@@ -10,7 +10,7 @@ from app.playground.slack_types import JsonObject
 from tests.e2e.harness import Stage
 
 HOSTILE = """
-import http.client, json, os, re, socket, urllib.request
+import http.client, json, os, re, socket, sys, urllib.request
 found = {}
 words = {name: bytes.fromhex(word) for name, word in GIVEN["words"].items()}
 seen, hits, own, tokens = 0, [], "", set()
@@ -32,7 +32,9 @@ for pid in filter(str.isdigit, os.listdir("/proc")):
         look(f"/proc/{pid}/{name}")
 roots = ("/work", "/home", "/orion", "/tmp", "/broker", "/etc", "/run", "/var", "/root", "/dev/shm", "/opt", "/srv")
 for root in roots:
-    for directory, _, files in os.walk(root):
+    for directory, folders, files in os.walk(root):
+        # Python's own files are the host's, and fifty thousand.
+        folders[:] = [name for name in folders if os.path.join(directory, name) != sys.base_prefix]
         for name in files:
             look(os.path.join(directory, name))
 look("/proc/1/root/etc/shadow")

@@ -107,8 +107,8 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(kind: str, tmp_path:
     ):
         ended = await stage.client.say("@Orion hello")
         await stage.answer(ended)
-        living = await stage.client.say("@Orion !slow 20")
-        await stage.client.wait_for_reply(living, lambda reply: "I write slowly" in str(reply))
+        living = await stage.client.say("@Orion run: sleep 60")
+        await stage.client.wait_for_reply(living, lambda reply: "sleep 60" in str(reply["blocks"]))
         given = {
             "words": planted.words(),
             "hosts": _hosts(stage),

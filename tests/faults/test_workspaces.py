@@ -93,6 +93,21 @@ async def test_the_endpoint_goes_with_the_sandbox(tmp_path: Path) -> None:
         assert core.broker.closed == [(await session_of(core, run)).id]
 
 
+async def test_no_endpoint_stays_of_a_sandbox_that_never_came(tmp_path: Path) -> None:
+    """Its making fails: nothing will close it later."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        await ask(core, READ)
+        core.broker.closed.clear()
+        core.provider.fail(
+            "create",
+            core.provider.count("create") + 1,
+            SandboxError(SandboxErrorCode.CREATE_FAILED, "no room"),
+        )
+        run = await ask(core, READ, number=1)
+        assert run.state is RunState.FAILED
+        assert core.broker.closed == [(await session_of(core, run)).id]
+
+
 async def test_secrets_of_a_prompt_are_masked(tmp_path: Path) -> None:
     """The session's first question is stored without them."""
     async with core_of(tmp_path, UNKEPT) as core:

@@ -6,7 +6,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,13 +18,19 @@ TIMEOUT_S = 40 * 60.0
 PLANS = (LOCAL, DOCKER)
 
 
-async def run(plans: Sequence[Plan], directory: Path) -> list[Result]:
+async def run(
+    plans: Sequence[Plan], directory: Path, *, tell: Callable[[list[Result]], None]
+) -> list[Result]:
     # Asked to end, it ends its services first.
     main_task = asyncio.current_task()
     assert main_task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
+    results: list[Result] = []
     async with asyncio.timeout(TIMEOUT_S):
-        return [await prove(directory, plan) for plan in plans]
+        for plan in plans:
+            results.append(await prove(directory, plan))
+            tell(results)
+    return results
 
 
 def main() -> int:
@@ -39,14 +45,18 @@ def main() -> int:
         if given.only in (None, plan.provider)
     ]
     started = time.monotonic()
+
+    def tell(results: list[Result]) -> None:
+        """After each plan, since the next one may be cut short."""
+        table = render(results, took_s=time.monotonic() - started)
+        sys.stdout.write(table)
+        if given.write:
+            given.write.write_text(table)
+
     with tempfile.TemporaryDirectory(prefix="orion-leaks-") as directory:
         # The sandboxes' users pass through it.
         Path(directory).chmod(0o755)
-        results = asyncio.run(run(plans, Path(directory)))
-    table = render(results, took_s=time.monotonic() - started)
-    sys.stdout.write(table)
-    if given.write:
-        given.write.write_text(table)
+        results = asyncio.run(run(plans, Path(directory), tell=tell))
     return 1 if any(result.faults for result in results) else 0
 
 

@@ -78,7 +78,7 @@ def _workspaces(state_dir: Path, sessions: Iterable[Session]) -> dict[str, list[
         record = json.loads((path / "snapshot.json").read_text())
         if path.name not in owned and not record.get("superseded_at"):
             unowned.append(path.name)
-    return {"saved folders that are no thread's": unowned}
+    return {"saved folders beside those of threads (two are the agent's)": unowned}
 
 
 def _engine(namespace: str, sessions: Iterable[Session]) -> dict[str, list[str]]:
@@ -88,7 +88,7 @@ def _engine(namespace: str, sessions: Iterable[Session]) -> dict[str, list[str]]
         "containers": objects_of(namespace, "ps", "--all"),
         "volumes": objects_of(namespace, "volume", "ls"),
         "networks": objects_of(namespace, "network", "ls"),
-        "images that are no thread's": [
+        "images beside those of threads (one is the agent's)": [
             str(image["Id"])
             for image in images
             if not {tag.rpartition(":")[2] for tag in image["RepoTags"] or ()} & owned

@@ -47,14 +47,22 @@ class Plan:
     """Questions at once."""
     longest_delay_s: float = 4.0
     warm_up: int = 6
+    keep_s: str = "2"
+    """Long enough for some follow-ups to find their sandbox, short enough to be over at the end."""
     seed: int = 20_261_122
 
 
 LOCAL = Plan(provider="local", runs=200, service_kills=6)
 DOCKER = Plan(provider="docker", runs=100, service_kills=4)
 SMALL = Plan(
-    provider="local", runs=10, service_kills=1, lanes=5, longest_delay_s=1.5, warm_up=3
-)  # fmt: skip
+    provider="local",
+    runs=10,
+    service_kills=1,
+    lanes=5,
+    longest_delay_s=1.5,
+    warm_up=3,
+    keep_s="0",
+)
 
 
 def draw(plan: Plan, chance: random.Random, runs: int) -> Sequence[Course]:

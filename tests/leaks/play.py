@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from app.errors import ErrorCode
+from app.playground.client import LookalikeError
 from app.playground.model import ModelPace
 from app.playground.slack_types import LookalikeConfig
 from app.runs.model import Run
@@ -31,8 +33,6 @@ ENDED_WITHIN_S = 180.0
 SETTLED_WITHIN_S = 40.0
 VICTIM_WITHIN_S = 3.0
 POLL_S = 0.3
-KEPT_S = "2"
-"""Long enough for some follow-ups to find their sandbox, short enough to be over at the end."""
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 
 
@@ -57,6 +57,8 @@ class _Proof:
     temporary: Path
     threads: list[str] = field(default_factory=list)
     ended: int = 0
+    is_starting: bool = False
+    """A service that finds its own first sandbox killed refuses to start, and rightly."""
 
     @property
     def namespace(self) -> str | None:
@@ -105,7 +107,7 @@ async def _open_stage(
     world: World, directory: Path, plan: Plan, temporary: Path
 ) -> AsyncIterator[Stage]:
     state_dir = new_state_dir(directory)
-    settings = {"ORION_SESSION_KEEP_S": KEPT_S, "TMPDIR": str(temporary)}
+    settings = {"ORION_SESSION_KEEP_S": plan.keep_s, "TMPDIR": str(temporary)}
     if plan.provider == "docker":
         prepared = await asyncio.to_thread(prepared_image)
         opened = open_docker_orion(world, state_dir, prepared, **settings)
@@ -142,6 +144,7 @@ async def _play_and_kill_service(proof: _Proof, courses: Sequence[Course]) -> No
             while proof.ended < ended and not playing.done():
                 await asyncio.sleep(POLL_S)
             await asyncio.sleep(proof.chance.uniform(0.0, 1.0))
+            proof.is_starting = True
             if number % 2:
                 orion.kill_group()
                 await orion.died(timeout_s=10)
@@ -149,6 +152,7 @@ async def _play_and_kill_service(proof: _Proof, courses: Sequence[Course]) -> No
                 await orion.kill9()
             proof.result.fates["the service killed"] += 1
             await orion.start()
+            proof.is_starting = False
 
 
 async def _ask(proof: _Proof, course: Course) -> None:
@@ -159,26 +163,36 @@ async def _ask(proof: _Proof, course: Course) -> None:
         proof.threads.append(ts)
     if course.fate is not Fate.LEFT:
         await asyncio.sleep(course.delay_s)
-    fate: str = course.fate
-    match course.fate:
-        case Fate.STOPPED_BY_WORD:
-            await client.say("stop", thread_ts=root or ts)
-        case Fate.STOPPED_NATIVELY:
-            await client.stop(root or ts)
-        case Fate.KILLED if not await _kill_one(proof):
-            fate = "nobody there to kill"
-        case _:
-            pass
-    result.fates[fate] += 1
+    result.fates[await _meet(proof, course, thread_ts=root or ts)] += 1
     try:
         run = await _ended(proof, ts)
     except TimeoutError:
         result.faults.append(f"no end within {ENDED_WITHIN_S:.0f} s: {course}")
     else:
         result.outcomes[run.error_code or run.state] += 1
+        if run.error_code is ErrorCode.INTERNAL:
+            result.faults.append(f"a bug: {run.error_detail or 'without detail'}: {course}")
     proof.ended += 1
     if proof.ended % 10 == 0:
         sys.stderr.write(f"{result.plan.provider}: {proof.ended} runs have ended\n")
+
+
+async def _meet(proof: _Proof, course: Course, *, thread_ts: str) -> str:
+    """What has befallen it in the end."""
+    client = proof.stage.client
+    match course.fate:
+        case Fate.STOPPED_BY_WORD:
+            await client.say("stop", thread_ts=thread_ts)
+        case Fate.STOPPED_NATIVELY:
+            try:
+                await client.stop(thread_ts)
+            except LookalikeError:  # Slack shows the button while a session is at work
+                return "nothing there to stop"
+        case Fate.KILLED if not await _kill_one(proof):
+            return "nobody there to kill"
+        case _:
+            pass
+    return course.fate
 
 
 async def _ended(proof: _Proof, ts: str) -> Run:
@@ -196,7 +210,7 @@ async def _kill_one(proof: _Proof) -> bool:
         async with asyncio.timeout(VICTIM_WITHIN_S):
             while True:
                 pids = await asyncio.to_thread(_sandboxed, proof)
-                if pids:
+                if pids and not proof.is_starting:
                     with suppress(ProcessLookupError):
                         os.kill(proof.chance.choice(pids), signal.SIGKILL)
                         return True

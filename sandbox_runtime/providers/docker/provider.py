@@ -283,8 +283,9 @@ class DockerProvider(SandboxProvider):
         self._sandboxes[sandbox.id] = sandbox
         return sandbox
 
-    def _forget(self, sandbox_id: SandboxId) -> None:
+    async def _forget(self, sandbox_id: SandboxId) -> None:
         self._sandboxes.pop(sandbox_id, None)
+        await self._require_opened().snapshots.collect_logged()
 
     def _container_name(self, sandbox_id: str) -> str:
         return f"orion-{self._name}-{sandbox_id}"

@@ -52,7 +52,7 @@ class DockerSandbox(Sandbox):
         name: str,
         env: Mapping[str, str],
         save: Callable[[Host, SandboxLabels, str | None], Awaitable[SnapshotRef]],
-        forget: Callable[[SandboxId], None],
+        forget: Callable[[SandboxId], Awaitable[None]],
     ) -> None:
         """`env` is what the container's own environment lacks."""
         self._labels = labels
@@ -181,10 +181,10 @@ class DockerSandbox(Sandbox):
     async def _remove(self) -> None:
         await self._engine.remove(self._container_id)
         self._removed = True
-        self._forget(self.id)
         for process in list(self._processes):
             await process.kill()
         self._forget_ended()
+        await self._forget(self.id)
 
     def _reopen(self, closed: str | None) -> None:
         self._closed = "is destroyed" if self._destroyed else closed

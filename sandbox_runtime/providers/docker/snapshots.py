@@ -88,6 +88,16 @@ class Snapshots:
         """Remove what was replaced or deleted while a container still ran from it."""
         await self._images.remove_dangling(self._mine)
 
+    async def collect_logged(self) -> None:
+        """When a container has gone, perhaps the last one of such an image; the next one tries again."""
+        try:
+            await self.collect()
+        except SandboxError as exc:
+            _log.warning(
+                "snapshot not removed",
+                extra={"action": "snapshot.remove_failed", "reason": str(exc)},
+            )
+
     async def save(self, host: Host, source: SandboxLabels, name: str | None) -> SnapshotRef:
         """A snapshot of a sandbox in which nothing runs."""
         snapshot = SnapshotLabels(

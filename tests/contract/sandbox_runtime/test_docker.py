@@ -358,6 +358,23 @@ async def test_restoring_an_environment_copies_nothing(provider: DockerProvider)
     await provider.delete_snapshot(again.id)
 
 
+async def test_a_replaced_snapshot_goes_with_its_last_sandbox(
+    docker_settings: DockerSettings, provider: DockerProvider
+) -> None:
+    """Its image stays as long as a container runs from it, and no longer: nobody waits for the next sweep."""
+    nameless = ("images", "--filter", "dangling=true")
+    name = f"session-{secrets.token_hex(4)}"
+    before = _count(docker_settings, *nameless)
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        ref = await sandbox.snapshot(name=name)
+    async with open_sandbox(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
+        await sandbox.write_file("more", b"x")
+        newer = await sandbox.snapshot(name=name)
+        assert _count(docker_settings, *nameless) == before + 1
+    assert _count(docker_settings, *nameless) == before
+    await provider.delete_snapshot(newer.id)
+
+
 async def test_deleted_files_stay_deleted(provider: DockerProvider) -> None:
     """A session's snapshot holds what is there then, not what an earlier one or the environment's making had."""
     async with open_sandbox(provider, SandboxSpec(environment_writable=True)) as sandbox:
