@@ -216,7 +216,7 @@ class DockerProvider(SandboxProvider):
 
     @override
     def release(self, sandbox_id: SandboxId) -> None:
-        self._forget(sandbox_id)
+        self._sandboxes.pop(sandbox_id, None)
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
