@@ -49,6 +49,7 @@ async def leave_running(settings: Settings, text: str, *, say: Say) -> str:
                         extra=session.with_detached(str(spec.snapshot_id)),
                     )
                 except BaseException as exc:
+                    desk.visits.take_left(session.id)
                     await destroy_sandbox(sandbox, first_error=exc)
                     raise
                 provider.release(sandbox.id)

@@ -316,3 +316,21 @@ async def test_an_unsaved_run_leaves_the_saved_files_alone(tmp_path: Path) -> No
             await core.store.sessions.update(session_id, snapshot_slug="newer")
         assert (await asking).answer == "words"
         assert (await session_of(core, run)).snapshot_slug == "newer"
+
+
+async def test_the_door_of_a_sandbox_left_running_stays(tmp_path: Path) -> None:
+    """A kept sandbox whose time is over takes its thread's door along, unless a person left another one running behind it."""
+    policy = RunPolicy(run_timeout_s=20, session_keep_s=0.1, announce_after_s=0)
+    async with core_of(tmp_path, policy) as core:
+        visits = Visits(tmp_path / "visits")
+        session_id = session_id_for((await ask(core, WRITE)).thread)
+        visits.leave(session_id)
+        await anyio.sleep(0.15)
+        await core.workspaces.close_overdue()
+        assert core.provider.alive == 0
+        assert core.broker.closed == []
+        visits.take_left(session_id)
+        await ask(core, WRITE, number=1)
+        await anyio.sleep(0.15)
+        await core.workspaces.close_overdue()
+        assert core.broker.closed == [session_id]
