@@ -17,6 +17,8 @@ DEFAULT_MAX_FILE_BYTES = 100 * 1024 * 1024
 
 _MISSING, _DIRECTORY, _FORBIDDEN, _NOT_A_DIRECTORY = 80, 81, 82, 83
 """Exit codes of the scripts below; free of any meaning of their own in sh and the coreutils."""
+_KILLED = 128 + 9
+"""SIGKILL: by the kernel for want of memory, by the operator, or by what else runs inside."""
 
 _EXPLAIN = f"""
 explain() {{
@@ -124,5 +126,9 @@ def _check(result: ExecResult, path: str) -> None:
         return
     if result.exit_code in _ERRORS:
         raise _ERRORS[result.exit_code](path)
+    if result.exit_code == _KILLED:
+        raise SandboxError(
+            SandboxErrorCode.UNAVAILABLE, f"{path}: killed while it was read or written"
+        )
     reason = result.error_text.strip()[-500:] or f"exit code {result.exit_code}"
     raise OSError(f"{path}: {reason}")
