@@ -52,8 +52,9 @@ class DoorBroker:
         on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)))
-        async with self._open_door(path, grant.session_id):
-            with self._admission.open_grant(grant, on_call, on_effect) as token:
+        # In this order: an agent that waits for its broker must not be told that its run is over.
+        with self._admission.open_grant(grant, on_call, on_effect) as token:
+            async with self._open_door(path, grant.session_id):
                 yield token
 
     def close(self, session_id: SessionId) -> None:
