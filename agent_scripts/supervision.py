@@ -73,6 +73,11 @@ def stop_path(paths: AgentPaths) -> str:
     return f"{paths.run}/stop"
 
 
+def added_path(paths: AgentPaths) -> str:
+    """What the operator adds to the environment; its `bin` comes first in the agent's PATH."""
+    return f"{paths.environment}/added"
+
+
 def inside_path(paths: AgentPaths, name: str) -> str:
     """Where a file of `agent_scripts/inside` lies in the sandbox: its package layout is kept, so that it can import."""
     return f"{paths.run}/agent_scripts/inside/{name}"
@@ -110,6 +115,7 @@ def supervised(
         "env": dict(command.env),
         "cwd": paths.work,
         "stdin_path": command.stdin_path,
+        "bin_path": f"{added_path(paths)}/bin",
         "broker_socket": broker_socket,
         "events_path": events_path(paths),
         "stop_path": stop_path(paths),

@@ -2,26 +2,20 @@
 
 import json
 import re
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from app.config import Settings
+from app.cli_sandboxes import sandboxes
+from app.cli_snapshots import snapshots
+from app.console import USAGE, AsJson, exit_with, fail, failures_shown, read_settings
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
 app.add_typer(runs, name="runs")
-sandboxes = typer.Typer(
-    no_args_is_help=True, help="Look at the threads' sandboxes, end or remove them."
-)
 app.add_typer(sandboxes, name="sandboxes")
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+app.add_typer(snapshots, name="snapshots")
 
 
 def main() -> None:
@@ -39,7 +33,7 @@ def serve() -> None:
     """Run the service."""
     from app.commands.serve import serve as run
 
-    _exit(run(_settings(for_serving=True)))
+    exit_with(run(read_settings(for_serving=True)))
 
 
 @app.command()
@@ -50,21 +44,32 @@ def playground(
     """Try Orion on this machine: a local Slack look-alike, an offline model, a trace page."""
     from app.commands.playground import run_playground
 
-    _exit(run_playground(port=port, state_dir=state_dir))
+    exit_with(run_playground(port=port, state_dir=state_dir))
 
 
 @app.command()
 def verify(
     provider: Annotated[str | None, typer.Option(help="Instead of ORION_SANDBOX.")] = None,
     agent: Annotated[str | None, typer.Option(help="Instead of ORION_AGENT.")] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of ORION_MOUNT_DIR.")
+    ] = None,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="Work in a copy of it, as ORION_MOUNT_OVERLAY.")
+    ] = False,
 ) -> None:
     """One real run in the sandbox, without Slack; prints each step with its duration."""
     import asyncio
 
     from app.commands.verify import verify as run
 
-    settings = _settings(orion_sandbox=provider, orion_agent=agent)
-    _exit(0 if asyncio.run(run(settings, write=print)) else 1)
+    settings = read_settings(
+        orion_sandbox=provider,
+        orion_agent=agent,
+        orion_mount_dir=str(mount) if mount is not None else None,
+        orion_mount_overlay="true" if overlay else None,
+    )
+    exit_with(0 if asyncio.run(run(settings, write=print)) else 1)
 
 
 @app.command()
@@ -74,7 +79,7 @@ def doctor(as_json: AsJson = False) -> None:
 
     from app.commands.doctor import examine
 
-    settings = _settings()
+    settings = read_settings()
 
     async def collect() -> bool:
         is_ok = True
@@ -98,7 +103,7 @@ def doctor(as_json: AsJson = False) -> None:
                 )
         return is_ok
 
-    _exit(0 if asyncio.run(collect()) else 1)
+    exit_with(0 if asyncio.run(collect()) else 1)
 
 
 @app.command()
@@ -111,7 +116,7 @@ def manifest(
     from app.slack.manifest import manifest as build
 
     if public_url is not None and not re.fullmatch(r"https://[^\s/?#]+[^\s?#]*", public_url):
-        _fail(f"--public-url: https:// and a host, not {public_url!r}", code=2)
+        fail(f"--public-url: https:// and a host, not {public_url!r}", code=USAGE)
     print(json.dumps(build(public_url=public_url, socket_mode=public_url is None), indent=2))
 
 
@@ -120,8 +125,8 @@ def migrate() -> None:
     """Bring the database up to this version of Orion, while no Orion is running on it."""
     from app.commands.migrate import migrate as run
 
-    with _failures_shown():
-        print(run(_settings()))
+    with failures_shown():
+        print(run(read_settings()))
 
 
 @runs.command("list")
@@ -133,8 +138,8 @@ def list_runs(
 
     from app.commands.runs import as_row, recent_runs
 
-    with _failures_shown():
-        rows = [as_row(run) for run in asyncio.run(recent_runs(_settings(), limit=limit))]
+    with failures_shown():
+        rows = [as_row(run) for run in asyncio.run(recent_runs(read_settings(), limit=limit))]
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -160,14 +165,14 @@ def show_run(
 
     if log or patch:
         kind = RunFileKind.LOG if log else RunFileKind.PATCH
-        with _failures_shown():
-            content = asyncio.run(file_of_run(_settings(), run_id, kind))
+        with failures_shown():
+            content = asyncio.run(file_of_run(read_settings(), run_id, kind))
         if not content:
-            _fail(f"run {run_id} left no {kind}")
+            fail(f"run {run_id} left no {kind}")
         print(content)
         return
-    with _failures_shown():
-        row = as_row(asyncio.run(find_run(_settings(), run_id)))
+    with failures_shown():
+        row = as_row(asyncio.run(find_run(read_settings(), run_id)))
     if as_json:
         print(json.dumps(row, indent=2))
         return
@@ -182,108 +187,11 @@ def stop_run(run_id: str) -> None:
 
     from app.commands.runs import stop_run as stop
 
-    with _failures_shown():
-        is_asked = asyncio.run(stop(_settings(), run_id))
+    with failures_shown():
+        is_asked = asyncio.run(stop(read_settings(), run_id))
     if not is_asked:
-        _fail(f"run {run_id} is over, or was asked to stop already")
+        fail(f"run {run_id} is over, or was asked to stop already")
     print("asked to stop")
-
-
-@sandboxes.command("list")
-def list_sandboxes(as_json: AsJson = False) -> None:
-    """The sandbox and the saved files of each thread, latest used first."""
-    import asyncio
-
-    from app.commands.sandboxes import as_row
-    from app.commands.sandboxes import list_sandboxes as find
-
-    with _failures_shown():
-        rows = [as_row(session) for session in asyncio.run(find(_settings()))]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        print(
-            f"{row['name']:28} {row['status']:8} {row['provider']:8} {row['agent']:10} {row['used_at']}  {row['thread']}"
-        )
-
-
-@sandboxes.command("stop")
-def stop_sandbox(name: str) -> None:
-    """End a kept sandbox, by its name or the beginning of its id; the thread's files stay saved."""
-    import asyncio
-
-    from app.commands.sandboxes import stop_sandbox as stop
-
-    with _failures_shown():
-        print(asyncio.run(stop(_settings(), name)))
-
-
-@sandboxes.command("rm")
-def remove_sandbox(name: str) -> None:
-    """Remove a thread's sandbox and its saved files, by its name or the beginning of its id."""
-    import asyncio
-
-    from app.commands.sandboxes import remove_sandbox as remove
-
-    with _failures_shown():
-        print(asyncio.run(remove(_settings(), name)))
-
-
-@sandboxes.command("clean")
-def clean_sandboxes(
-    days: Annotated[float, typer.Option(min=0, help="Unused for so long.")] = 7,
-) -> None:
-    """Remove the sandboxes and saved files of threads that nobody has used for some days."""
-    import asyncio
-
-    from app.commands.sandboxes import clean_sandboxes as clean
-
-    with _failures_shown():
-        for line in asyncio.run(clean(_settings(), days=days)):
-            print(line)
-
-
-@contextmanager
-def _failures_shown() -> Iterator[None]:
-    """What can go wrong with records, in a line each."""
-    from app.commands.runs import UnknownRunError
-    from app.commands.sandboxes import SandboxCommandError
-    from app.dispatch.lock import StateDirectoryBusyError
-    from app.store.schema import UnreadableStoreError
-    from sandbox_runtime.errors import SandboxError
-
-    kinds = (UnknownRunError, SandboxCommandError, SandboxError)
-    try:
-        yield
-    except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
-        _fail(str(exc))
-
-
-def _settings(*, for_serving: bool = False, **given: str | None) -> "Settings":
-    """`given`: settings from the command line, which win; None = not given."""
-    from app.config import SettingsError, load_settings, make_private
-
-    try:
-        settings = load_settings(given={k: v for k, v in given.items() if v is not None})
-    except SettingsError as exc:
-        _fail(f"bad settings:\n{exc}", code=2)
-    try:
-        make_private(settings.orion_state_dir)
-    except OSError as exc:
-        _fail(f"ORION_STATE_DIR cannot be used: {exc}")
-    if for_serving and settings.missing_for_serving:
-        _fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=2)
-    return settings
-
-
-def _fail(message: str, *, code: int = 1) -> NoReturn:
-    print(message, file=sys.stderr)
-    raise typer.Exit(code)
-
-
-def _exit(code: int) -> None:
-    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

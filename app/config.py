@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator, model_v
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.brokerage.mcp_servers import McpServers, read_mcp_servers
+from app.runs.mount import Mount, find_refusal
 
 DEFAULT_MODEL_URL = "https://api.anthropic.com"
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
@@ -125,6 +126,14 @@ class Settings(BaseSettings):
         "bubblewrap",
         description="none = no isolation at all; only for a machine you would give to the agent.",
     )
+    orion_mount_dir: Path | None = Field(
+        None,
+        description="For developers: a directory that agents work in, instead of their threads' own files.",
+    )
+    orion_mount_overlay: bool = Field(
+        default=False,
+        description="They get a copy of it when their thread begins, and it stays untouched.",
+    )
     docker_host: str = Field(
         "unix:///var/run/docker.sock", description="The engine of this machine, for docker."
     )
@@ -221,10 +230,10 @@ class Settings(BaseSettings):
             raise ValueError("must start with https:// or http://")
         return value
 
-    @field_validator("orion_state_dir")
+    @field_validator("orion_state_dir", "orion_mount_dir")
     @classmethod
-    def _expand(cls, value: Path) -> Path:
-        return value.expanduser().resolve()
+    def _expand(cls, value: Path | None) -> Path | None:
+        return value.expanduser().resolve() if value is not None else None
 
     @field_validator("orion_agent_arguments")
     @classmethod
@@ -258,6 +267,24 @@ class Settings(BaseSettings):
             raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
         return self
 
+    @model_validator(mode="after")
+    def _check_mount(self) -> "Settings":
+        mount = self.mount
+        if mount is None:
+            if self.orion_mount_overlay:
+                raise ValueError("ORION_MOUNT_OVERLAY: set ORION_MOUNT_DIR, too")
+            return self
+        refusal = find_refusal(
+            mount.directory, home=Path.home().resolve(), state_dir=self.orion_state_dir
+        )
+        if refusal:
+            raise ValueError(f"ORION_MOUNT_DIR: {refusal}")
+        if self.orion_sandbox == "docker" and not mount.is_overlay:
+            raise ValueError(
+                "ORION_MOUNT_DIR: docker sandboxes cannot work in it; set ORION_MOUNT_OVERLAY=true, or ORION_SANDBOX=local"
+            )
+        return self
+
     # -- what follows from them ----------------------------------------------------------------------------------------
 
     @property
@@ -279,6 +306,21 @@ class Settings(BaseSettings):
     @property
     def broker_directory(self) -> Path:
         return self.orion_state_dir / "broker"
+
+    @property
+    def mount(self) -> Mount | None:
+        """The developer's own directory, if agents shall work in one."""
+        if self.orion_mount_dir is None:
+            return None
+        return Mount(directory=self.orion_mount_dir, is_overlay=self.orion_mount_overlay)
+
+    @property
+    def visits_dir(self) -> Path:
+        return self.orion_state_dir / "visits"
+
+    @property
+    def live_logs_dir(self) -> Path:
+        return self.orion_state_dir / "logs"
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -25,17 +25,19 @@ from app.parts import (
     run_policy,
     slack_options,
 )
-from app.providers import Choice, choose_provider, create_provider
+from app.providers import Choice, choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
+from app.runs.live_log import LiveLogs
 from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
 from app.runs.session import Session, session_id_for
 from app.runs.stops import StopSignals
+from app.runs.visits import Visits
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.slack.api import SlackFault
@@ -140,7 +142,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         provider = await stack.enter_async_context(
             around("provider", overrides.provider or create_provider(settings, choice))
         )
-        left = await _sessions_of_unfinished(store)
+        left = await _sessions_to_keep(store)
         broker.close_others([session.id for session in left])
         await provider.sweep([SandboxId(session.sandbox_id) for session in left])
         _log.info(
@@ -149,6 +151,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reason=choice.reason,
             finding=await provider.probe(),
         )
+        if settings.mount is not None:
+            _log.warning("sandbox.mounted", says=settings.mount.sentence)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
         policy = run_policy(settings)
@@ -162,8 +166,13 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             policy=policy,
             clock=clock,
             mask=masker.mask,
+            visits=Visits(settings.visits_dir),
+            mount=settings.mount,
+            elsewhere=partial(create_named, settings),
             on_gone=broker.close,
         )
+        live_logs = LiveLogs(settings.live_logs_dir)
+        live_logs.clear()
         runner = create_runner(
             settings,
             provider=provider,
@@ -179,6 +188,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reader=around("reader", slack.reader),
             tracer=tracer,
             runner=runner,
+            live_logs=live_logs,
             signals=signals,
             policy=policy,
             clock=clock,
@@ -283,9 +293,9 @@ async def _open_intake(
     yield handle
 
 
-async def _sessions_of_unfinished(store: SqlRunStore) -> Sequence[Session]:
-    """Those in whose sandboxes a run that the last process left may go on."""
-    found = []
+async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
+    """Those in whose sandboxes a run that the last process left may go on, or that a person left for the next run."""
+    found = [session for session in await store.sessions.all() if session.kept_environment]
     for run in await store.unfinished():
         session = await store.sessions.get(session_id_for(run.thread))
         if session is not None and session.sandbox_id:

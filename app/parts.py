@@ -14,24 +14,32 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.additions import load_additions
 from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
-from app.brokerage.doors import DoorBroker
+from app.brokerage.doors import DoorBroker, door_of
 from app.brokerage.mcp import McpBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
 from app.redaction import Masker
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from app.runs.session import Session
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackOptions
 from app.tracing.null import NullTracer
 from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.types import SandboxLimits
+from sandbox_runtime.types import (
+    SandboxLimits,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
 
 MIB = 1024 * 1024
 
@@ -67,10 +75,11 @@ def run_policy(settings: Settings) -> RunPolicy:
         idle_timeout_s=settings.orion_idle_timeout_s,
         queue_timeout_s=settings.orion_queue_timeout_s,
         queue_limit=settings.orion_queue_limit,
-        capacity=settings.orion_max_concurrent_runs,
+        # In one directory agents work one after the other, and nothing of it is kept elsewhere.
+        capacity=1 if work_dir(settings) else settings.orion_max_concurrent_runs,
         create_attempts=settings.orion_sandbox_create_attempts,
         max_disk_bytes=settings.orion_sandbox_disk_mib * MIB,
-        session_keep_s=settings.orion_session_keep_s,
+        session_keep_s=0 if work_dir(settings) else settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
     )
 
@@ -83,7 +92,11 @@ def create_runner(
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
-    """What executes turns with the agent that the settings choose."""
+    """What executes turns with the agent that the settings choose.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
     adapter = adapter or create_adapter(settings.orion_agent)
     prompt_file = settings.orion_system_prompt_file
     return AgentRunner(
@@ -96,12 +109,55 @@ def create_runner(
             model=adapter.model_id(settings.model or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
-            sandbox_limits=SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB),
+            sandbox_limits=sandbox_limits(settings),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
             mcp_config=settings.mcp_servers.for_sandbox(),
+            additions=load_additions().get(adapter.name, Additions()),
+            work_dir=work_dir(settings),
         ),
         policy=run_policy(settings),
     )
+
+
+def create_environment(
+    settings: Settings, provider: SandboxProvider, *, agent: str = ""
+) -> AgentEnvironment:
+    """The environment of that agent, or of the one that the settings choose."""
+    adapter = create_adapter(agent or settings.orion_agent)
+    return AgentEnvironment(provider, adapter, load_additions().get(adapter.name, Additions()))
+
+
+def session_spec(settings: Settings, session: Session, *, environment: SnapshotRef) -> SandboxSpec:
+    """A sandbox as the session's next run would make it, for a person: with no network, and no door to the broker."""
+    return SandboxSpec(
+        snapshot_id=environment.id,
+        workspace_id=SnapshotId(session.snapshot_slug) if session.snapshot_slug else None,
+        work_dir=work_dir(settings) if session.mount_dir else None,
+        labels={
+            "orion.managed": "true",
+            "orion.session": session.id,
+            "orion.agent": session.agent,
+        },
+        limits=sandbox_limits(settings),
+    )
+
+
+def work_dir(settings: Settings) -> str | None:
+    """The developer's directory, if agents work in it itself."""
+    mount = settings.mount
+    return str(mount.directory) if mount is not None and not mount.is_overlay else None
+
+
+def door_for(settings: Settings, session: Session) -> str:
+    """The endpoint where a run of the session will find the service's broker; its directory is there."""
+    path = door_of(settings.broker_directory, session.id)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    return str(path)
+
+
+def sandbox_limits(settings: Settings) -> SandboxLimits:
+    """Of every sandbox in which an agent works."""
+    return SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB)
 
 
 @asynccontextmanager

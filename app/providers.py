@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from app.config import Settings, default_ca_bundle, host_environment
-from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.registry import load_provider
 
@@ -25,6 +25,8 @@ async def choose_provider(settings: Settings) -> Choice:
     """As set; with `auto` Docker where an engine answers, else local."""
     if settings.orion_sandbox != "auto":
         return Choice(name=settings.orion_sandbox, reason="ORION_SANDBOX names it")
+    if settings.mount is not None and not settings.mount.is_overlay:
+        return Choice(name="local", reason="ORION_MOUNT_DIR asks for it")
     try:
         async with asyncio.timeout(ENGINE_TIMEOUT_S), create_docker(settings) as docker:
             finding = await docker.probe()
@@ -41,7 +43,18 @@ def create_provider(settings: Settings, choice: Choice) -> SandboxProvider:
     Raises:
         SandboxError: UNSUPPORTED when the package that it needs is not installed.
     """
-    return _CREATE[choice.name](settings)
+    return create_named(settings, choice.name)
+
+
+def create_named(settings: Settings, name: str) -> SandboxProvider:
+    """The same by its name, whatever is chosen: threads may have saved something there.
+
+    Raises:
+        SandboxError: UNSUPPORTED also when there is none of that name.
+    """
+    if name not in _CREATE:
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
+    return _CREATE[name](settings)
 
 
 def create_local(settings: Settings) -> SandboxProvider:
@@ -86,3 +99,4 @@ _CREATE: dict[str, Callable[[Settings], SandboxProvider]] = {
     "local": create_local,
     "docker": create_docker,
 }
+PROVIDER_NAMES = tuple(_CREATE)

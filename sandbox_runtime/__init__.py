@@ -12,7 +12,13 @@ from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import AttemptRecord, open_sandbox
 from sandbox_runtime.output import TRUNCATION_MARK, BoundedBuffer, LineSplitter
-from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import (
+    Process,
+    ProgressListener,
+    Sandbox,
+    SandboxProvider,
+    Terminal,
+)
 from sandbox_runtime.registry import PROVIDERS, load_provider
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -33,6 +39,7 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    TerminalSize,
 )
 
 __all__ = [
@@ -67,6 +74,8 @@ __all__ = [
     "SandboxSpec",
     "SnapshotId",
     "SnapshotRef",
+    "Terminal",
+    "TerminalSize",
     "ensure_environment",
     "load_provider",
     "open_sandbox",

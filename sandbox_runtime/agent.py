@@ -2,6 +2,7 @@
 
 import asyncio
 import posixpath
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
@@ -29,7 +30,9 @@ from sandbox_runtime.types import (
 COMMAND_TIMEOUT_S = 900.0
 RETRY_BACKOFF_S = 1.0
 MAX_RETRY_BACKOFF_S = 15.0
-STDERR_TAIL_CHARS = 2000
+STDERR_TAIL_CHARS = 1500
+MAX_PROGRAM_CHARS = 100
+"""Together with the tail they fit in a line of the service's log, which is cut after 2,000 characters."""
 
 SYMBOLIC_PATHS = SandboxPaths(
     work="/@work@",
@@ -45,6 +48,7 @@ SYMBOLIC_PATHS = SandboxPaths(
 class _FileChange:
     path: str
     data: bytes = field(repr=False)
+    executable: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +56,13 @@ class _CommandChange:
     argv: tuple[str, ...]
     retries: int
     timeout_s: float
+    cwd: str | None
+    env: Mapping[str, str] = field(repr=False)
+    origin: str
+
+    @property
+    def program(self) -> str:
+        return posixpath.basename(self.argv[0])[:MAX_PROGRAM_CHARS]
 
 
 class Agent:
@@ -108,9 +119,11 @@ class Agent:
         """True while changes wait for `prepare`."""
         return bool(self._queue)
 
-    def add_files(self, files: Mapping[str, bytes]) -> Self:
+    def add_files(self, files: Mapping[str, bytes], *, executable: bool = False) -> Self:
         """Queue files to write, in order; `SYMBOLIC_PATHS` may stand in the paths."""
-        self._queue.extend(_FileChange(path=path, data=data) for path, data in files.items())
+        self._queue.extend(
+            _FileChange(path=path, data=data, executable=executable) for path, data in files.items()
+        )
         return self
 
     def run_commands(
@@ -119,11 +132,15 @@ class Agent:
         *,
         retries: int = 0,
         timeout_s: float = COMMAND_TIMEOUT_S,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        origin: str = "commands",
     ) -> Self:
-        """Queue commands to run in `paths.work`, in order; `SYMBOLIC_PATHS` may stand in the arguments.
+        """Queue commands to run in order, in `cwd` or `paths.work`; `SYMBOLIC_PATHS` may stand in all texts.
 
         A command that fails is run again up to `retries` times, with growing pauses, before it counts as failed: for
-        package installs over a network. `timeout_s` bounds each run of each command.
+        package installs over a network. `timeout_s` bounds each run of each command. Commands are counted by `origin`,
+        which says in errors whose they are.
 
         Raises:
             TypeError: a command is a string; it must be a list of arguments.
@@ -135,7 +152,14 @@ class Agent:
             if not command:
                 raise ValueError("a command must not be empty")
         self._queue.extend(
-            _CommandChange(argv=tuple(command), retries=retries, timeout_s=timeout_s)
+            _CommandChange(
+                argv=tuple(command),
+                retries=retries,
+                timeout_s=timeout_s,
+                cwd=cwd,
+                env=dict(env or {}),
+                origin=origin,
+            )
             for command in commands
         )
         return self
@@ -149,8 +173,8 @@ class Agent:
         snapshot stay as they were, and the sandbox is destroyed.
 
         Raises:
-            SandboxError: SETUP_FAILED when a command fails, naming its index in the queue and the end of its stderr;
-                whatever creating, writing or saving the sandbox raises.
+            SandboxError: SETUP_FAILED when a command fails, naming its origin, its index there and the end of its stderr,
+                or when a file cannot be written; whatever creating or saving the sandbox raises.
         """
         async with self._preparing:
             if self._queue:
@@ -177,22 +201,26 @@ class Agent:
             environment_writable=True,
             labels={"agent": self._type, "purpose": "prepare"},
         )
-        index = 0
+        commands = [change for change in changes if isinstance(change, _CommandChange)]
+        begun: Counter[str] = Counter()
         async with open_sandbox(self._provider, spec) as sandbox:
-            tell("booting")
-            for change in changes:
-                match change:
-                    case _FileChange():
-                        path = _real(change.path, sandbox.paths)
-                        await sandbox.write_file(path, change.data)
-                    case _CommandChange():
-                        tell(f"installing {posixpath.basename(change.argv[0])}")
-                        await _run(sandbox, change, index=index)
-                        index += 1
-            tell("snapshotting")
-            ref = await sandbox.snapshot(name=name)
-            self._snapshot_id = ref.id
-            del self._queue[: len(changes)]
+            try:
+                tell("booting")
+                for change in changes:
+                    match change:
+                        case _FileChange():
+                            await _write(sandbox, change)
+                        case _CommandChange():
+                            number = begun.total() + 1
+                            tell(f"installing {change.program} ({number}/{len(commands)})")
+                            await _run(sandbox, change, index=begun[change.origin])
+                            begun[change.origin] += 1
+                tell("snapshotting")
+                ref = await sandbox.snapshot(name=name)
+                self._snapshot_id = ref.id
+                del self._queue[: len(changes)]
+            finally:
+                tell("cleaning up")
 
 
 def _ignore(_step: str) -> None:
@@ -205,12 +233,25 @@ def _real(text: str, paths: SandboxPaths) -> str:
     return text
 
 
+async def _write(sandbox: Sandbox, change: _FileChange) -> None:
+    path = _real(change.path, sandbox.paths)
+    try:
+        await sandbox.write_file(path, change.data, executable=change.executable)
+    except OSError as exc:
+        raise SandboxError(
+            SandboxErrorCode.SETUP_FAILED, f"cannot write {path}: {type(exc).__name__}"
+        ) from exc
+
+
 async def _run(sandbox: Sandbox, command: _CommandChange, *, index: int) -> None:
-    argv = [_real(argument, sandbox.paths) for argument in command.argv]
-    label = f"commands[{index}] ({argv[0]})"
+    paths = sandbox.paths
+    argv = [_real(argument, paths) for argument in command.argv]
+    cwd = None if command.cwd is None else _real(command.cwd, paths)
+    env = {name: _real(value, paths) for name, value in command.env.items()}
+    label = f"{command.origin}[{index}] ({command.program})"
 
     async def attempt() -> ExecResult:
-        return await sandbox.exec(argv, timeout_s=command.timeout_s)
+        return await sandbox.exec(argv, timeout_s=command.timeout_s, cwd=cwd, env=env)
 
     retrying = AsyncRetrying(
         stop=stop_after_attempt(command.retries + 1),

@@ -1,7 +1,7 @@
 """Named environments: found when they exist, prepared once when they do not."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable
 from weakref import WeakKeyDictionary
 
 from sandbox_runtime.agent import Agent
@@ -17,17 +17,15 @@ async def ensure_environment(
     provider: SandboxProvider,
     *,
     name: str,
-    files: Mapping[str, bytes],
-    commands: Sequence[Sequence[str]],
-    retries: int = 0,
+    fill: Callable[[Agent], object],
     progress: ProgressListener | None = None,
 ) -> SnapshotRef:
-    """The environment of that name; if there is none, made from the provider's base by `files`, then `commands`.
+    """The environment of that name; if there is none, made from the provider's base by the changes that `fill` queues.
 
-    Without files and commands it is the base itself.
+    Without changes it is the base itself.
 
-    The name must change when files or commands do: an existing one is taken as it is. `agent.SYMBOLIC_PATHS` may stand
-    in paths and arguments. Callers in one process wait for one preparation; after a failed one the next caller tries again.
+    The name must change when the changes do: an existing one is taken as it is. Callers in one process wait for one
+    preparation; after a failed one the next caller tries again. Steps of the base have `base: ` before them.
 
     Raises:
         SandboxError: SETUP_FAILED, and what `Agent.prepare` raises.
@@ -40,10 +38,11 @@ async def ensure_environment(
         if found is not None:
             tell("exists")
             return found
-        agent = await Agent.create(name, provider=provider)
-        agent.add_files(files).run_commands(commands, retries=retries)
+        base = await provider.ensure_ready(lambda step: tell(f"base: {step}"))
+        agent = await Agent.create(name, provider=provider, snapshot_id=base.id)
+        fill(agent)
         if not agent.dirty:
-            return await provider.ensure_ready(progress)
+            return base
         await agent.prepare(name=name, progress=progress)
         made = await provider.find_snapshot(name)
     if made is None:

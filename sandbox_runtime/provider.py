@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Protocol, Self
 
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     Capability,
@@ -14,6 +15,7 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    TerminalSize,
 )
 
 
@@ -32,6 +34,26 @@ class Process(Protocol):
         ...
 
 
+class Terminal(Protocol):
+    """A started command with a terminal of its own. Whoever opened it calls `close`."""
+
+    async def read(self) -> bytes:
+        """What it shows next, as it comes; empty at the end. One reader at a time."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """What is typed, Ctrl-C and the like included; waits while the command does not take it. At its end, lost."""
+        ...
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Tell the command that the window has changed. At its end, nothing."""
+        ...
+
+    async def close(self) -> int:
+        """End it and all it started, as far as it has not ended; its exit code. Idempotent, <= 10 s."""
+        ...
+
+
 class Sandbox(Protocol):
     """One isolated place to run commands. Made by a provider, ended by `destroy`."""
 
@@ -40,6 +62,11 @@ class Sandbox(Protocol):
 
     @property
     def paths(self) -> SandboxPaths: ...
+
+    @property
+    def container_name(self) -> str:
+        """By which its host's own tools know it; empty where they do not."""
+        return ""
 
     async def exec(
         self,
@@ -77,6 +104,16 @@ class Sandbox(Protocol):
 
         Raises:
             SandboxError: UNAVAILABLE when the sandbox is gone or destroyed.
+        """
+        ...
+
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        """Start a command on a new terminal, in `paths.work`, for a person: no limit of time or output.
+
+        Raises:
+            SandboxError: UNSUPPORTED without Capability.TERMINAL; UNAVAILABLE when the sandbox is gone or destroyed.
         """
         ...
 
@@ -125,7 +162,9 @@ class Sandbox(Protocol):
 
 
 ProgressListener = Callable[[str], None]
-"""Called with a short step name: checking, exists, creating, booting, installing ..., snapshotting, done, error."""
+"""Called with a short step name when it begins: checking, exists, creating, booting, installing ..., snapshotting,
+cleaning up, done, error.
+"""
 
 
 class SandboxProvider(Protocol):
@@ -177,6 +216,20 @@ class SandboxProvider(Protocol):
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
         """Sandboxes carrying all the given labels."""
         ...
+
+    async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
+        """What is known of one, also for a while after it ended by itself; None = nothing, or it was ended from outside."""
+        return next((info for info in await self.list() if info.id == sandbox_id), None)
+
+    def release(self, sandbox_id: SandboxId) -> None:
+        """Own it no more: it goes on when this provider is closed, and whoever attaches to it owns it.
+
+        Raises:
+            SandboxError: UNSUPPORTED without Capability.ATTACH.
+        """
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED, f"sandbox {sandbox_id} ends with the process that made it"
+        )
 
     async def remove(self, sandbox_id: SandboxId) -> None:
         """End a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""

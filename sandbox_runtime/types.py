@@ -22,6 +22,10 @@ class Capability(StrEnum):
     LIST = "list"
     BROKERED_NETWORK = "brokered_network"
     """A running sandbox can be limited to one endpoint of the host."""
+    MOUNT = "mount"
+    """A directory of the host can be the work directory."""
+    TERMINAL = "terminal"
+    """A command can have a terminal of its own, for a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,9 @@ class SandboxSpec:
     """Environment (and workspace, if saved with it) to start from; None = the provider's bare base."""
     workspace_id: SnapshotId | None = None
     """Take the workspace from this snapshot instead: a thread's files outlast the environment that they were made in."""
+    work_dir: str | None = None
+    """Absolute path of a directory of the host that is the work directory, with no copy and no snapshot between: what is
+    done in it is done to it. Needs Capability.MOUNT."""
     network: Network = field(default_factory=ClosedNetwork)
     environment_writable: bool = False
     """True while an environment is prepared: the environment directory may be changed and is what `snapshot` saves."""
@@ -112,6 +119,14 @@ class ExecResult:
         return self.stderr.decode("utf-8", "replace")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TerminalSize:
+    """In characters."""
+
+    rows: int = 24
+    columns: int = 80
+
+
 class OutputStream(StrEnum):
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -144,6 +159,8 @@ class SnapshotRef:
     name: str | None
     """Given by the caller, unique per provider; a later snapshot of the same name replaces it."""
     created_at: datetime
+    size_bytes: int | None = field(default=None, compare=False)
+    """What it takes beside what it stands on; told by `SandboxProvider.list_snapshots` only, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,3 +172,5 @@ class SandboxInfo:
     running: bool
     created_at: datetime
     labels: Mapping[str, str]
+    exit_code: int | None = None
+    """Of one that ended by itself, where its provider knows."""

@@ -21,6 +21,7 @@ from agent_scripts.adapter import (
     EventParser,
 )
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
+from agent_scripts.interactive import InteractiveCommand
 from agent_scripts.prompts import render_prompt
 
 _DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -94,14 +95,33 @@ class ClaudeCodeAdapter:
             arguments += [f"--mcp-config={mcp_path}"]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
-        # The token comes from a file, not from the environment, which every command that the agent runs would inherit.
-        settings = {"apiKeyHelper": f"cat {shlex.quote(token_path)}"}
-        arguments += ["--settings", json.dumps(settings), *turn.extra_arguments]
+        arguments += ["--settings", _key_settings(token_path), *turn.extra_arguments]
         return AgentCommand(
             argv=(f"{paths.environment}/claude-code/claude", *arguments),
             env={**_FIXED_ENV, **_environment(turn)},
             files=tuple(AgentFile(path=path, data=data) for path, data in files.items()),
             stdin_path=prompt_path,
+        )
+
+    def interactive(self, turn: AgentTurn) -> InteractiveCommand:
+        paths = turn.paths
+        token_path = f"{paths.run}/token"
+        arguments = [*_INTERACTIVE_ARGUMENTS, "--model", turn.model]
+        if turn.session is not None:
+            arguments += _session_arguments(turn.session)
+        arguments += ["--settings", _key_settings(token_path)]
+        return InteractiveCommand(
+            command=AgentCommand(
+                argv=(f"{paths.environment}/claude-code/claude", *arguments),
+                env={**_FIXED_ENV, **_environment(turn)},
+                files=(AgentFile(path=token_path, data=turn.run_token.encode()),),
+            ),
+            settings={
+                f"{paths.home}/.claude/.claude.json": {
+                    "hasCompletedOnboarding": True,
+                    "projects": {paths.work: {"hasTrustDialogAccepted": True}},
+                }
+            },
         )
 
     def parser(self) -> EventParser:
@@ -115,6 +135,11 @@ _FIXED_ARGUMENTS = (
     # No settings, hooks, commands, skills, MCP servers or CLAUDE.md of the work tree or the home. Neither --bare nor --safe-mode
     # is enough: with either, `env` in a repository's .claude/settings.json still sent the requests elsewhere.
     *("--setting-sources=", "--strict-mcp-config", "--disable-slash-commands"),
+)
+# A person is asked before a tool is used; of the work tree, still nothing is obeyed.
+_INTERACTIVE_ARGUMENTS = (
+    *("--permission-mode", "default", f"--tools={','.join(_TOOLS)}"),
+    *("--setting-sources=", "--strict-mcp-config"),
 )
 _FIXED_ENV = {
     "ANTHROPIC_BASE_URL": "{relay}/broker/anthropic",
@@ -143,6 +168,11 @@ _MODEL_VARIABLES = (
     "ANTHROPIC_DEFAULT_SONNET_MODEL",
     "CLAUDE_CODE_SUBAGENT_MODEL",
 )
+
+
+def _key_settings(token_path: str) -> str:
+    """The token comes from a file, not from the environment, which every command that the agent runs would inherit."""
+    return json.dumps({"apiKeyHelper": f"cat {shlex.quote(token_path)}"})
 
 
 def _environment(turn: AgentTurn) -> Mapping[str, str]:

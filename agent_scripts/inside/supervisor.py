@@ -185,7 +185,8 @@ class Supervision:
     def _environment(self) -> dict[str, str]:
         url = start_relay(self._config["broker_socket"]) if self._config["broker_socket"] else ""
         added = {name: value.replace("{relay}", url) for name, value in self._config["env"].items()}
-        return {**os.environ, **added}
+        search = os.pathsep.join((self._config["bin_path"], os.environ.get("PATH", os.defpath)))
+        return {**os.environ, "PATH": search, **added}
 
     def _verdict(self) -> str | None:
         """Why the run is over, or None while it is not."""

@@ -67,4 +67,9 @@ class DoorBroker:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, session_id: SessionId) -> Path:
-        return self._directory / session_id[-NAME_CHARS:] / SOCKET_NAME
+        return door_of(self._directory, session_id)
+
+
+def door_of(directory: Path, session_id: SessionId) -> Path:
+    """The socket of a session's door."""
+    return directory / session_id[-NAME_CHARS:] / SOCKET_NAME

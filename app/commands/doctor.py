@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from app.additions import ORION_TOML, load_additions
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import UnsupportedPythonError, check_python, slack_options
@@ -47,6 +48,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("database", _database),
         ("engine", _engine),
         ("sandbox", _sandbox),
+        *((("mount", _mount),) if settings.mount is not None else ()),
         ("slack", _slack),
         ("model", _model),
         ("langfuse", _langfuse),
@@ -67,7 +69,11 @@ async def _settings(settings: Settings) -> str:
         raise _ProblemError(
             "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
         )
-    return "complete"
+    added = [
+        f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
+        for name, one in load_additions().items()
+    ]
+    return "".join(("complete", *added))
 
 
 async def _python(_settings: Settings) -> str:
@@ -114,6 +120,10 @@ async def _sandbox(settings: Settings) -> str:
             else "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
         )
         raise _ProblemError(str(exc), fix) from exc
+
+
+async def _mount(settings: Settings) -> str:
+    return f"! {settings.mount.sentence}" if settings.mount else "not set"
 
 
 async def _slack(settings: Settings) -> str:

@@ -1,81 +1,19 @@
 """Looks at the threads' sandboxes and workspaces, and ends or removes them; works beside a running service."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+from app.commands.desk import Listed, SandboxCommandError, open_desk
 from app.config import Settings
-from app.providers import choose_provider, create_provider
-from app.runs.model import UNFINISHED_STATES
-from app.runs.session import Session, SessionStatus
-from app.store.sql import SqlRunStore, open_sqlite_store
-from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.types import SandboxId, SnapshotId
+from app.runs.session import Session
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.types import SandboxInfo
 
 
-class SandboxCommandError(Exception):
-    """It cannot be done; says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Desk:
-    store: SqlRunStore
-    provider: SandboxProvider
-
-    async def sessions(self) -> Sequence[Session]:
-        """Latest used first, their status as the provider sees it; the records are put right."""
-        living = {info.id for info in await self.provider.list() if info.running}
-        sessions = []
-        for session in await self.store.sessions.all():
-            is_gone = session.sandbox_id and session.sandbox_id not in living
-            if is_gone and session.provider == self.provider.name:
-                stopped = await self.store.sessions.update(
-                    session.id, status=SessionStatus.STOPPED, sandbox_id=""
-                )
-                sessions.append(stopped or session)
-            else:
-                sessions.append(session)
-        return sessions
-
-    async def find(self, text: str) -> Session:
-        matches = await self.store.sessions.find(text)
-        if len(matches) != 1:
-            raise SandboxCommandError(
-                f"{len(matches) or 'no'} sandboxes have the name {text!r} or an id beginning so"
-            )
-        return matches[0]
-
-    async def stop(self, session: Session) -> None:
-        """End its sandbox; what the last run saved stays."""
-        for run in await self.store.of_thread(session.thread):
-            if run.state in UNFINISHED_STATES:
-                raise SandboxCommandError(
-                    f"{session.name}: a run is waiting or going in its thread; "
-                    f"end it with `orion runs stop {run.id}` first"
-                )
-        if session.provider != self.provider.name:
-            raise SandboxCommandError(
-                f"{session.name} is on the provider {session.provider!r}, not on {self.provider.name!r}"
-            )
-        if session.sandbox_id:
-            await self.provider.remove(SandboxId(session.sandbox_id))
-            await self.store.sessions.update(
-                session.id, status=SessionStatus.STOPPED, sandbox_id=""
-            )
-
-    async def remove(self, session: Session) -> None:
-        """The same, and what was saved goes too: the thread's next run begins with nothing."""
-        await self.stop(session)
-        if session.snapshot_slug:
-            await self.provider.delete_snapshot(SnapshotId(session.snapshot_slug))
-        await self.store.sessions.remove(session.id)
-
-
-async def list_sandboxes(settings: Settings) -> Sequence[Session]:
-    """Latest used first."""
-    async with _open_desk(settings) as desk:
-        return await desk.sessions()
+async def list_sandboxes(settings: Settings) -> Sequence[Listed]:
+    """Of all providers that can be asked; sessions first, latest used first."""
+    async with open_desk(settings) as desk:
+        return await desk.list()
 
 
 async def stop_sandbox(settings: Settings, text: str) -> str:
@@ -83,8 +21,9 @@ async def stop_sandbox(settings: Settings, text: str) -> str:
 
     Raises:
         SandboxCommandError
+        SandboxError: its provider cannot be used.
     """
-    async with _open_desk(settings) as desk:
+    async with open_desk(settings) as desk:
         session = await desk.find(text)
         await desk.stop(session)
         return f"{session.name}: stopped"
@@ -95,30 +34,44 @@ async def remove_sandbox(settings: Settings, text: str) -> str:
 
     Raises:
         SandboxCommandError
+        SandboxError: a provider where it has something cannot be used.
     """
-    async with _open_desk(settings) as desk:
+    async with open_desk(settings) as desk:
         session = await desk.find(text)
         await desk.remove(session)
         return f"{session.name}: removed, with its files"
 
 
 async def clean_sandboxes(settings: Settings, *, days: float) -> Sequence[str]:
-    """Remove sessions that no run has used for so long, with their files; a line for each."""
+    """Remove sessions that no run has used for so long, with their files, and sandboxes that are nobody's; lines of it."""
     before = datetime.now(UTC) - timedelta(days=days)
     lines = []
-    async with _open_desk(settings) as desk:
-        for session in await desk.sessions():
+    async with open_desk(settings) as desk:
+        for session in await desk.store.sessions.all():
             if session.used_at < before:
                 try:
                     await desk.remove(session)
                     lines.append(f"{session.name}: removed, with its files")
                 except SandboxCommandError as exc:
                     lines.append(str(exc))
+                except SandboxError as exc:
+                    lines.append(f"{session.name}: not removed: {exc}")
+        swept = await desk.sweep()
+        if swept:
+            lines.append(f"{swept} left by processes that live no more: removed")
     return lines
 
 
-def as_row(session: Session) -> Mapping[str, object]:
-    """What `--json` prints of a session; no content."""
+def as_row(listed: Listed) -> Mapping[str, object]:
+    """What `--json` prints of it; no content."""
+    if listed.session is not None:
+        return _session_row(listed.session)
+    if listed.sandbox is not None:
+        return _sandbox_row(listed.sandbox)
+    raise AssertionError("a row is of a session or of a sandbox")
+
+
+def _session_row(session: Session) -> Mapping[str, object]:
     return {
         "name": session.name,
         "id": session.id,
@@ -142,11 +95,22 @@ def as_row(session: Session) -> Mapping[str, object]:
     }
 
 
-@asynccontextmanager
-async def _open_desk(settings: Settings) -> AsyncIterator[_Desk]:
-    choice = await choose_provider(settings)
-    async with (
-        open_sqlite_store(settings.database_path) as store,
-        create_provider(settings, choice) as provider,
-    ):
-        yield _Desk(store=store, provider=provider)
+def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
+    """The same columns; a name and a thread it has none."""
+    columns = dict.fromkeys(
+        ("name", "model", "thread", "repo", "branch", "region", "mount_dir", "container_name"), ""
+    )
+    return {
+        **columns,
+        "id": sandbox.id,
+        "status": "running" if sandbox.running else "exited",
+        "exit_code": sandbox.exit_code,
+        "provider": sandbox.provider,
+        "agent": sandbox.labels.get("orion.agent", ""),
+        "created_at": sandbox.created_at.isoformat(),
+        "used_at": None,
+        "sandbox_id": sandbox.id,
+        "volume": "",
+        "snapshot": "",
+        "agent_session_id": "",
+    }

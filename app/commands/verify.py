@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from agent_scripts.adapter import TurnMessage
@@ -15,13 +16,14 @@ from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
 from app.parts import create_runner, open_broker, run_policy
-from app.providers import choose_provider, create_provider
+from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
+from app.runs.visits import Visits
 from app.runs.workspaces import Workspaces
 from app.store.memory import MemorySessionStore
 from app.web.hosting import serve
@@ -40,7 +42,7 @@ async def verify(settings: Settings, *, write: Print) -> bool:
     masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
-        async with _model(settings, write) as answering:
+        async with open_model(settings, write) as answering:
             return await _run(answering, masker, write)
     except (OrionError, SandboxError) as exc:
         write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
@@ -48,7 +50,8 @@ async def verify(settings: Settings, *, write: Print) -> bool:
 
 
 @asynccontextmanager
-async def _model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+    """The settings with a model that answers: the real one where there is a key, else the offline one; says which."""
     if settings.anthropic_api_key or settings.ai_gateway_api_key:
         write("model: the real one, with your key (this costs a little)")
         yield settings
@@ -93,6 +96,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
         open_broker(settings, doors) as broker,
     ):
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
+        if settings.mount is not None:
+            write(f"! {settings.mount.sentence}")
         sessions = MemorySessionStore()
         workspaces = Workspaces(
             provider=provider,
@@ -100,6 +105,9 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             policy=replace(run_policy(settings), session_keep_s=0),
             clock=SystemClock(),
             mask=masker.mask,
+            visits=Visits(settings.visits_dir),
+            mount=settings.mount,
+            elsewhere=partial(create_named, settings),
             on_gone=broker.close,
         )
         runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
@@ -120,6 +128,8 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
     if finished.error is not None:
         write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
         return False
+    if attempt.difference is not None:
+        write(f"changes:\n{masker.mask(attempt.difference.patch)}")
     write(f"answer: {masker.mask(finished.text)[:200]!r}")
     is_right = EXPECTED in finished.text and attempt.tracker.steps > 0
     write(

@@ -1,67 +1,164 @@
-"""The environment of the agent: made once, found by every run."""
+"""The environment of an agent: what its adapter needs and what the operator adds; made once, found by every run."""
 
+import hashlib
+import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-from agent_scripts.adapter import EnvironmentRecipe
+from agent_scripts.adapter import AgentAdapter, AgentPaths
+from agent_scripts.supervision import added_path
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent
 from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.errors import SandboxError
-from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.provider import ProgressListener, SandboxProvider
 from sandbox_runtime.types import SnapshotRef
 
-ENVIRONMENT_RETRIES = 2
-"""For a package index that answers badly; each command on its own."""
+RETRIES = 2
+"""For a package index that answers badly; each command of the adapter on its own. The operator's may not bear it."""
+_PATHS = AgentPaths(
+    work=SYMBOLIC_PATHS.work,
+    home=SYMBOLIC_PATHS.home,
+    run=SYMBOLIC_PATHS.run,
+    environment=SYMBOLIC_PATHS.environment,
+)
+_ADDED = added_path(_PATHS)
+_SCRATCH_HOME = f"{_PATHS.run}/home"
+# A provider may save these two with an environment; then the threads that begin in it would have them, and others not.
+_CHECK = """\
+left=$(find "$@" -mindepth 1 | head -n 5)
+[ -z "$left" ] || { echo "only what is in $0 is kept, but there is also:" $left >&2; exit 1; }
+"""
+_NOTHING_LEFT = ("sh", "-c", _CHECK, _ADDED, _PATHS.work, _PATHS.home)
+_STEPS_OF_EVERY_START = ("checking", "exists")
 
 _log = get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedFile:
+    """A file that the operator adds."""
+
+    path: str
+    """Relative to the directory of additions."""
+    data: bytes = field(repr=False)
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """What the operator adds to the environment of an agent; by default nothing."""
+
+    files: tuple[AddedFile, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    """Run after the files were written, in the directory of additions, with a home that is thrown away."""
+    origin: str = "additions"
+    """Names the commands in errors."""
+
+    @property
+    def digest(self) -> str:
+        """Changes when a file or command does; empty for nothing."""
+        if not self.files and not self.commands:
+            return ""
+        files = [
+            (file.path, hashlib.sha256(file.data).hexdigest(), file.executable)
+            for file in self.files
+        ]
+        content = json.dumps([files, self.commands])
+        return hashlib.sha256(content.encode()).hexdigest()[:8]
+
+
 class AgentEnvironment:
-    """What a recipe makes, in one provider."""
+    """What an adapter's recipe and the operator's additions make, in one provider."""
 
-    def __init__(self, provider: SandboxProvider, recipe: EnvironmentRecipe) -> None:
+    def __init__(
+        self, provider: SandboxProvider, adapter: AgentAdapter, additions: Additions
+    ) -> None:
         self._provider = provider
-        self._recipe = recipe
+        self._recipe = adapter.environment(_PATHS)
+        self._additions = additions
+        self.name = "-".join(filter(None, (self._recipe.name, additions.digest)))
+        """Agent and digests, so that it changes when a pin, a file or a command does: `claude-3f2a9c…-51d0…`."""
+        self._listeners: list[ProgressListener] = []
+        self._step = ""
 
-    async def prepare(self) -> SnapshotRef:
-        """It, made on first use; concurrent callers share one preparation.
+    async def prepare(self, listener: ProgressListener | None = None) -> SnapshotRef:
+        """It, made on first use; concurrent callers share one preparation, and each is told the steps of it.
 
         Raises:
             SandboxError: SETUP_FAILED and others; it can be tried again.
         """
         started = time.monotonic()
+        listener = listener or _ignore
         steps: list[str] = []
 
         def note(step: str) -> None:
+            if step in _STEPS_OF_EVERY_START:
+                _log.debug("environment.step", environment=self.name, step=step)
+                listener(step)
+            else:
+                if steps[-1:] == ["checking"]:
+                    _log.info("environment.preparing", environment=self.name)
+                self._tell_all(step)
             steps.append(step)
-            _log.debug("environment.step", environment=self._recipe.name, step=step)
 
-        try:
-            snapshot = await ensure_environment(
-                self._provider,
-                name=self._recipe.name,
-                files={file.path: file.data for file in self._recipe.files},
-                commands=self._recipe.commands,
-                retries=ENVIRONMENT_RETRIES,
-                progress=note,
-            )
-        except SandboxError as exc:
-            _log.warning(
-                "environment.failed", environment=self._recipe.name, code=exc.code, reason=str(exc)
-            )
-            raise
+        with self._telling(listener):
+            try:
+                snapshot = await ensure_environment(
+                    self._provider, name=self.name, fill=self._fill, progress=note
+                )
+            except SandboxError as exc:
+                _log.warning(
+                    "environment.failed", environment=self.name, code=exc.code, reason=str(exc)
+                )
+                raise
         if "exists" not in steps:
             duration_s = round(time.monotonic() - started, 3)
-            _log.info("environment.ready", environment=self._recipe.name, duration_s=duration_s)
+            _log.info("environment.ready", environment=self.name, duration_s=duration_s)
         return snapshot
 
     async def restore(self, attempt: Attempt) -> SnapshotRef:
         """It, for a run, which shows and traces whether it had to be made."""
-        snapshot = await self._provider.find_snapshot(self._recipe.name)
+        snapshot = await self._provider.find_snapshot(self.name)
         with attempt.trace.step("restore-environment" if snapshot else "install-sdk") as step:
-            step.set(environment=self._recipe.name)
+            step.set(environment=self.name)
             if snapshot is None:
-                attempt.enter("Setting up the agent (first use)")
-                _log.info("environment.preparing", environment=self._recipe.name)
-                snapshot = await self.prepare()
+                phase = "Setting up the agent (first use)"
+                attempt.enter(f"{phase}: {self._step}" if self._step else phase)
+                snapshot = await self.prepare(lambda step: attempt.enter(f"{phase}: {step}"))
             return snapshot
+
+    def _fill(self, agent: Agent) -> None:
+        recipe, additions = self._recipe, self._additions
+        agent.add_files({file.path: file.data for file in recipe.files})
+        agent.run_commands(recipe.commands, retries=RETRIES)
+        if not additions.files and not additions.commands:
+            return
+        for file in additions.files:
+            agent.add_files({f"{_ADDED}/{file.path}": file.data}, executable=file.executable)
+        agent.run_commands([("mkdir", "-p", f"{_ADDED}/bin", _SCRATCH_HOME)])
+        agent.run_commands(
+            additions.commands, cwd=_ADDED, env={"HOME": _SCRATCH_HOME}, origin=additions.origin
+        )
+        agent.run_commands([_NOTHING_LEFT], origin="check of what is kept")
+
+    def _tell_all(self, step: str) -> None:
+        _log.info("environment.step", environment=self.name, step=step)
+        self._step = "" if step in ("done", "error") else step
+        for listener in self._listeners:
+            listener(step)
+
+    @contextmanager
+    def _telling(self, listener: ProgressListener) -> Iterator[None]:
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
+
+
+def _ignore(_step: str) -> None:
+    pass

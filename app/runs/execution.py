@@ -15,7 +15,7 @@ from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
-from app.runs.environment import AgentEnvironment
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
@@ -23,7 +23,6 @@ from app.runs.resumption import ANEW, find_left_agent, repository_in, run_direct
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
-from sandbox_runtime.agent import SYMBOLIC_PATHS
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
@@ -56,6 +55,10 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    work_dir: str | None = None
+    """A directory of the host's to work in; None = the thread's own files."""
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
 
 
 class AgentRunner:
@@ -78,8 +81,7 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
-        recipe = adapter.environment(_agent_paths(SYMBOLIC_PATHS))
-        self._environment = AgentEnvironment(provider, recipe)
+        self._environment = AgentEnvironment(provider, adapter, settings.additions)
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -139,7 +141,7 @@ class AgentRunner:
                 if left is None:
                     return None
                 watch = FileWatch(sandbox, repository=left.repository)
-                await watch.go_on(was_empty=workspace.is_new)
+                await watch.go_on(was_empty=workspace.is_empty)
                 # The token that the agent was given is good again.
                 await stack.enter_async_context(
                     self._broker.open_grant(
@@ -167,7 +169,7 @@ class AgentRunner:
                 )
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
-                await watch.begin(is_empty=workspace.is_new)
+                await watch.begin(is_empty=workspace.is_empty)
                 token = await stack.enter_async_context(
                     self._broker.open_grant(
                         self._grant(attempt), attempt.count_call, attempt.on_effect
@@ -227,6 +229,7 @@ class AgentRunner:
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return SandboxSpec(
             snapshot_id=snapshot.id,
+            work_dir=self._settings.work_dir,
             network=BrokeredNetwork(
                 endpoint=self._broker.endpoint_for(session_id_for(attempt.run.thread))
             ),

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NewType, Protocol, TypedDict
@@ -58,6 +58,37 @@ class Session:
     """By which the agent finds its own memory among the saved files; empty = it has none."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def snapshots(self) -> Mapping[str, str]:
+        """Provider to snapshot: what is saved of it, also at the providers that its thread had before."""
+        here = {self.provider: self.snapshot_slug} if self.snapshot_slug else {}
+        return {**self.extra.get(_ELSEWHERE, {}), **here}
+
+    def moved_to(self, provider: str) -> "Session":
+        """The same at another provider, where its thread begins anew: what it left is removed with it, not before."""
+        return replace(
+            self,
+            provider=provider,
+            sandbox_id="",
+            container_name="",
+            snapshot_slug="",
+            agent_session_id="",
+            extra={**self.extra, _ELSEWHERE: self.snapshots},
+        )
+
+    @property
+    def kept_environment(self) -> str:
+        """The environment of a sandbox that was left running for the next run; empty when there is none."""
+        return str(self.extra.get(_DETACHED, "")) if self.sandbox_id else ""
+
+    def with_detached(self, environment_id: str) -> Mapping[str, Any]:
+        """`extra` with that sandbox's environment; empty = it has none (any more)."""
+        return {**self.extra, _DETACHED: environment_id}
+
+
+_ELSEWHERE = "elsewhere"
+_DETACHED = "detached"
+
 
 def session_id_for(thread: Thread) -> SessionId:
     """One thread has one session."""
@@ -83,6 +114,10 @@ class SessionChanges(TypedDict, total=False):
     snapshot_slug: str
     agent_session_id: str
     extra: Mapping[str, Any]
+
+
+GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
+"""What changes when its sandbox was ended."""
 
 
 class NameTakenError(Exception):

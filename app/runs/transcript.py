@@ -11,13 +11,16 @@ HEAD_CHARS = 32 * 1024
 class Transcript:
     """Keeps the first lines and the last ones. Lines are masked when it is read, each as a whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        """`tell` hears of every line as it comes."""
+        self._tell = tell or _tell_nobody
         self._head: list[str] = []
         self._tail: deque[str] = deque()
         self._head_chars = self._tail_chars = self._left_out = 0
 
     def add(self, line: str) -> None:
         """One line, without its end."""
+        self._tell(line)
         if not self._tail and self._head_chars + len(line) < HEAD_CHARS:
             self._head.append(line)
             self._head_chars += len(line) + 1
@@ -41,3 +44,7 @@ def last_lines(text: str, *, max_chars: int) -> str:
     if len(text) > max_chars and "\n" in end.rstrip("\n"):
         end = end.partition("\n")[2]
     return end
+
+
+def _tell_nobody(_line: str) -> None:
+    pass

@@ -25,6 +25,7 @@ from app.runs.ending import (
 )
 from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
+from app.runs.live_log import LiveLogs
 from app.runs.model import (
     BEGINNING_STATES,
     WAITING_STATES,
@@ -55,6 +56,7 @@ from app.runs.ports import (
 )
 from app.runs.progress import ProgressTracker
 from app.runs.stops import RunStoppedError, StopRequest, StopSignals
+from app.runs.transcript import Transcript
 
 REFRESH_INTERVAL_S = 10.0
 """How often the elapsed time is offered to the sink, which decides what is sent.
@@ -79,6 +81,7 @@ class RunService:
         reader: ThreadReader,
         tracer: Tracer,
         runner: AgentRunner,
+        live_logs: LiveLogs,
         signals: StopSignals,
         policy: RunPolicy,
         clock: Clock,
@@ -90,6 +93,7 @@ class RunService:
         self._reader = reader
         self._tracer = tracer
         self._runner = runner
+        self._live_logs = live_logs
         self._signals = signals
         self._policy = policy
         self._clock = clock
@@ -286,6 +290,18 @@ class RunService:
     async def _execute(
         self, run: Run, trace: RunTrace, stop: StopRequest, *, started_at: datetime
     ) -> Advance:
+        with self._live_logs.writing(run.id) as tell:
+            return await self._execute_told(run, trace, stop, started_at=started_at, tell=tell)
+
+    async def _execute_told(
+        self,
+        run: Run,
+        trace: RunTrace,
+        stop: StopRequest,
+        *,
+        started_at: datetime,
+        tell: Callable[[str], None],
+    ) -> Advance:
         async with self._replies.live(run) as live:
             attempt = Attempt(
                 run=run,
@@ -297,6 +313,7 @@ class RunService:
                 tracker=ProgressTracker(self._mask),
                 clock=self._clock,
                 started_at=started_at,
+                transcript=Transcript(tell),
                 on_effect=partial(self._note_effect, run.id),
             )
             async with _refreshing(attempt, self._clock):

@@ -11,11 +11,20 @@ from sandbox_runtime.testing.facts_exec import EXEC_FACTS
 from sandbox_runtime.testing.facts_files import FILE_FACTS
 from sandbox_runtime.testing.facts_isolation import ISOLATION_FACTS
 from sandbox_runtime.testing.facts_lifecycle import LIFECYCLE_FACTS
+from sandbox_runtime.testing.facts_mount import MOUNT_FACTS
+from sandbox_runtime.testing.facts_terminal import TERMINAL_FACTS
 from sandbox_runtime.testing.facts_tree import TREE_FACTS
 
 __all__ = ["FACTS", "ISOLATION_FACTS", "Fact", "check_fact"]
 
-FACTS: tuple[Fact, ...] = (*EXEC_FACTS, *FILE_FACTS, *TREE_FACTS, *LIFECYCLE_FACTS)
+FACTS: tuple[Fact, ...] = (
+    *EXEC_FACTS,
+    *FILE_FACTS,
+    *TREE_FACTS,
+    *LIFECYCLE_FACTS,
+    *MOUNT_FACTS,
+    *TERMINAL_FACTS,
+)
 
 
 async def check_fact(fact: Fact, provider: SandboxProvider) -> None:

@@ -173,6 +173,19 @@ async def check_environment_is_saved(provider: SandboxProvider) -> None:
             expect_equal((await sh(sandbox, 'ls "$1"/bin', sandbox.paths.environment)).text, names)
 
 
+async def check_environment_sizes(provider: SandboxProvider) -> None:
+    """The list says how large an environment is, without the base that it stands on."""
+    name, size_bytes = f"sized {secrets.token_hex(4)}", 300_000
+    async with fresh(provider, SandboxSpec(environment_writable=True)) as sandbox:
+        await sandbox.write_file(
+            f"{sandbox.paths.environment}/file", secrets.token_bytes(size_bytes)
+        )
+        await sandbox.snapshot(name=name)
+    (listed,) = [ref for ref in await provider.list_snapshots() if ref.name == name]
+    expect(size_bytes <= (listed.size_bytes or 0) < 10 * size_bytes, listed)
+    await provider.delete_snapshot(listed.id)
+
+
 async def check_session_keeps_its_environment(provider: SandboxProvider) -> None:
     """The snapshot of a working sandbox remembers the environment below it."""
     async with fresh(provider, SandboxSpec(environment_writable=True)) as sandbox:
@@ -266,6 +279,7 @@ LIFECYCLE_FACTS = (
     fact(check_snapshot_is_immutable, needs=Capability.SNAPSHOT),
     fact(check_snapshot_names, needs=Capability.SNAPSHOT),
     fact(check_environment_is_saved, needs=Capability.SNAPSHOT),
+    fact(check_environment_sizes, needs=Capability.SNAPSHOT),
     fact(check_session_keeps_its_environment, needs=Capability.SNAPSHOT),
     fact(check_workspace_moves_to_another_environment, needs=Capability.SNAPSHOT),
     fact(check_deleted_snapshot_keeps_running_sandboxes, needs=Capability.SNAPSHOT),

@@ -7,6 +7,7 @@ conformance facts as a provider without isolation and cannot lie about the contr
 import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,13 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import EndedProcess, result_events
-from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import (
+    Process,
+    ProgressListener,
+    Sandbox,
+    SandboxProvider,
+    Terminal,
+)
 from sandbox_runtime.providers.local import LocalProvider
 from sandbox_runtime.testing.scripts import (
     FakeCall,
@@ -35,6 +42,7 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    TerminalSize,
 )
 
 
@@ -138,6 +146,8 @@ class FakeProvider(SandboxProvider):
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
         self.enter("create")
+        if spec.work_dir is not None:
+            self.require(Capability.MOUNT)
         self.specs.append(spec)
         sandbox = FakeSandbox(self, await self._inner.create(spec))
         self.created += 1
@@ -241,6 +251,13 @@ class FakeSandbox(Sandbox):
         return await self._inner.spawn(argv, cwd=cwd, env=env, stdin=stdin)
 
     @override
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        self._provider.require(Capability.TERMINAL)
+        return await self._inner.open_terminal(argv, size=size, env=env)
+
+    @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
         self._provider.enter("write_file")
         await self._inner.write_file(path, data, executable=executable)
@@ -278,4 +295,4 @@ class FakeSandbox(Sandbox):
 
 
 def _as_fake(ref: SnapshotRef) -> SnapshotRef:
-    return SnapshotRef(id=ref.id, provider="fake", name=ref.name, created_at=ref.created_at)
+    return replace(ref, provider="fake")

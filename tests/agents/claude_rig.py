@@ -24,12 +24,11 @@ from app.config import Settings
 from app.parts import open_broker
 from app.playground.model import ModelPace, create_model_app
 from app.providers import create_local
+from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import ModelCall, RunId
 from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
 from app.web.hosting import serve
-from sandbox_runtime.agent import SYMBOLIC_PATHS
-from sandbox_runtime.environments import ensure_environment
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
     BrokeredNetwork,
@@ -189,14 +188,8 @@ async def open_rig(state_dir: Path) -> AsyncIterator[ClaudeRig]:
             create_local(settings) as provider,
             open_broker(settings, state_dir / "rig") as broker,
         ):
-            recipe = ClaudeCodeAdapter().environment(agent_paths(SYMBOLIC_PATHS))
-            snapshot = await ensure_environment(
-                provider,
-                name=recipe.name,
-                files={file.path: file.data for file in recipe.files},
-                commands=recipe.commands,
-                retries=2,
-            )
+            environment = AgentEnvironment(provider, ClaudeCodeAdapter(), Additions())
+            snapshot = await environment.prepare()
             yield ClaudeRig(provider=provider, broker=broker, snapshot_id=snapshot.id)
 
 

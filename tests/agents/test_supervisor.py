@@ -15,7 +15,7 @@ import pytest
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
 from agent_scripts.inside import follow as follow_script
 from agent_scripts.inside.relay import start_relay
-from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, supervised
+from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, added_path, supervised
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
 
 pytestmark = pytest.mark.alone
@@ -57,6 +57,24 @@ async def test_records_are_numbered_and_complete(bench: Bench) -> None:
     assert lines(turn) == ["from stdin", "set", str(bench.work)]
     assert lines(turn, "stderr") == ["oops"]
     assert (turn.exited.exit_code, turn.exited.reason) == (5, "exited")
+
+
+@pytest.fixture
+def added_bin(bench: Bench) -> Path:
+    """With two tools."""
+    directory = Path(added_path(bench.paths()), "bin")
+    directory.mkdir(parents=True)
+    for name in ("added-tool", "uname"):
+        (directory / name).write_text("#!/bin/sh\necho mine\n")
+        (directory / name).chmod(0o755)
+    return directory
+
+
+@pytest.mark.usefixtures("added_bin")
+async def test_what_is_added_comes_first_in_the_path(bench: Bench) -> None:
+    """A tool of the environment is found by its name, before one of the system; the rest of the PATH stays."""
+    turn = await run_shell(bench, "added-tool; uname; echo end | cat")
+    assert lines(turn) == ["mine", "mine", "end"]
 
 
 async def test_lines_are_cut_carried_and_replaced(bench: Bench) -> None:

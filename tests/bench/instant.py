@@ -13,7 +13,13 @@ from typing_extensions import override
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
 from agent_scripts.adapters.anthropic_sdk import AnthropicParser
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import (
+    Process,
+    ProgressListener,
+    Sandbox,
+    SandboxProvider,
+    Terminal,
+)
 from sandbox_runtime.testing.scripts import ScriptedProcess
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
@@ -29,6 +35,7 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    TerminalSize,
 )
 
 ANSWER = "An answer of the instant agent."
@@ -106,6 +113,12 @@ class InstantSandbox(Sandbox):
         stdin: bytes = b"",
     ) -> Process:
         return ScriptedProcess(_supervised_answer(holds=self._holds))
+
+    @override
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, "nobody can work in an instant sandbox")
 
     @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:

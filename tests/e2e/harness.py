@@ -156,7 +156,11 @@ class Stage:
 
     async def cli(self, *arguments: str, **settings: str) -> tuple[int, str]:
         """Run `orion …` beside the service; exit code and everything it printed."""
-        return await run_cli(*arguments, environment=self.orion.environment | settings)
+        return await run_cli(
+            *arguments,
+            environment=self.orion.environment | settings,
+            directory=self.orion.directory,
+        )
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from app.runs.model import Run, RunId
 from app.store.sql import open_sqlite_store
 
 REPOSITORY = Path(__file__).parents[2]
+ROOT = Path("/")
 SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
 READY_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 25.0
@@ -40,8 +41,8 @@ class OrionProcess:
         self.log_path = state_dir.with_suffix(".log")
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        # A directory without a `.env`.
-        self._cwd = state_dir.parent
+        self.directory = state_dir.parent
+        """In which it is started: without a `.env` or an `orion.toml`, unless a test puts them there."""
         self.environment = scrubbed_environment() | {
             "ORION_LOG_FORMAT": "json",
             "ORION_RUNS_PER_USER_HOUR": "100000",
@@ -100,7 +101,7 @@ class OrionProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, *self.program),
                 env=self.environment,
-                cwd=self._cwd,
+                cwd=self.directory,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -190,17 +191,23 @@ def new_state_dir(parent: Path) -> Path:
     return parent / f"state-{secrets.token_hex(4)}"
 
 
-async def run_cli(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
+async def run_cli(
+    *arguments: str, environment: Mapping[str, str], directory: Path = ROOT
+) -> tuple[int, str]:
     """Run `orion …` to its end; exit code and everything it printed."""
-    return await run_python("-m", "app.cli", *arguments, environment=environment)
+    return await run_python(
+        "-m", "app.cli", *arguments, environment=environment, directory=directory
+    )
 
 
-async def run_python(*arguments: str, environment: Mapping[str, str]) -> tuple[int, str]:
+async def run_python(
+    *arguments: str, environment: Mapping[str, str], directory: Path = ROOT
+) -> tuple[int, str]:
     """Run this Python to its end; exit code and everything it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *arguments),
         env=environment,
-        cwd="/",
+        cwd=directory,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,

@@ -1,5 +1,6 @@
 """Claude Code answers in Slack: its files and its memory last from question to question."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,8 @@ import pytest
 from tests.e2e.harness import open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.e2e.test_sandbox_shell import name_of
+from tests.e2e.typing_person import sitting_at
 
 pytestmark = [
     pytest.mark.e2e,
@@ -47,3 +50,38 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         again = await stage.client.say("@Orion and before that?", thread_ts=ts)
         assert "offline model" in text_of(await stage.answer(again, thread_ts=ts))
         assert (await stage.record(again)).error_code is None
+
+
+async def test_a_person_goes_on_at_a_terminal(prepared_claude: Path, tmp_path: Path) -> None:
+    """With the thread's files and the agent's memory of it, before a broker of the command's own; the next question finds both."""
+    async with (
+        open_world() as world,
+        open_orion(world, new_state_dir(tmp_path), prepared_claude, ORION_AGENT="claude") as stage,
+    ):
+        ts = await stage.client.say("@Orion the word is heron; run: echo 4711 > notes.txt")
+        await stage.answer(ts)
+        name = await name_of(stage)
+        code, said = await stage.cli("sandboxes", "resume", name, "--interactive")
+        assert (code, "needs a terminal" in said) == (1, True)
+        async with sitting_at(stage, "sandboxes", "resume", name, "--interactive") as person:
+            before = person.settings
+            await person.sees("its memory of the thread")
+            await person.sees("heron")
+            await person.types("! echo by hand >> notes.txt; echo done $((40 + 2))")
+            await asyncio.sleep(1)
+            await person.types("\r")
+            await person.sees("42")
+            await person.types("what did I ask before?")
+            await asyncio.sleep(1)
+            await person.types("\r")
+            await person.sees("offline")
+            await person.types("/exit")
+            await asyncio.sleep(1)
+            await person.types("\r")
+            assert await person.leaves() == 0
+            assert f"{name}: saved" in person.shown
+            assert person.settings == before
+        second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
+        assert "4711\nby hand" in text_of(await stage.answer(second, thread_ts=ts))
+        assert stage.orion.log_lines("agent.session_lost") == []
+        assert not list(stage.orion.state_dir.glob("resume-*"))

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack_types import JsonObject, LookalikeConfig
 from tests.docker_image import ensure_image
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
+from tests.e2e.test_sandbox_shell import script
+from tests.e2e.typing_person import sitting_at
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -53,6 +55,7 @@ async def test_answers_files_stop_and_a_crash(
             ) as stage,
         ):
             await _play(stage, namespace)
+            await _visit(stage, namespace)
             assert await stage.orion.terminate() == 0
         assert await _containers(namespace) == []
         mine = ("--filter", f"label=orion.name={namespace}")
@@ -136,3 +139,64 @@ async def _sleepers(namespace: str) -> list[str]:
         top = await _engine("top", container, "-eo", "args")
         found += [word for word in top if word == "300"]
     return found
+
+
+async def _visit(stage: Stage, namespace: str) -> None:
+    """A person in the kept sandbox, and in one left running for the next run; the list as its provider sees it."""
+    ts = await stage.client.say("@Orion run: echo 4711 > notes")
+    await stage.answer(ts)
+    row = await _row(stage)
+    name, container = row["name"], row["container_name"]
+    assert (row["provider"], row["status"]) == ("docker", "running")
+    assert container in await _engine("ps", "--format", "{{.Names}}")
+    async with sitting_at(stage, "sandboxes", "shell", name) as person:
+        await person.sees(f"in its sandbox, {container}")
+        await person.types("stty size; id -u; env | grep -c -i -e token -e api_key\n")
+        await person.sees("33 101\r\n10001\r\n0\r\n")
+        await person.types("sh -c 'echo sleeping; exec sleep 300'; echo by hand >> notes; exit 3\n")
+        await person.sees("sleeping\r\n")
+        person.presses_ctrl_c()
+        await person.types("echo by hand >> notes; exit 3\n")
+        assert await person.leaves() == 3
+        assert f"{name}: saved" in person.shown
+    second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+    assert "4711\nby hand" in text_of(await stage.answer(second, thread_ts=ts))
+
+    code, said = await stage.cli("sandboxes", "resume", name, "--detached")
+    assert (code, "is running already" in said) == (0, True)
+    assert (await stage.cli("sandboxes", "stop", name))[0] == 0
+    code, said = await stage.cli("sandboxes", "resume", name, "--detached")
+    assert code == 0
+    left = await _row(stage)
+    assert left["status"] == "running"
+    assert said == f"{name}: running in {left['container_name']}\n"
+    code, said = await script(stage, name, "cat notes; (setsid sleep 301 &) ; echo left > left")
+    assert (code, "by hand" in said) == (0, True)
+    assert await stage.orion.terminate() == 0
+    await stage.orion.start()
+    third = await stage.client.say("@Orion run: cat left", thread_ts=ts)
+    assert "left" in text_of(await stage.answer(third, thread_ts=ts))
+    assert (await stage.record(third)).sandbox_id == left["sandbox_id"]
+
+    assert (await _row(stage, ORION_SANDBOX="local"))["status"] == "running"
+    away = await _row(stage, DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert (away["status"], away["sandbox_id"]) == ("unknown", left["sandbox_id"])
+    await _engine("kill", left["container_name"])
+    gone = await _row(stage)
+    assert (gone["status"], gone["sandbox_id"], gone["exit_code"]) == ("stopped", "", None)
+    saved = ("images", "-q", "--filter", f"label=orion.snapshot={gone['snapshot']}")
+    assert await _engine(*saved) != []
+    code, said = await stage.cli("sandboxes", "rm", name, DOCKER_HOST="unix:///nowhere/docker.sock")
+    assert code == 1
+    assert "Docker" in said
+    assert (await stage.cli("sandboxes", "rm", name, ORION_SANDBOX="local"))[0] == 0
+    assert await _engine(*saved) == []
+    assert namespace in container
+
+
+async def _row(stage: Stage, **settings: str) -> JsonObject:
+    """Of the thread that was used last."""
+    rows: list[JsonObject] = json.loads(
+        (await stage.cli("sandboxes", "list", "--json", **settings))[1]
+    )
+    return rows[0]

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from sandbox_runtime import SandboxSpec, open_sandbox
+from sandbox_runtime.providers.local import LocalProvider
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import open_world, text_of
 
@@ -38,6 +40,14 @@ async def test_list_stop_and_remove(start_orion: OpenOrion) -> None:
         assert code == 1
         assert f"orion runs stop {stage.run_id(slow)}" in said
         await stage.answer(slow, thread_ts=ts)
+
+        async with (
+            LocalProvider(stage.orion.state_dir, isolation="none") as provider,
+            open_sandbox(provider, SandboxSpec()) as nobodys,
+        ):
+            rows = json.loads((await stage.cli("sandboxes", "list", "--json"))[1])
+        assert [(row["name"], row["id"]) for row in rows[1:]] == [("", nobodys.id)]
+        assert (rows[1]["status"], rows[1]["thread"]) == ("running", "")
 
         assert await stage.cli("sandboxes", "clean") == (0, "")
         code, said = await stage.cli("sandboxes", "clean", "--days", "0")

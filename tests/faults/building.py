@@ -21,8 +21,11 @@ from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarte
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
 from app.runs.clock import SystemClock
+from app.runs.environment import Additions
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.intake import Intake
+from app.runs.leftovers import OpenProvider
+from app.runs.live_log import LiveLogs
 from app.runs.model import (
     Delivery,
     ModelCall,
@@ -39,10 +42,13 @@ from app.runs.policy import RunPolicy
 from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
 from app.runs.stops import StopSignals
+from app.runs.visits import Visits
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxLimits
 from tests.building import make_request
@@ -50,6 +56,7 @@ from tests.building import make_request
 Plan = Sequence[Mapping[str, object]]
 
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+NOTHING_ADDED = Additions()
 ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
 SCRIPT = """\
 import json, os, subprocess, sys, time
@@ -240,6 +247,10 @@ def mask_password(text: str) -> str:
     return text.replace("hunter2", "[redacted]")
 
 
+def nowhere(name: str) -> SandboxProvider:
+    raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
+
+
 @dataclass(kw_only=True)
 class Core:
     provider: FakeProvider
@@ -253,11 +264,18 @@ class Core:
 
 
 @asynccontextmanager
-async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
+async def open_core(
+    policy: RunPolicy,
+    *,
+    socket: str,
+    additions: Additions = NOTHING_ADDED,
+    elsewhere: OpenProvider = nowhere,
+) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with FakeProvider() as provider, asyncio.TaskGroup() as group:
+        state = Path(socket).parent
         broker = PaperBroker(socket)
         workspaces = Workspaces(
             provider=provider,
@@ -265,6 +283,8 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             policy=policy,
             clock=clock,
             mask=mask_password,
+            visits=Visits(state / "visits"),
+            elsewhere=elsewhere,
             on_gone=broker.close,
         )
         runner = AgentRunner(
@@ -278,6 +298,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
                 max_output_tokens=1,
                 max_turns=1,
                 sandbox_limits=SandboxLimits(memory_bytes=2**31),
+                additions=additions,
             ),
             policy=policy,
         )
@@ -289,6 +310,7 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
             reader=EmptyReader(),
             tracer=tracer,
             runner=runner,
+            live_logs=LiveLogs(state / "logs"),
             signals=signals,
             policy=policy,
             clock=clock,
@@ -327,8 +349,11 @@ async def open_core(policy: RunPolicy, *, socket: str) -> AsyncIterator[Core]:
 
 
 @asynccontextmanager
-async def core_of(tmp_path: Path, policy: RunPolicy = POLICY) -> AsyncIterator[Core]:
-    async with open_core(policy, socket=str(tmp_path / "broker.sock")) as core:
+async def core_of(
+    tmp_path: Path, policy: RunPolicy = POLICY, additions: Additions = NOTHING_ADDED
+) -> AsyncIterator[Core]:
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(policy, socket=socket, additions=additions) as core:
         yield core
 
 

@@ -1,6 +1,8 @@
 """A thread's files from run to run: kept, saved, restored, and what becomes of them when something breaks."""
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,10 +13,13 @@ from app.runs import workspaces
 from app.runs.model import Run, RunState
 from app.runs.policy import RunPolicy
 from app.runs.session import Session, SessionId, SessionStatus, session_id_for
+from app.runs.visits import Visits
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.types import SnapshotId
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.testing.fake import FakeProvider
+from sandbox_runtime.types import SandboxSpec, SnapshotId
 from tests.building import T0
-from tests.faults.building import Core, core_of, ended, request_of, until
+from tests.faults.building import Core, core_of, ended, open_core, request_of, until
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
@@ -223,3 +228,109 @@ async def test_a_sick_database_does_not_end_the_closing(
         monkeypatch.setattr(core.store.sessions, "get", healthy)
         await ask(core, WRITE, root="2.000100")
         await until(lambda: core.provider.alive == 0)
+
+
+async def test_a_thread_at_another_provider_begins_anew(tmp_path: Path) -> None:
+    """It does not look there for its files, and what it left there goes with it; as long as that cannot be, the record stays."""
+    there = FakeProvider()
+    is_away = True
+
+    @asynccontextmanager
+    async def elsewhere(name: str) -> AsyncIterator[SandboxProvider]:
+        assert name == "other"
+        if is_away:
+            raise SandboxError(SandboxErrorCode.UNAVAILABLE, "the engine is down")
+        yield there
+
+    async with (
+        there,
+        open_core(UNKEPT, socket=str(tmp_path / "broker.sock"), elsewhere=elsewhere) as core,
+    ):
+        sandbox = await there.create(SandboxSpec())
+        left = await sandbox.snapshot(name="left")
+        run = await ask(core, WRITE)
+        session_id = session_id_for(run.thread)
+        await core.store.sessions.update(
+            session_id, provider="other", snapshot_slug=left.id, agent_session_id="memory"
+        )
+        follow_up = await ask(core, [{"write": "notes", "text": "new"}, {"final": "x"}], number=1)
+        assert (await ask(core, READ, number=2)).answer == "new"
+        session = await session_of(core, follow_up)
+        assert (session.provider, session.agent_session_id) == ("fake", "")
+        assert session.snapshots == {"other": left.id, "fake": session.snapshot_slug}
+
+        await core.store.sessions.update(session_id, used_at=T0)
+        later = T0 + timedelta(seconds=1)
+        assert await core.workspaces.remove_unused(later) == 0
+        assert await core.store.sessions.get(session_id) is not None
+        is_away = False
+        assert await core.workspaces.remove_unused(later) == 1
+        assert await there.list_snapshots() == ()
+        assert session.snapshot_slug not in {ref.id for ref in await core.provider.list_snapshots()}
+
+
+async def test_a_visited_sandbox_is_not_given_up(tmp_path: Path) -> None:
+    """Its time runs out when the person has left; nor does it make room for others."""
+    policy = RunPolicy(run_timeout_s=20, session_keep_s=0.1, announce_after_s=0)
+    async with core_of(tmp_path, policy) as core:
+        run = await ask(core, WRITE)
+        with Visits(tmp_path / "visits").visiting(session_id_for(run.thread)):
+            await anyio.sleep(0.2)
+            await core.workspaces.close_overdue()
+            assert core.provider.alive == 1
+            full = SandboxError(SandboxErrorCode.LIMIT_REACHED, "1 is running")
+            core.provider.fail("create", core.provider.count("create") + 1, full)
+            assert (await ask(core, WRITE, root="2.000100")).state is RunState.FAILED
+        await core.workspaces.close_overdue()
+        assert core.provider.alive == 0
+
+
+async def test_a_run_takes_what_was_saved_meanwhile(tmp_path: Path) -> None:
+    """Whoever saves a thread's files while its run begins is waited for, and the kept sandbox is behind then."""
+    async with core_of(tmp_path, KEPT) as core:
+        first = await ask(core, WRITE)
+        other = await ask(
+            core, [{"write": "notes", "text": "saved"}, {"final": "x"}], root="2.000100"
+        )
+        slug = (await session_of(core, other)).snapshot_slug
+        session_id = session_id_for(first.thread)
+        async with asyncio.TaskGroup() as group:
+            with Visits(tmp_path / "visits").saving(session_id):
+                asking = group.create_task(ask(core, READ, number=1))
+                await anyio.sleep(0.3)
+                assert not asking.done()
+                await core.store.sessions.update(session_id, snapshot_slug=slug)
+        assert (await asking).answer == "saved"
+
+
+async def test_an_unsaved_run_leaves_the_saved_files_alone(tmp_path: Path) -> None:
+    """A run without changes does not point its thread back at what was saved when it began."""
+    async with core_of(tmp_path, UNKEPT) as core:
+        run = await ask(core, WRITE)
+        session_id = session_id_for(run.thread)
+        async with asyncio.TaskGroup() as group:
+            asking = group.create_task(ask(core, [{"sleep": 1}, {"final": "words"}], number=1))
+            async with asyncio.timeout(10):
+                while (await session_of(core, run)).sandbox_id == "":
+                    await anyio.sleep(0.02)
+            await core.store.sessions.update(session_id, snapshot_slug="newer")
+        assert (await asking).answer == "words"
+        assert (await session_of(core, run)).snapshot_slug == "newer"
+
+
+async def test_the_door_of_a_sandbox_left_running_stays(tmp_path: Path) -> None:
+    """A kept sandbox whose time is over takes its thread's door along, unless a person left another one running behind it."""
+    policy = RunPolicy(run_timeout_s=20, session_keep_s=0.1, announce_after_s=0)
+    async with core_of(tmp_path, policy) as core:
+        visits = Visits(tmp_path / "visits")
+        session_id = session_id_for((await ask(core, WRITE)).thread)
+        visits.leave(session_id)
+        await anyio.sleep(0.15)
+        await core.workspaces.close_overdue()
+        assert core.provider.alive == 0
+        assert core.broker.closed == []
+        visits.take_left(session_id)
+        await ask(core, WRITE, number=1)
+        await anyio.sleep(0.15)
+        await core.workspaces.close_overdue()
+        assert core.broker.closed == [session_id]

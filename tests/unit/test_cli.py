@@ -28,7 +28,16 @@ def test_help_imports_nothing_heavy(tmp_path: Path) -> None:
     """`orion --help` names the commands and loads neither the engine nor Slack nor FastAPI."""
     shown = orion("--help", cwd=tmp_path)
     assert shown.returncode == 0
-    for command in ("serve", "playground", "verify", "doctor", "migrate", "manifest", "runs"):
+    for command in (
+        "serve",
+        "playground",
+        "verify",
+        "doctor",
+        "migrate",
+        "manifest",
+        "runs",
+        "snapshots",
+    ):
         assert command in shown.stdout
     code = "import sys, app.cli; print([m for m in ('dbos', 'slack_bolt', 'fastapi', 'sqlalchemy', 'langfuse') if m in sys.modules])"
     loaded = subprocess.run(
@@ -75,6 +84,13 @@ def test_runs_of_an_empty_database(tmp_path: Path) -> None:
         shown = orion("runs", command, "run_x", cwd=tmp_path, ORION_STATE_DIR=state)
         assert shown.returncode == 1
         assert shown.stderr == "no runs have an id beginning with 'run_x'\n"
+
+
+@pytest.mark.parametrize("args", [[], ["x", "--old"]])
+def test_what_to_remove_must_be_said(args: list[str], tmp_path: Path) -> None:
+    """Either names or all old ones: anything else is a usage error."""
+    shown = orion("snapshots", "rm", *args, cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (2, "say which: names, or --old\n")
 
 
 @pytest.mark.parametrize("args", [[], ["--public-url", "https://orion.example"]])

@@ -161,3 +161,43 @@ def test_ca_bundle_of_the_environment(tmp_path: Path) -> None:
     environment = {"SSL_CERT_FILE": "/no/such", "PIP_CERT": str(bundle)}
     assert default_ca_bundle(environment) == bundle
     assert default_ca_bundle({}) is None
+
+
+def test_a_mounted_directory_is_one_projects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the whole machine, not what holds the home or Orion's state, not what is missing: each refused in a sentence."""
+    home, state, project = tmp_path / "people" / "me", tmp_path / "state", tmp_path / "project"
+    for path in (home, state / "inside", project):
+        path.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(home)
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("ORION_STATE_DIR", str(state))
+    for refused, why in (
+        ("/", "whole machine"),
+        (home, "holds your home"),
+        (tmp_path / "link", "holds your home"),
+        (home.parent, "holds your home"),
+        (state, "Orion's own state"),
+        (state / "inside", "Orion's own state"),
+        (tmp_path / "missing", "no directory"),
+        (tmp_path / "file", "no directory"),
+    ):
+        monkeypatch.setenv("ORION_MOUNT_DIR", str(refused))
+        with pytest.raises(SettingsError, match="ORION_MOUNT_DIR") as failure:
+            load_settings(env_file=None)
+        assert why in str(failure.value)
+    monkeypatch.setenv("ORION_MOUNT_DIR", str(project))
+    mount = load_settings(env_file=None).mount
+    assert mount is not None
+    assert str(project) in mount.sentence
+    assert not mount.is_overlay
+    monkeypatch.setenv("ORION_SANDBOX", "docker")
+    with pytest.raises(SettingsError, match="ORION_MOUNT_OVERLAY=true"):
+        load_settings(env_file=None)
+    monkeypatch.setenv("ORION_MOUNT_OVERLAY", "true")
+    assert "copy" in (load_settings(env_file=None).mount or mount).sentence
+    monkeypatch.delenv("ORION_MOUNT_DIR")
+    with pytest.raises(SettingsError, match="ORION_MOUNT_OVERLAY"):
+        load_settings(env_file=None)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from sandbox_runtime.providers.docker.stats import SandboxStats
 _UNIX = "unix://"
 _CONNECT_TIMEOUT_S = 5.0
 _COPY_TIMEOUT_S = 600.0
+_SIGKILL = "9"
 
 _GONE = SandboxErrorCode.UNAVAILABLE
 
@@ -153,14 +155,50 @@ class Engine:
         return SandboxStats.parse(found)
 
     async def exec(
-        self, container_id: str, argv: Sequence[str], *, user: str, env: Mapping[str, str]
+        self,
+        container_id: str,
+        argv: Sequence[str],
+        *,
+        user: str,
+        env: Mapping[str, str],
+        terminal_in: str | None = None,
     ) -> ExecStream:
-        """Start it, with its standard streams connected. It is over only when the stream says so."""
+        """Start it, with its standard streams connected. It is over only when the stream says so.
+
+        With `terminal_in` the streams are a terminal, and that is its directory; otherwise it starts in the root.
+        """
         async with asking("cannot run a command", otherwise=_GONE, missing=_GONE):
             made = await self._container(container_id).exec(
-                argv, stdin=True, user=user, environment=env, workdir="/"
+                argv,
+                stdin=True,
+                tty=terminal_in is not None,
+                user=user,
+                environment=env,
+                workdir=terminal_in or "/",
             )
             return await ExecStream.connect(made)
+
+    async def exit_code(self, container: str) -> int | None:
+        """Of one that is gone, by its name, if it ended by itself lately. The engine keeps its last 256 events.
+
+        Source: Docker Engine API v1.41, SystemEvents; moby 20.10, daemon/events, eventsLimit.
+        """
+        filters = _json_filter(type=["container"], container=[container], event=["kill", "die"])
+        params = {"since": "0", "until": str(time.time()), "filters": filters}
+        base = f"{self.docker.docker_host}/{self.docker.api_version}"
+        async with (
+            asking("cannot read events"),
+            self.docker.session.get(f"{base}/events", params=params) as answer,
+        ):
+            await _check(answer)
+            events = [json.loads(line) async for line in answer.content if line.strip()]
+        for event in events:
+            attributes = event["Actor"]["Attributes"]
+            if event["Action"] == "kill" and attributes.get("signal") == _SIGKILL:
+                return None
+            if event["Action"] == "die":
+                return int(attributes["exitCode"])
+        return None
 
     async def copy(self, source: str, path: str, *, target: str, into: str) -> None:
         """A path of one container into a directory of another that is not running: whole, or with `/.` what is in it."""

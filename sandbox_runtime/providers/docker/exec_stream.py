@@ -1,6 +1,7 @@
 """One exec of the engine with its standard streams connected."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -9,9 +10,9 @@ import aiohttp
 from aiodocker.execs import Exec
 from aiodocker.stream import Stream
 
-from sandbox_runtime.errors import SandboxErrorCode
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.docker.errors import asking
-from sandbox_runtime.types import ExecOutput, OutputStream
+from sandbox_runtime.types import ExecOutput, OutputStream, TerminalSize
 
 _WRITE_BYTES = 256 * 1024
 _INSPECT_TIMEOUT_S = 10.0
@@ -70,6 +71,12 @@ class ExecStream:
                 return None
             if message.data and message.stream in _STREAMS:
                 return ExecOutput(stream=_STREAMS[message.stream], data=message.data)
+
+    async def resize(self, size: TerminalSize) -> None:
+        """Of its terminal. Too early or too late, nothing."""
+        with suppress(SandboxError):
+            async with asking("cannot resize a terminal", timeout_s=_INSPECT_TIMEOUT_S):
+                await self._made.resize(h=size.rows, w=size.columns)
 
     async def close(self) -> None:
         """Disconnect; the command finds its stdin at the end. What was written before still arrives. Idempotent."""

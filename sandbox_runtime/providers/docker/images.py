@@ -24,6 +24,8 @@ class ImageState:
     id: str
     created_at: datetime
     labels: Mapping[str, str]
+    size_bytes: int
+    """With all the images below it."""
 
 
 class Images:
@@ -46,6 +48,7 @@ class Images:
             id=found["Id"],
             created_at=datetime.fromisoformat(found["Created"]),
             labels=found["Config"].get("Labels") or {},
+            size_bytes=found["Size"],
         )
 
     async def list(self, labels: Sequence[str], *, dangling: bool) -> list[ImageState]:
@@ -58,6 +61,7 @@ class Images:
                 id=image["Id"],
                 created_at=datetime.fromtimestamp(image["Created"], UTC),
                 labels=image["Labels"] or {},
+                size_bytes=image["Size"],
             )
             for image in found
         ]

@@ -27,6 +27,7 @@ from sandbox_runtime.providers.docker.containers import (
 from sandbox_runtime.providers.docker.engine import ContainerState, open_engine
 from sandbox_runtime.providers.docker.images import Images
 from sandbox_runtime.providers.docker.labels import SandboxLabels
+from sandbox_runtime.providers.docker.looking import find_info, info_of
 from sandbox_runtime.providers.docker.opened import Opened
 from sandbox_runtime.providers.docker.origin import base_id, find_origin
 from sandbox_runtime.providers.docker.sandbox import DockerSandbox, destroy_logged
@@ -77,14 +78,7 @@ class DockerProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(
-            {
-                Capability.SNAPSHOT,
-                Capability.ATTACH,
-                Capability.LIST,
-                Capability.BROKERED_NETWORK,
-            }
-        )
+        return frozenset(set(Capability) - {Capability.MOUNT})
 
     @override
     async def __aenter__(self) -> Self:
@@ -138,6 +132,11 @@ class DockerProvider(SandboxProvider):
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
         check_network(spec, drops_root=True)
+        if spec.work_dir is not None:
+            raise SandboxError(
+                SandboxErrorCode.UNSUPPORTED,
+                "docker sandboxes do not work in a directory of the host",
+            )
         opened = self._require_opened()
         hosting = await self._hosted(opened)
         origin = await find_origin(opened, spec)
@@ -201,17 +200,23 @@ class DockerProvider(SandboxProvider):
         found = await self._require_opened().engine.list([*self._mine, keys.SANDBOX])
         decoded = ((state, SandboxLabels.decode(state.labels)) for state in found)
         infos = (
-            SandboxInfo(
-                id=SandboxId(mine.id),
-                provider=self.name,
-                running=state.running,
-                created_at=mine.created_at,
-                labels=mine.labels,
-            )
+            info_of(mine, running=state.running)
             for state, mine in decoded
             if mine is not None and mine.id and wanted <= mine.labels.items()
         )
         return tuple(sorted(infos, key=lambda info: info.created_at))
+
+    @override
+    async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
+        if not _SANDBOX_ID.fullmatch(sandbox_id):
+            return None
+        opened = self._require_opened()
+        state = await self._inspect(opened, sandbox_id)
+        return await find_info(opened, sandbox_id, state, name=self._container_name(sandbox_id))
+
+    @override
+    def release(self, sandbox_id: SandboxId) -> None:
+        self._sandboxes.pop(sandbox_id, None)
 
     @override
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
@@ -237,11 +242,6 @@ class DockerProvider(SandboxProvider):
         """
         opened = self._require_opened()
         return await sweep(opened, self._mine, keep=frozenset(keep) | self._sandboxes.keys())
-
-    def shell_argv(self, sandbox_id: SandboxId) -> Sequence[str]:
-        """What a person runs to look around in a sandbox. Needs the engine's own command-line client."""
-        host = ["--host", self._settings.docker_host]
-        return ("docker", *host, "exec", "-it", self._container_name(sandbox_id), "sh")
 
     async def stats(self, sandbox_id: SandboxId) -> SandboxStats:
         """What it uses just now. The engine takes a second or two to say.
@@ -275,6 +275,7 @@ class DockerProvider(SandboxProvider):
             opened.engine,
             container_id,
             labels=labels,
+            name=self._container_name(labels.id),
             env=env,
             save=opened.snapshots.save,
             forget=self._forget,

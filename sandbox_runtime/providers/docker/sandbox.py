@@ -11,7 +11,7 @@ from typing_extensions import override
 from sandbox_runtime import exec_files
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import EndedProcess, collect_result, validate_command
-from sandbox_runtime.provider import Process, Sandbox
+from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.docker.containers import sandbox_paths
 from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.finishing import finish
@@ -24,6 +24,7 @@ from sandbox_runtime.providers.docker.processes import (
     kill_all,
     start_process,
 )
+from sandbox_runtime.providers.docker.terminal import open_terminal
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     ExecExited,
@@ -31,6 +32,7 @@ from sandbox_runtime.types import (
     SandboxId,
     SandboxPaths,
     SnapshotRef,
+    TerminalSize,
 )
 
 KILL_ALL_TIMEOUT_S = 5.0
@@ -47,6 +49,7 @@ class DockerSandbox(Sandbox):
         container_id: str,
         *,
         labels: SandboxLabels,
+        name: str,
         env: Mapping[str, str],
         save: Callable[[Host, SandboxLabels, str | None], Awaitable[SnapshotRef]],
         forget: Callable[[SandboxId], Awaitable[None]],
@@ -54,6 +57,7 @@ class DockerSandbox(Sandbox):
         """`env` is what the container's own environment lacks."""
         self._labels = labels
         self._container_id = container_id
+        self._name = name
         self._engine = engine
         self._env = env
         self._save = save
@@ -73,6 +77,11 @@ class DockerSandbox(Sandbox):
     @override
     def id(self) -> SandboxId:
         return SandboxId(self._labels.id)
+
+    @property
+    @override
+    def container_name(self) -> str:
+        return self._name
 
     @property
     @override
@@ -116,6 +125,16 @@ class DockerSandbox(Sandbox):
         return await self._start(
             self._command(argv, cwd, env, stdin, merge_output=False, bound=False)
         )
+
+    @override
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        self._require_open()
+        added = {**self._env, **(env or {})}
+        validate_command(argv, env=added, cwd=None)
+        mark = f"{self._labels.id}-{secrets.token_hex(16)}"
+        return await open_terminal(self._host, argv, env=added, size=size, mark=mark)
 
     @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:

@@ -64,8 +64,19 @@ class Snapshots:
         return _ref(max(found, key=lambda labels: labels.created_at)) if found else None
 
     async def list(self) -> Sequence[SnapshotRef]:
-        found = sorted(await self._all(), key=lambda labels: labels.created_at)
-        return tuple(_ref(labels) for labels in found)
+        """Oldest first, each with its size without what it stands on."""
+        found = await self._find_all()
+        sizes = {image.id: image.size_bytes for image, _ in found}
+        for parent in {labels.environment or labels.base for _, labels in found} - sizes.keys():
+            image = await self._images.find(parent)
+            if image is not None:
+                sizes[parent] = image.size_bytes
+        refs = []
+        for image, labels in found:
+            below = sizes.get(labels.environment or labels.base)
+            size_bytes = None if below is None else image.size_bytes - below
+            refs.append(replace(_ref(labels), size_bytes=size_bytes))
+        return tuple(sorted(refs, key=lambda ref: ref.created_at))
 
     async def delete(self, snapshot_id: str) -> None:
         if _ID.fullmatch(snapshot_id):
@@ -168,9 +179,12 @@ class Snapshots:
                     )
 
     async def _all(self, *labels: str) -> tuple[SnapshotLabels, ...]:
-        found = await self._images.list([*self._mine, keys.SNAPSHOT, *labels], dangling=False)
-        decoded = (SnapshotLabels.decode(image.labels) for image in found)
-        return tuple(labels for labels in decoded if labels is not None and labels.id)
+        return tuple(found for _, found in await self._find_all(*labels))
+
+    async def _find_all(self, *labels: str) -> tuple[tuple[ImageState, SnapshotLabels], ...]:
+        images = await self._images.list([*self._mine, keys.SNAPSHOT, *labels], dangling=False)
+        decoded = ((image, SnapshotLabels.decode(image.labels)) for image in images)
+        return tuple((image, found) for image, found in decoded if found is not None and found.id)
 
     def _reference(self, snapshot_id: str) -> str:
         return f"orion-snapshot/{self._name}:{snapshot_id}"

@@ -21,13 +21,15 @@ def _make(directory: Path, *, mode: int) -> None:
 
 async def fill_place(place: Place, *, saved: Path | None, template: Path | None) -> None:
     """Make the directories of a new sandbox, with the workspace from `saved` and a copy of the environment `template`."""
-    owned = [place.work, place.home, place.run, place.tmp]
+    owned = [place.home, place.run, place.tmp]
+    if place.mounted is None:
+        owned.append(place.work)
     if place.environment_writable or place.environment_id is None:
         owned.append(place.environment)
     for directory in owned:
         _make(directory, mode=0o1777 if directory == place.tmp else 0o755)
     if saved is not None:
-        for name in set(_SAVED).intersection(os.listdir(saved)):  # noqa: PTH208  # names only
+        for name in set(_saved(place)).intersection(os.listdir(saved)):  # noqa: PTH208  # names only
             await _copy(saved / name, place.directory / name)
     if place.environment_writable and template is not None:
         await _copy(template, place.environment)
@@ -38,7 +40,7 @@ async def fill_place(place: Place, *, saved: Path | None, template: Path | None)
 async def save_workspace(place: Place, target: Path) -> None:
     """Copy what is worth keeping of a sandbox in which nothing runs."""
     _make(target, mode=0o755)
-    for name in _SAVED:
+    for name in _saved(place):
         source = place.directory / name
         if os.listdir(source):  # noqa: PTH208  # whether there is anything
             _make(target / name, mode=0o755)
@@ -47,6 +49,10 @@ async def save_workspace(place: Place, target: Path) -> None:
             except OSError:
                 await _open_up(source, target / name)
                 await _copy(source, target / name)
+
+
+def _saved(place: Place) -> tuple[str, ...]:
+    return _SAVED if place.mounted is None else ("home",)
 
 
 async def seal_environment(place: Place) -> None:

@@ -25,10 +25,12 @@ class Place:
     limits: SandboxLimits
     host_uid: int | None
     """Whose processes and files they are on the host, when the service is root; None = the service's own user."""
+    mounted: Path | None = None
+    """A directory of the host's that is the work directory; it is neither filled, saved nor removed."""
 
     @property
     def work(self) -> Path:
-        return self.directory / "work"
+        return self.mounted or self.directory / "work"
 
     @property
     def home(self) -> Path:

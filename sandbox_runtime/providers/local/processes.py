@@ -52,8 +52,10 @@ class HostCommand:
     """A string in the environment of all descendants, by which they are found where no namespace holds them."""
 
 
-def start_process(command: HostCommand, *, stdin: bytes, merge_output: bool) -> "HostProcess":
-    """Start it. Must be called on the running event loop.
+def start_process(
+    command: HostCommand, *, stdin: bytes, merge_output: bool, terminal_fd: int | None = None
+) -> "HostProcess":
+    """Start it; with `terminal_fd`, which the caller closes, on that terminal, `merge_output` set. Must be called on the running event loop.
 
     Raises:
         OSError: E2BIG when the arguments are too long, and whatever else starting a process may raise.
@@ -85,14 +87,15 @@ def start_process(command: HostCommand, *, stdin: bytes, merge_output: bool) -> 
         return theirs[-1]
 
     try:
-        stdout = pipe()
+        source = memory(stdin) if stdin else subprocess.DEVNULL
+        stdout = pipe() if terminal_fd is None else terminal_fd
         stderr = subprocess.STDOUT if merge_output else pipe()
         status_end = pipe() if command.namespaces else None
         argv = command.argv(memory, lambda: duplicate(status_end))
         inherited = tuple(fd for fd in theirs if fd not in (stdout, stderr, status_end))
         child = subprocess.Popen(
             argv,
-            stdin=memory(stdin) if stdin else subprocess.DEVNULL,
+            stdin=source if terminal_fd is None else terminal_fd,
             stdout=stdout,
             stderr=stderr,
             env=dict(command.env),
@@ -186,6 +189,12 @@ class HostProcess(Process):
                 SandboxErrorCode.UNAVAILABLE, "bubblewrap could not start the command"
             )
         yield ExecExited(exit_code=self.exit_code)
+
+    async def until_ended(self) -> None:
+        """Returns when everything it started is dead; for one on a terminal, whose output nobody reads here."""
+        while not self.ended:
+            await self._changed.wait()
+            self._changed.clear()
 
     @override
     async def kill(self) -> None:

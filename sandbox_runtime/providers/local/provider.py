@@ -6,6 +6,7 @@ import secrets
 import sys
 import zlib
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -74,7 +75,7 @@ class LocalProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset({Capability.SNAPSHOT, Capability.LIST, Capability.BROKERED_NETWORK})
+        return frozenset(set(Capability) - {Capability.ATTACH})
 
     @property
     def _drops_root(self) -> bool:
@@ -140,6 +141,7 @@ class LocalProvider(SandboxProvider):
         check_network(spec, drops_root=self._drops_root)
         snapshot = await self._snapshot(spec.snapshot_id)
         await self._snapshot(spec.workspace_id)
+        uids = _uids_for(spec, self._uids)
         sandbox_id = SandboxId(secrets.token_hex(8))
         environment = snapshot.environment if snapshot else None
         if spec.environment_writable:
@@ -153,7 +155,7 @@ class LocalProvider(SandboxProvider):
             host_uid=None,
         )
         try:
-            place = await self._make_place(record, spec=spec, snapshot=snapshot)
+            place = await self._make_place(record, spec=spec, snapshot=snapshot, uids=uids)
         except OSError as exc:
             await self._remove(sandbox_id)
             raise SandboxError(
@@ -217,8 +219,9 @@ class LocalProvider(SandboxProvider):
     async def list_snapshots(self) -> Sequence[SnapshotRef]:
         names = await asyncio.to_thread(self._store.names)
         records = await asyncio.to_thread(self._store.snapshots)
+        sizes = await asyncio.to_thread(self._store.sizes)
         return tuple(
-            self._ref(record, names.get(record.id))
+            replace(self._ref(record, names.get(record.id)), size_bytes=sizes.get(record.id))
             for record in records
             if record.superseded_at is None
         )
@@ -247,12 +250,20 @@ class LocalProvider(SandboxProvider):
         return record
 
     async def _make_place(
-        self, record: SandboxRecord, *, spec: SandboxSpec, snapshot: SnapshotRecord | None
+        self,
+        record: SandboxRecord,
+        *,
+        spec: SandboxSpec,
+        snapshot: SnapshotRecord | None,
+        uids: range | None,
     ) -> Place:
-        claimed = await asyncio.to_thread(self._store.claim, record, uids=self._uids)
+        claimed = await asyncio.to_thread(self._store.claim, record, uids=uids)
         if claimed is None:
             raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED, f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+                SandboxErrorCode.LIMIT_REACHED,
+                f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+                if spec.work_dir is None
+                else f"another sandbox works as the owner of {spec.work_dir}",
             )
         # Claimed: from here on its environment is kept. It may have gone just before.
         await self._snapshot(spec.snapshot_id)
@@ -270,6 +281,7 @@ class LocalProvider(SandboxProvider):
             network=spec.network,
             limits=spec.limits,
             host_uid=claimed.host_uid,
+            mounted=Path(spec.work_dir) if spec.work_dir is not None else None,
         )
         template = snapshot.environment if snapshot else None
         await files.fill_place(
@@ -323,6 +335,24 @@ def _uid_range(state_dir: Path) -> range:
     return range(
         FIRST_UID + block * UIDS_PER_STATE_DIR, FIRST_UID + (block + 1) * UIDS_PER_STATE_DIR
     )
+
+
+def _uids_for(spec: SandboxSpec, own: range | None) -> range | None:
+    """Whose a sandbox's processes may be on the host: in a directory of the host's only those of its owner can work."""
+    if spec.work_dir is None:
+        return own
+    directory = Path(spec.work_dir)
+    if not directory.is_absolute() or not directory.is_dir():
+        raise SandboxError(SandboxErrorCode.NOT_FOUND, f"there is no directory {directory}")
+    if own is None:
+        return None
+    owner = directory.stat().st_uid
+    if owner == 0:
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED,
+            f"{directory} belongs to root, and nothing in a sandbox runs as root: chown it to a user, or work in a copy",
+        )
+    return range(owner, owner + 1)
 
 
 def _ignore(_step: str) -> None:

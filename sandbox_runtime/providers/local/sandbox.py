@@ -16,15 +16,17 @@ from sandbox_runtime.processes import (
     result_events,
     validate_command,
 )
-from sandbox_runtime.provider import Process, Sandbox
+from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.local.place import Isolation, Place, Request
 from sandbox_runtime.providers.local.processes import HostProcess, start_process
+from sandbox_runtime.providers.local.terminal import WITH_TERMINAL, open_terminal
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     ExecResult,
     SandboxId,
     SandboxPaths,
     SnapshotRef,
+    TerminalSize,
 )
 
 
@@ -100,6 +102,20 @@ class LocalSandbox(Sandbox):
         return self._start(argv, cwd=cwd, env=env, stdin=stdin, merge_output=False)
 
     @override
+    async def open_terminal(
+        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
+    ) -> Terminal:
+        request = self._request([*WITH_TERMINAL, *argv], cwd=None, env=env)
+        try:
+            terminal = open_terminal(self._isolation.command(self._place, request), size=size)
+        except OSError as exc:
+            raise SandboxError(
+                SandboxErrorCode.UNAVAILABLE, f"cannot open a terminal: {exc.strerror}"
+            ) from exc
+        self._processes.add(terminal.process)
+        return terminal
+
+    @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
         await exec_files.write_file(
             self.exec, path, data, work=self._paths.work, executable=executable
@@ -155,14 +171,7 @@ class LocalSandbox(Sandbox):
         stdin: bytes,
         merge_output: bool,
     ) -> HostProcess | EndedProcess:
-        request = Request(
-            argv=argv,
-            env={**self._env, **(env or {})},
-            cwd=None if cwd is None else posixpath.join(self._paths.work, cwd),
-        )
-        validate_command(request.argv, env=request.env, cwd=request.cwd)
-        self._require_open()
-        self._forget_ended()
+        request = self._request(argv, cwd=cwd, env=env)
         try:
             process = start_process(
                 self._isolation.command(self._place, request),
@@ -183,6 +192,19 @@ class LocalSandbox(Sandbox):
             return EndedProcess(result_events(result))
         self._processes.add(process)
         return process
+
+    def _request(
+        self, argv: Sequence[str], *, cwd: str | None, env: Mapping[str, str] | None
+    ) -> Request:
+        request = Request(
+            argv=argv,
+            env={**self._env, **(env or {})},
+            cwd=None if cwd is None else posixpath.join(self._paths.work, cwd),
+        )
+        validate_command(request.argv, env=request.env, cwd=request.cwd)
+        self._require_open()
+        self._forget_ended()
+        return request
 
     def _require_open(self) -> None:
         if self._closed is not None:

@@ -91,6 +91,17 @@ class LocalStore:
                 records.append(SnapshotRecord.from_json(path.read_text(encoding="utf-8")))
         return sorted(records, key=lambda record: record.created_at)
 
+    def sizes(self) -> dict[str, int]:
+        """Snapshot id -> bytes of the environment that it brought; without those that stand on another's."""
+        bringers: dict[str, str] = {}
+        for record in self.snapshots():
+            if record.environment is not None:
+                bringers.setdefault(record.environment, record.id)
+        return {
+            snapshot_id: _allocated_bytes(self.environment(environment))
+            for environment, snapshot_id in bringers.items()
+        }
+
     def find(self, snapshot_id: str) -> SnapshotRecord | None:
         if not snapshot_id.isalnum() or len(snapshot_id) > _MAX_ID_CHARS:
             return None
@@ -186,6 +197,15 @@ class LocalStore:
         with (self._root / "lock").open("a", encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def _allocated_bytes(directory: Path) -> int:
+    total = 0
+    for parent, _directories, names in os.walk(directory):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(parent, name).lstat().st_blocks * 512  # Source: stat(2)
+    return total
 
 
 def _write_atomically(path: Path, text: str, *, durable: bool = True) -> None:

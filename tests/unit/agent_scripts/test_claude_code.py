@@ -8,6 +8,8 @@ import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, AgentSession, AgentTurn, TurnMessage
 from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
+from agent_scripts.interactive import InteractiveAdapter, at_terminal
+from agent_scripts.registry import create_adapter
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r 1", environment="/env")
 _SESSION = "5e551000-0000-4000-8000-000000000001"
@@ -160,3 +162,29 @@ def test_a_blank_system_prompt_is_left_out() -> None:
     """The CLI's own prompt stands alone then."""
     assert "--append-system-prompt-file" in _command().argv
     assert "--append-system-prompt-file" not in _command(system_prompt=" \n").argv
+
+
+def test_a_persons_form_keeps_the_token_in_its_file_and_obeys_no_work_tree() -> None:
+    """Its own command line, resumed; what it would ask a newcomer is settled, and its file's other members are not ours."""
+    turn = AgentTurn(
+        messages=(),
+        system_prompt="",
+        model="claude-x",
+        max_output_tokens=100,
+        max_turns=5,
+        run_token="the-token",
+        paths=_PATHS,
+        session=AgentSession(id=_SESSION, resume=True),
+    )
+    made = ClaudeCodeAdapter().interactive(turn)
+    assert "--print" not in made.command.argv
+    assert made.command.argv[made.command.argv.index("--resume") + 1] == _SESSION
+    assert {"--setting-sources=", "--strict-mcp-config"} <= set(made.command.argv)
+    started = at_terminal(made, turn, broker_socket="/broker/b.sock")
+    holding = [file.path for file in started.files if b"the-token" in file.data]
+    assert holding == [f"{_PATHS.run}/token"]
+    assert "the-token" not in " ".join([*started.argv, *made.command.argv])
+    assert made.settings["/home/agent/.claude/.claude.json"]["hasCompletedOnboarding"] is True
+    with pytest.raises(ValueError, match="not a session id"):
+        ClaudeCodeAdapter().interactive(replace(turn, session=AgentSession(id="../x", resume=True)))
+    assert not isinstance(create_adapter("anthropic"), InteractiveAdapter)

@@ -54,6 +54,7 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
         "argv": ["agent", "--flag"],
         "env": {"URL": "{relay}/v1", "KEY": "token"},
         "cwd": "/work",
+        "bin_path": "/env/added/bin",
         "stdin_path": "/orion/r1/in",
         "broker_socket": "/broker/b.sock",
         "events_path": events_path(_PATHS),

@@ -19,6 +19,7 @@ from sandbox_runtime import agent as agent_module
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.testing.scripts import FakeCall
 
+_OK = ExecResult(exit_code=0, stdout=b"", stderr=b"")
 _IN_ENVIRONMENT = f"{SYMBOLIC_PATHS.environment}/file"
 
 
@@ -86,7 +87,9 @@ async def test_prepare_applies_in_order_and_snapshots(fake: FakeProvider, agent:
     after = await agent.prepare(name="prepared", progress=steps.append)
     assert after == agent.snapshot_id != before
     assert not agent.dirty
-    assert steps == ["creating", "booting", "installing sh", "snapshotting", "done"]
+    assert steps == [
+        *("creating", "booting", "installing sh (1/1)", "snapshotting", "cleaning up", "done"),
+    ]
     found = await fake.find_snapshot("prepared")
     assert found is not None
     assert found.id == after
@@ -107,7 +110,7 @@ async def test_failed_command_keeps_everything(fake: FakeProvider, agent: Agent)
         await agent.prepare(progress=steps.append)
     assert caught.value.code is SandboxErrorCode.SETUP_FAILED
     assert (agent.snapshot_id, agent.dirty, fake.alive) == (before, True, 0)
-    assert steps[-1] == "error"
+    assert steps[-3:] == ["installing sh (2/2)", "cleaning up", "error"]
     fake.script(["sh"], ExecResult(exit_code=0, stdout=b"", stderr=b""))
     assert await agent.prepare() != before
     assert not agent.dirty
@@ -126,6 +129,59 @@ async def test_slow_command_fails(agent: Agent) -> None:
     with pytest.raises(SandboxError, match=r"commands\[0\] \(sleep\) ran longer") as caught:
         await agent.prepare()
     assert caught.value.code is SandboxErrorCode.SETUP_FAILED
+
+
+async def test_commands_have_their_own_place_and_origin(fake: FakeProvider, agent: Agent) -> None:
+    """Directory and variables reach the command, with symbols replaced; each origin counts its own commands."""
+    agent.run_commands([["true"], ["true"]])
+    agent.run_commands(
+        [["sh", "-c", "echo $HOME > home"], ["sh", "-c", "pwd >&2; exit 1"]],
+        cwd=SYMBOLIC_PATHS.environment,
+        env={"HOME": SYMBOLIC_PATHS.run},
+        origin="mine",
+    )
+    with pytest.raises(SandboxError, match=r"^mine\[1\] \(sh\) exited with 1: /.*/environments/"):
+        await agent.prepare()
+    fake.script(lambda call: "pwd >&2; exit 1" in call.argv, _OK)
+    prepared = await agent.prepare()
+    async with open_sandbox(fake, SandboxSpec(snapshot_id=prepared)) as sandbox:
+        home = await sandbox.read_file(f"{sandbox.paths.environment}/home")
+        assert home.decode().strip().endswith("/run")
+
+
+async def test_files_keep_their_mode(fake: FakeProvider, agent: Agent) -> None:
+    """An executable file can be run inside, another one cannot."""
+    tool = {f"{SYMBOLIC_PATHS.environment}/bin/{name}": b"#!/bin/sh\n" for name in ("yes", "no")}
+    (yes, no) = tool
+    agent.add_files({yes: tool[yes]}, executable=True).add_files({no: tool[no]})
+    async with open_sandbox(fake, SandboxSpec(snapshot_id=await agent.prepare())) as sandbox:
+        codes = [
+            (await sandbox.exec([f"{sandbox.paths.environment}/bin/{name}"], timeout_s=9)).exit_code
+            for name in ("yes", "no")
+        ]
+        assert codes == [0, 126]
+
+
+async def test_a_file_that_cannot_be_written_fails_the_preparation(
+    fake: FakeProvider, agent: Agent
+) -> None:
+    """Its place is named; the sandbox goes."""
+    agent.add_files({f"{_IN_ENVIRONMENT}/below": b"", _IN_ENVIRONMENT: b""})
+    with pytest.raises(SandboxError, match=r"cannot write /.*/file: IsADirectoryError") as caught:
+        await agent.prepare()
+    assert caught.value.code is SandboxErrorCode.SETUP_FAILED
+    assert (agent.dirty, fake.alive) == (True, 0)
+
+
+async def test_a_cancelled_preparation_cleans_up(fake: FakeProvider, agent: Agent) -> None:
+    """The step that is going on is told until the end; nothing is left."""
+    agent.run_commands([["sleep", "60"]])
+    steps: list[str] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await agent.prepare(progress=steps.append)
+    assert steps[-3:] == ["installing sleep (1/1)", "cleaning up", "error"]
+    assert (agent.dirty, fake.alive) == (True, 0)
 
 
 async def test_retries_bridge_a_transient_failure(

@@ -7,6 +7,7 @@ import pytest
 
 from sandbox_runtime import (
     SYMBOLIC_PATHS,
+    Agent,
     SandboxError,
     SandboxErrorCode,
     SandboxSpec,
@@ -16,8 +17,12 @@ from sandbox_runtime import (
 )
 from sandbox_runtime.testing.fake import FakeProvider
 
-_FILES = {f"{SYMBOLIC_PATHS.environment}/lock": b"pinned"}
-_COMMANDS = [["sh", "-c", 'cp "$1" "$1.copy"', "sh", f"{SYMBOLIC_PATHS.environment}/lock"]]
+_LOCK = f"{SYMBOLIC_PATHS.environment}/lock"
+_COPY = ["sh", "-c", 'cp "$1" "$1.copy"', "sh", _LOCK]
+
+
+def _fill(agent: Agent) -> None:
+    agent.add_files({_LOCK: b"pinned"}).run_commands([_COPY])
 
 
 @pytest.fixture
@@ -29,9 +34,7 @@ async def fake() -> AsyncIterator[FakeProvider]:
 
 async def _ensure(fake: FakeProvider, steps: list[str] | None = None) -> SnapshotRef:
     progress = steps.append if steps is not None else None
-    return await ensure_environment(
-        fake, name="agent-1", files=_FILES, commands=_COMMANDS, progress=progress
-    )
+    return await ensure_environment(fake, name="agent-1", fill=_fill, progress=progress)
 
 
 async def test_made_once_and_then_found(fake: FakeProvider) -> None:
@@ -41,7 +44,10 @@ async def test_made_once_and_then_found(fake: FakeProvider) -> None:
     second_steps: list[str] = []
     assert await _ensure(fake, second_steps) == first
     assert first.name == "agent-1"
-    assert (first_steps[0], first_steps[-1]) == ("checking", "done")
+    assert first_steps == [
+        *("checking", "base: checking", "base: exists", "creating", "booting"),
+        *("installing sh (1/1)", "snapshotting", "cleaning up", "done"),
+    ]
     assert second_steps == ["checking", "exists"]
     assert fake.created == 1
     async with open_sandbox(fake, SandboxSpec(snapshot_id=first.id)) as sandbox:
@@ -68,5 +74,5 @@ async def test_failed_preparation_can_be_tried_again(fake: FakeProvider) -> None
 
 async def test_without_a_recipe_it_is_the_base(fake: FakeProvider) -> None:
     """An agent that needs nothing gets the base environment."""
-    found = await ensure_environment(fake, name="bare", files={}, commands=[])
+    found = await ensure_environment(fake, name="bare", fill=lambda _agent: None)
     assert found == await fake.ensure_ready()

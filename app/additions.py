@@ -1,0 +1,169 @@
+"""Reads `orion.toml`: what the operator adds to the environments of agents.
+
+    [agents.claude]
+    files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
+    commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
+
+Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
+relative to the file. Nothing else that a command writes is kept.
+"""
+
+import difflib
+import posixpath
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from agent_scripts.registry import agent_names
+from app.config import SettingsError
+from app.runs.environment import AddedFile, Additions
+
+ORION_TOML = Path("orion.toml")
+"""In the directory that Orion is started in, as `.env` is."""
+MAX_FILES_BYTES = 16 * 1024 * 1024
+"""Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
+_MAX_SHOWN_CHARS = 80
+_NUL = "\0"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WORDS = {
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "list_type": "must be a list of commands",
+    "tuple_type": "must be a list of arguments",
+    "string_type": "must be a text",
+}
+"""For pydantic's own."""
+
+
+def _check_is_list(command: object) -> object:
+    if isinstance(command, str):
+        raise ValueError('a command is a list of arguments, such as ["pip", "--version"]')  # noqa: TRY004 - pydantic's way
+    return command
+
+
+def _check_arguments(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command or not command[0]:
+        raise ValueError("a command needs a program")
+    if any(_NUL in argument for argument in command):
+        raise ValueError("an argument cannot hold a NUL")
+    return command
+
+
+def _check_target(target: str) -> str:
+    is_inside = not target.startswith(("/", "../")) and target not in (".", "..")
+    if not is_inside or target != posixpath.normpath(target) or _NUL in target:
+        raise ValueError("a target is a plain relative path, such as bin/tool")
+    return target
+
+
+def _check_agent(name: str) -> str:
+    if name not in agent_names():
+        raise ValueError(f"no such agent{_nearest(name, agent_names())}")
+    return name
+
+
+_Agent = Annotated[str, AfterValidator(_check_agent)]
+_Command = Annotated[
+    tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
+]
+_Target = Annotated[str, AfterValidator(_check_target)]
+_CLOSED = ConfigDict(extra="forbid", frozen=True)
+
+
+class _AgentTable(BaseModel):
+    model_config = _CLOSED
+
+    files: dict[_Target, str] = Field(default_factory=dict)
+    commands: list[_Command] = Field(default_factory=list)
+
+
+class _File(BaseModel):
+    model_config = _CLOSED
+
+    agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
+
+
+def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
+    """What the file says, by agent; nothing when there is none.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    try:
+        parsed = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return {}
+    except ValidationError as exc:
+        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{path} cannot be read: {exc}") from exc
+    lines: list[str] = []
+    found = {}
+    for name, table in parsed.agents.items():
+        key = f"{path}: agents.{name}"
+        files, problems = _read_files(table.files, path.parent, key=f"{key}.files")
+        lines += problems
+        found[name] = Additions(
+            files=files, commands=tuple(table.commands), origin=f"{key}.commands"
+        )
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return found
+
+
+def _read_files(
+    sources: Mapping[str, str], directory: Path, *, key: str
+) -> tuple[tuple[AddedFile, ...], list[str]]:
+    """The files, and what is wrong with them."""
+    files, lines = [], []
+    room = MAX_FILES_BYTES
+    # `bin` is made for the agent's PATH in any case.
+    directories = {"bin", *(str(above) for target in sources for above in Path(target).parents)}
+    for target, source in sources.items():
+        shown = f"{key}{_shown(target)}"
+        path = directory / source
+        try:
+            if target in directories:
+                lines.append(f"{shown}: is a directory of the environment, not a file")
+            elif not path.is_file():
+                lines.append(f"{shown}: no such file (is {source!r})")
+            elif path.stat().st_size > room:
+                limit = f"{MAX_FILES_BYTES // 1024**2} MiB"
+                lines.append(f"{shown}: more than {limit} in all; let a command fetch it")
+            else:
+                data = path.read_bytes()
+                room -= len(data)
+                is_executable = bool(path.stat().st_mode & stat.S_IXUSR)
+                files.append(AddedFile(path=target, data=data, executable=is_executable))
+        except (OSError, ValueError) as exc:  # ValueError: a NUL in the path
+            lines.append(f"{shown}: {exc}")
+    return tuple(files), lines
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    location = [part for part in error["loc"] if part != "[key]"]
+    key = "".join(map(_shown, location)).removeprefix(".")
+    if error["type"] == "extra_forbidden":
+        table = _AgentTable if len(location) > 1 else _File
+        return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
+    message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    if location != [*error["loc"]]:
+        return f"{key}: {message}"  # the key itself is what is wrong
+    return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
+
+
+def _shown(part: str | int) -> str:
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _BARE_KEY.fullmatch(part) else f'."{part}"'
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

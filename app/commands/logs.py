@@ -1,0 +1,142 @@
+"""Shows what the agent of a thread's latest run printed, and follows it while it is at work."""
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO
+
+from app.commands.desk import Desk, SandboxCommandError, open_desk
+from app.config import Settings
+from app.redaction import Masker
+from app.runs.live_log import LiveLogs
+from app.runs.model import STARTED_STATES, Run, RunState
+from app.runs.ports import RunFileKind
+from app.runs.session import Session
+
+POLL_S = 0.3
+SILENCE_AFTER_DEADLINE = timedelta(minutes=1)
+"""A run whose deadline is over by this much, and whose end is not recorded, has nobody who works on it."""
+
+Write = Callable[[str], None]
+
+_HARMLESS = {
+    number: "\ufffd" for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) != "\t"
+}
+"""What an agent prints must not command the terminal of who looks at it."""
+
+
+async def show_log(
+    settings: Settings, text: str, *, follow: bool, tail: int | None, write: Write
+) -> None:
+    """Write the lines, masked; `tail`: only so many of those that are there now. With `follow` until the agent's end.
+
+    Raises:
+        SandboxCommandError: nothing to show.
+    """
+    async with open_desk(settings) as desk:
+        session = await desk.find(text)
+        run = await _latest(desk, session)
+        await _write_log(desk, run, follow=follow, tail=tail, write=write)
+
+
+async def attach(settings: Settings, text: str, *, write: Write, say: Write) -> bool:
+    """Write all lines of the agent that is at work until its end; whether its run succeeded.
+
+    Raises:
+        SandboxCommandError: none is at work.
+    """
+    async with open_desk(settings) as desk:
+        session = await desk.find(text)
+        run = await desk.going(session)
+        if run is None or _has_ended(run):
+            raise SandboxCommandError(f"{session.name}: no agent is at work in its thread")
+        say(f"{session.name}: at work on {run.id}; Ctrl-C detaches, and it goes on")
+        run = await _write_log(desk, run, follow=True, tail=None, write=write)
+        say(f"{session.name}: {run.id} {run.outcome}")
+        return run.outcome is RunState.SUCCEEDED
+
+
+async def _latest(desk: Desk, session: Session) -> Run:
+    runs = await desk.store.of_thread(session.thread)
+    begun = [run for run in runs if run.attempt > 0]
+    going = [run for run in begun if run.state in STARTED_STATES]
+    if not begun:
+        raise SandboxCommandError(f"{session.name}: its runs are not kept any more")
+    return (going or begun)[-1]
+
+
+async def _write_log(desk: Desk, run: Run, *, follow: bool, tail: int | None, write: Write) -> Run:
+    mask = Masker((*desk.settings.secrets, *desk.settings.mcp_servers.secrets)).mask
+    live = _LiveLines(LiveLogs(desk.settings.live_logs_dir).path(run.id))
+    lines = await asyncio.to_thread(live.read)
+    if not live.is_open and (_has_ended(run) or not follow):
+        return await _write_kept(desk, run, tail=tail, write=write)
+    for line in _last(lines, tail):
+        write(mask(line).translate(_HARMLESS))
+    while follow:
+        # In this order: all that was printed before the end is there once the end is known.
+        run = await desk.store.get(run.id) or run
+        for line in await asyncio.to_thread(live.read):
+            write(mask(line).translate(_HARMLESS))
+        if _has_ended(run):
+            if not live.is_open:
+                return await _write_kept(desk, run, tail=tail, write=write)
+            break
+        deadline_at = run.deadline_at or run.created_at
+        if datetime.now(UTC) > deadline_at + SILENCE_AFTER_DEADLINE:
+            raise SandboxCommandError(f"{run.id} is past its deadline, and nobody has ended it")
+        await asyncio.sleep(POLL_S)
+    return run
+
+
+async def _write_kept(desk: Desk, run: Run, *, tail: int | None, write: Write) -> Run:
+    content = await desk.store.files.load(run.id, RunFileKind.LOG)
+    if not content:
+        raise SandboxCommandError(f"{run.id} has left no log")
+    for line in _last(content.split("\n"), tail):
+        write(line.translate(_HARMLESS))
+    return run
+
+
+def _last(lines: Sequence[str], count: int | None) -> Sequence[str]:
+    if count is None:
+        return lines
+    return lines[-count:] if count else ()
+
+
+def _has_ended(run: Run) -> bool:
+    return run.outcome is not None or run.state.is_final
+
+
+class _LiveLines:
+    """New lines of a file that may not be there yet, may be replaced by another, and in the end is removed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[bytes] | None = None
+        self._carry = b""
+
+    @property
+    def is_open(self) -> bool:
+        """It was there at some time; what is read after its removal is its end."""
+        return self._file is not None
+
+    def read(self) -> Sequence[str]:
+        """Whole lines since the last time."""
+        with suppress(FileNotFoundError):
+            self._open()
+        if self._file is None:
+            return ()
+        *lines, self._carry = (self._carry + self._file.read()).split(b"\n")
+        return [line.decode("utf-8", "replace") for line in lines]
+
+    def _open(self) -> None:
+        found = self._path.stat()
+        if self._file is None or os.fstat(self._file.fileno()).st_ino != found.st_ino:
+            self._file, old = self._path.open("rb"), self._file
+            self._carry = b""
+            if old is not None:
+                old.close()

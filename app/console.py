@@ -1,0 +1,68 @@
+"""What the commands of `orion …` share: settings, failures and exit codes as a person at a terminal meets them."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from app.config import Settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+USAGE = 2
+
+
+def read_settings(*, for_serving: bool = False, **given: str | None) -> "Settings":
+    """`given`: settings from the command line, which win; None = not given. Bad ones, `orion.toml`'s too, end the process."""
+    from app.additions import load_additions
+    from app.config import SettingsError, load_settings, make_private
+
+    problems = []
+    settings = None
+    try:
+        settings = load_settings(given={k: v for k, v in given.items() if v is not None})
+    except SettingsError as exc:
+        problems.append(str(exc))
+    try:
+        load_additions()
+    except SettingsError as exc:
+        problems.append(str(exc))
+    if settings is None or problems:
+        fail("bad settings:\n" + "\n".join(problems), code=USAGE)
+    try:
+        make_private(settings.orion_state_dir)
+    except OSError as exc:
+        fail(f"ORION_STATE_DIR cannot be used: {exc}")
+    if for_serving and settings.missing_for_serving:
+        fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=USAGE)
+    return settings
+
+
+@contextmanager
+def failures_shown() -> Iterator[None]:
+    """What can go wrong with records and sandboxes, in a line each."""
+    from app.commands.desk import SandboxCommandError
+    from app.commands.runs import UnknownRunError
+    from app.commands.snapshots import SnapshotCommandError
+    from app.dispatch.lock import StateDirectoryBusyError
+    from app.store.schema import UnreadableStoreError
+    from sandbox_runtime.errors import SandboxError
+
+    kinds = (UnknownRunError, SandboxCommandError, SnapshotCommandError, SandboxError)
+    try:
+        yield
+    except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
+        fail(str(exc))
+
+
+def fail(message: str, *, code: int = 1) -> NoReturn:
+    """End the process with a line on stderr."""
+    print(message, file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def exit_with(code: int) -> None:
+    """End the process."""
+    raise typer.Exit(code)

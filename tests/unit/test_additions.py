@@ -1,0 +1,158 @@
+"""`orion.toml`: what it may say, and how it is told what is wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.additions import MAX_FILES_BYTES, load_additions
+from app.config import SettingsError
+from app.runs.environment import AddedFile
+from tests.unit.test_cli import orion
+
+_FILE = "[agents.claude.files]\n"
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    (tmp_path / "note").write_bytes(b"a note")
+    tool = tmp_path / "tools" / "tool.sh"
+    tool.parent.mkdir()
+    tool.write_bytes(b"#!/bin/sh\n")
+    tool.chmod(0o755)
+    return tmp_path / "orion.toml"
+
+
+def test_no_file_adds_nothing(toml: Path) -> None:
+    """It need not be there."""
+    assert load_additions(toml) == {}
+
+
+def test_files_and_commands_of_each_agent(toml: Path) -> None:
+    """Sources are found beside the file and keep whether they can be executed; commands stay lists."""
+    toml.write_text(
+        _FILE + '"bin/tool" = "tools/tool.sh"\n"a note.md" = "note"\n'
+        '[agents.anthropic]\ncommands = [["true"], ["sh", "-c", "x; y"]]\n'
+    )
+    found = load_additions(toml)
+    assert set(found) == {"claude", "anthropic"}
+    assert found["claude"].files == (
+        AddedFile(path="bin/tool", data=b"#!/bin/sh\n", executable=True),
+        AddedFile(path="a note.md", data=b"a note", executable=False),
+    )
+    assert found["claude"].commands == ()
+    assert found["anthropic"].commands == (("true",), ("sh", "-c", "x; y"))
+
+
+def test_the_digest_changes_with_what_is_added(toml: Path) -> None:
+    """Content, mode, target, command and their order count; the place and age of the file do not."""
+
+    def digest(text: str) -> str:
+        toml.write_text(text)
+        return load_additions(toml)["claude"].digest
+
+    digests = [
+        digest(_FILE + 'a = "note"'),
+        digest(_FILE + 'b = "note"'),
+        digest(_FILE + 'a = "note"\n[agents.claude]\ncommands = [["a"], ["b"]]'),
+        digest(_FILE + 'a = "note"\n[agents.claude]\ncommands = [["b"], ["a"]]'),
+        digest(_FILE + 'a = "note"\n[agents.claude]\ncommands = [["b", "a"]]'),
+    ]
+    (toml.parent / "note").chmod(0o700)
+    digests.append(digest(_FILE + 'a = "note"'))
+    (toml.parent / "note").write_bytes(b"another note")
+    digests.append(digest(_FILE + 'a = "note"'))
+    assert len({*digests, ""}) == len(digests) + 1
+    os.utime(toml.parent / "note", (0, 0))
+    assert digest(_FILE + 'a = "./note"') == digests[-1]
+    assert digest("[agents.claude]") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x =", "cannot be read: Invalid value"),
+        ("[agent.claude]", "agent: no such key; did you mean agents?"),
+        ("agents = 3", "agents: must be a table (is 3)"),
+        ("[agents.cluade]", "agents.cluade: no such agent; did you mean claude?"),
+        ("[agents.x]", "agents.x: no such agent; known: anthropic, claude"),
+        ("[agents.claude]\ncomands = []", "comands: no such key; did you mean commands?"),
+        ('[agents.claude]\ncommands = ["npm i x"]', "commands[0]: a command is a list of"),
+        ('[agents.claude]\ncommands = ["npm i x"]', "(is 'npm i x')"),
+        ('[agents.claude]\ncommands = "x"', "commands: must be a list of commands (is 'x')"),
+        ("[agents.claude]\ncommands = [[]]", "commands[0]: a command needs a program"),
+        ('[agents.claude]\ncommands = [["a"], ["b", 1]]', "commands[1][1]: must be a text (is 1)"),
+        ('[agents.claude]\ncommands = [["a\\u0000"]]', "an argument cannot hold a NUL"),
+        (_FILE + '"/etc/x" = "note"', 'files."/etc/x": a target is a plain relative path'),
+        (_FILE + '"../x" = "note"', 'files."../x": a target is a plain relative path'),
+        (_FILE + '"a/../b" = "note"', 'files."a/../b": a target is a plain relative path'),
+        (_FILE + '"." = "note"', 'files.".": a target is a plain relative path'),
+        (_FILE + 'a = "nope"', "files.a: no such file (is 'nope')"),
+        (_FILE + 'a = "tools"', "files.a: no such file (is 'tools')"),
+        (_FILE + "a = 5", "files.a: must be a text (is 5)"),
+        (_FILE + 'bin = "note"', "files.bin: is a directory of the environment"),
+        (_FILE + 'a = "note"\n"a/b" = "note"', "files.a: is a directory of the environment"),
+    ],
+)
+def test_what_is_wrong_is_named(toml: Path, text: str, said: str) -> None:
+    """The file, the key and the value, and the right word where there is one near."""
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as failure:
+        load_additions(toml)
+    assert str(failure.value).startswith(str(toml))
+    assert said in str(failure.value)
+
+
+def test_all_that_is_wrong_is_named_together(toml: Path) -> None:
+    """A line each."""
+    for text in (
+        _FILE + 'a = "nope"\nb = "nope"\nbin = "note"',
+        _FILE + '"../a" = "note"\n[agents.cluade]\ncommands = ["true"]',
+    ):
+        toml.write_text(text)
+        with pytest.raises(SettingsError) as failure:
+            load_additions(toml)
+        lines = str(failure.value).splitlines()
+        assert len(lines) == 3
+        assert all(line.startswith(f"{toml}: agents.") for line in lines)
+
+
+def test_files_are_bounded_together(toml: Path) -> None:
+    """They are held in memory: what is too much says what to do instead."""
+    with (toml.parent / "large").open("wb") as file:
+        file.truncate(MAX_FILES_BYTES - 1)
+    toml.write_text(_FILE + 'a = "large"')
+    assert len(load_additions(toml)["claude"].files[0].data) == MAX_FILES_BYTES - 1
+    toml.write_text(_FILE + 'a = "large"\nb = "note"')
+    with pytest.raises(SettingsError, match=r"files\.b: more than 16 MiB in all"):
+        load_additions(toml)
+
+
+@pytest.mark.parametrize("command", [("serve",), ("doctor",), ("snapshots", "build")])
+def test_every_command_says_it_with_the_other_bad_settings(
+    command: tuple[str, ...], toml: Path
+) -> None:
+    """Exit code 2, both named, no traceback."""
+    toml.write_text('[agents.claude]\ncommands = ["true"]')
+    shown = orion(*command, cwd=toml.parent, ORION_PORT="x")
+    assert shown.returncode == 2
+    assert "ORION_PORT" in shown.stderr
+    assert "orion.toml: agents.claude.commands[0]: a command is a list of" in shown.stderr
+    assert "Traceback" not in shown.stderr
+
+
+def test_doctor_says_what_is_added(toml: Path) -> None:
+    """One line, beside the settings."""
+    toml.write_text(_FILE + 'a = "note"\n')
+    shown = orion(
+        *("doctor", "--json"),
+        cwd=toml.parent,
+        ORION_STATE_DIR=str(toml.parent / "state"),
+        ORION_SANDBOX="local",
+        ORION_LOCAL_ISOLATION="none",
+        SLACK_BOT_TOKEN="xoxb-1",
+        SLACK_SIGNING_SECRET="s",
+        ANTHROPIC_API_KEY="k",
+        SLACK_API_URL="http://127.0.0.1:9/",
+    )
+    assert "complete; orion.toml adds to claude (files: 1, commands: 0)" in shown.stdout
