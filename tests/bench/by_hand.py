@@ -1,10 +1,12 @@
 """Claude Code by hand: its command in a Docker sandbox that is there, without supervisor and service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 from agent_scripts.adapter import AgentPaths, AgentTurn, TurnMessage
 from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
@@ -34,10 +36,14 @@ time.sleep(3600)
 """
 
 
+class ByHand(Protocol):
+    async def __call__(self, *, is_fresh: bool) -> float:
+        """Seconds of one turn; `is_fresh`: with nothing of the CLI in its home."""
+        ...
+
+
 @asynccontextmanager
-async def open_by_hand(
-    scene: Scene, image: str, prepared: str
-) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def open_by_hand(scene: Scene, image: str, prepared: str) -> AsyncIterator["ByHand"]:
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
     state_dir = scene.bench.directory / "by-hand"
     state_dir.mkdir(mode=0o755)
@@ -78,14 +84,19 @@ class _Hand:
     env: Mapping[str, str] = field(repr=False)
     stdin: bytes
 
-    def bound_to(self, container: str) -> Callable[[], Awaitable[None]]:
+    def bound_to(self, container: str) -> "ByHand":
         given = [word for name, value in self.env.items() for word in ("--env", f"{name}={value}")]
 
-        async def run() -> None:
+        async def run(*, is_fresh: bool) -> float:
+            if is_fresh:
+                rm = ("rm", "-rf", "/home/agent/.claude", "/home/agent/.claude.json")
+                await run_program("docker", "exec", container, *rm)
+            started = time.perf_counter()
             argv = ("exec", "--interactive", "--workdir", "/work", *given, container, *self.argv)
             output = await run_program("docker", *argv, stdin=self.stdin)
             if b'"subtype":"success"' not in output:
                 raise BenchError(f"claude by hand: {output[-500:]!r}")
+            return time.perf_counter() - started
 
         return run
 

@@ -14,7 +14,7 @@ from tests.bench.by_hand import EXEC_TIMEOUT_S, container_name, open_by_hand, ru
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
-from tests.bench.turns import ANSWER_TIMEOUT_S, Scene, ask, open_scene
+from tests.bench.turns import ANSWER_TIMEOUT_S, Scene, ask_in, open_scene
 from tests.docker_image import ensure_image, missing
 from tests.e2e.docker_world import (
     lend_environment,
@@ -135,26 +135,35 @@ async def _measure_claude(bench: Bench, image: str) -> Sequence[Row]:
                 ),
                 open_by_hand(scene, image, prepared) as by_hand,
             ):
-                await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
-                await by_hand()
-
-                async def ours() -> None:
-                    await ask(person)
-
-                orion_s, bare_s = await _pairs(bench.scale.turn_pairs, ours, by_hand)
+                thread, _ = await ask_in(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
+                await by_hand(is_fresh=True)
+                new_s, fresh_s, kept_s, warm_s = [], [], [], []
+                for _ in range(bench.scale.turn_pairs):
+                    new_s.append((await ask_in(person))[1])
+                    fresh_s.append(await by_hand(is_fresh=True))
+                    kept_s.append((await ask_in(person, thread_ts=thread))[1])
+                    warm_s.append(await by_hand(is_fresh=False))
         finally:
             await asyncio.to_thread(remove_images, namespace)
     return (
+        *_claude_rows("new thread", new_s, fresh_s),
+        *_claude_rows("follow-up, sandbox kept", kept_s, warm_s),
+    )
+
+
+def _claude_rows(place: str, orion_s: Sequence[float], bare_s: Sequence[float]) -> tuple[Row, Row]:
+    """By hand the sandbox is there; for a new thread with nothing of the CLI in its home, as Orion's has."""
+    return (
         Row(
-            figure="mention to answer, Claude Code in Docker, instant model",
+            figure=f"mention to answer, Claude Code in Docker, {place}",
             unit="s",
-            orion=orion_s,
-            baseline=bare_s,
+            orion=median(orion_s),
+            baseline=median(bare_s),
         ),
         Row(
-            figure="of which Orion's own (the rest is `claude` by hand)",
+            figure=f"of which Orion's own, {place}",
             unit="s",
-            orion=orion_s - bare_s,
+            orion=median(orion_s) - median(bare_s),
             target=1.0,
         ),
     )

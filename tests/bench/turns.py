@@ -116,15 +116,26 @@ async def _orion(scene: Scene, *, traces: bool) -> AsyncIterator[Server]:
 
 async def ask(person: LookalikeClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
     """Seconds from the message to its answer, by the look-alike's clock."""
-    root = await person.say(f"@Orion {QUESTION}")
+    return (await ask_in(person, timeout_s=timeout_s))[1]
+
+
+async def ask_in(
+    person: LookalikeClient, *, thread_ts: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+) -> tuple[str, float]:
+    """The message, in a thread that is there or a new one, and the same seconds."""
+    root = await person.say(f"@Orion {QUESTION}", thread_ts=thread_ts)
     try:
-        answer = await person.wait_for_reply(root, _is_final, timeout_s=timeout_s)
+        answer = await person.wait_for_reply(
+            thread_ts or root,
+            lambda reply: _is_final(reply) and float(reply["ts"]) > float(root),
+            timeout_s=timeout_s,
+        )
     except TimeoutError as exc:
         raise BenchError(f"no answer within {timeout_s:.0f} s") from exc
     if "offline model" not in answer["text"]:
         raise BenchError(f"the run failed: {answer['text']}")
     versions = await person.versions(answer)
-    return datetime.fromisoformat(versions[-1]["at"]).timestamp() - float(root)
+    return root, datetime.fromisoformat(versions[-1]["at"]).timestamp() - float(root)
 
 
 def _is_final(message: JsonObject) -> bool:
