@@ -1,6 +1,7 @@
 """Every test starts from a scrubbed environment and runs on asyncio."""
 
 import os
+import signal
 
 import pytest
 
@@ -16,6 +17,10 @@ _SCRUBBED_PREFIXES = (
     "GEMINI_",
     "DBOS_",
 )
+
+
+# A shell's background jobs ignore it, and whatever a test starts would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -60,5 +60,7 @@ rmdir "$mount_dir"
 
 set -- ${TESTS:-tests}
 if [ -n "$left_out" ]; then set -- "$@" -m "$left_out"; fi
-# Beside each other, but for those marked `alone`.
-.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile "$@"
+# Beside each other, but for those marked `alone`. In a directory of a short name: sockets lie deep below it.
+directory=$(mktemp -d "${TMPDIR:-/tmp}/o-XXXX")
+.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile --basetemp "$directory/t" "$@"
+rm -rf "$directory"
