@@ -314,8 +314,8 @@ class RunService:
                 clock=self._clock,
                 started_at=started_at,
                 transcript=Transcript(tell),
-                on_effect=partial(self._note_effect, run.id),
             )
+            attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):
                 result = await self._attempt(attempt, stop)
         return await self._ending.finish(run, result, trace=trace, attempt=attempt)
@@ -353,8 +353,11 @@ class RunService:
             resumed=attempt.resumed,
         )
 
-    async def _note_effect(self, run_id: RunId) -> None:
-        await patiently(lambda: self._store.update(run_id, has_outside_effect=True))
+    async def _note_effect(self, attempt: Attempt) -> None:
+        """In the attempt, too: an agent that was attached to and fails after an effect must not be run again."""
+        attempt.run = await patiently(
+            lambda: self._store.update(attempt.run.id, has_outside_effect=True)
+        )
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
         request = run.request

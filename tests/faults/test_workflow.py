@@ -10,6 +10,8 @@ import pytest
 
 from app.errors import ErrorCode
 from app.runs import ending
+from app.runs.attempt import Attempt
+from app.runs.execution import AgentRunner
 from app.runs.model import Run, RunId, RunState
 from app.runs.ports import Done, EngineState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -239,6 +241,28 @@ async def test_what_may_have_changed_something_outside_is_not_repeated(
             assert core.provider.created == 0
         else:
             assert ended_run.answer == "the answer"
+
+
+async def test_an_effect_of_a_left_agent_counts_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that was attached to, had an effect only then, and failed: its turn does not run again either."""
+
+    async def fails_after_an_effect(_runner: AgentRunner, attempt: Attempt) -> None:
+        assert attempt.on_effect is not None
+        await attempt.on_effect()
+
+    monkeypatch.setattr(AgentRunner, "_follow_left_agent", fails_after_an_effect)
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+        await core.service.advance(run.id)
+        ended_run = await core.store.get(run.id)
+        assert ended_run is not None
+        assert (ended_run.error_code, ended_run.has_outside_effect) == (ErrorCode.INTERRUPTED, True)
+        assert core.provider.created == 0
 
 
 async def test_an_effect_is_in_the_record_before_it_happens(tmp_path: Path) -> None:
