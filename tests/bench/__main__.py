@@ -30,12 +30,12 @@ supervisor and service; the start of an agent is its first moment by its own clo
 PARTS = ("acks", "placing", "turns", "crowd", "docker")
 
 
-async def measure(bench: Bench, parts: Collection[str]) -> list[Row]:
+async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
+    """Adds to `rows` part by part, so that a part that fails takes nothing else with it."""
     # Asked to end, it ends its servers first.
     bench_task = asyncio.current_task()
     assert bench_task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, bench_task.cancel)
-    rows: list[Row] = []
     async with asyncio.timeout(TIMEOUT_S):
         if "acks" in parts:
             rows += await measure_acks(bench)
@@ -48,7 +48,6 @@ async def measure(bench: Bench, parts: Collection[str]) -> list[Row]:
             rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
         if "docker" in parts:
             rows += await measure_docker(bench)
-    return rows
 
 
 async def _possible(wanted: Collection[str]) -> list[str]:
@@ -66,18 +65,21 @@ def main() -> int:
     given = parser.parse_args()
     scale = QUICK if given.quick else FULL
     started = time.monotonic()
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="orion-bench-") as directory:
         try:
             parts = asyncio.run(_possible(given.only))
-            rows = asyncio.run(measure(Bench(directory=Path(directory), scale=scale), parts))
+            asyncio.run(measure(Bench(directory=Path(directory), scale=scale), parts, rows))
         except* (BenchError, TimeoutError) as failures:
             reasons = [str(exc) or "out of time" for exc in failures.exceptions]
             sys.stderr.write(f"the bench could not be finished: {'; '.join(reasons)}\n")
+            is_whole = False
         else:
+            is_whole = True
+        finally:
             took_s = time.monotonic() - started
             sys.stdout.write(f"\n{render(rows)}\n\n{NOTES}\nTook {took_s:.0f} s.\n")
-            return 0
-    return 1
+    return 0 if is_whole else 1
 
 
 if __name__ == "__main__":

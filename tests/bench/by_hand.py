@@ -45,7 +45,7 @@ class ByHand(Protocol):
 @asynccontextmanager
 async def open_by_hand(scene: Scene, image: str, prepared: str) -> AsyncIterator["ByHand"]:
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
-    state_dir = scene.bench.directory / "by-hand"
+    state_dir = scene.bench.directory / "claude-by-hand"
     state_dir.mkdir(mode=0o755)
     settings = Settings(
         _env_file=None,

@@ -16,8 +16,8 @@ from tests.bench.scale import Bench
 from tests.bench.table import Row
 
 FILL_RATE = 150.0
-"""Events per second until all have been sent; Orion begins 20 runs a second."""
-STARTS_PER_S = 20.0
+"""Events per second until all have been sent; Orion begins 10 runs a second."""
+STARTS_PER_S = 10.0
 FILL_SLACK_S = 25.0
 SETTLE_S = 5.0
 """For the few events more than runs to be placed."""
