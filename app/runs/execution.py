@@ -2,10 +2,11 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
 from agent_scripts.errors import AgentErrorCode
@@ -22,6 +23,7 @@ from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
+from app.runs.together import together
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
@@ -169,13 +171,12 @@ class AgentRunner:
                 )
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
-                await watch.begin(is_empty=workspace.is_empty)
                 token = await stack.enter_async_context(
                     self._broker.open_grant(
                         self._grant(attempt), attempt.count_call, attempt.on_effect
                     )
                 )
-            finished = await self._run_agent(attempt, workspace, token)
+            finished = await self._run_agent(attempt, workspace, watch, token)
             await self._conclude(attempt, workspace, watch, finished)
             return finished
 
@@ -199,14 +200,17 @@ class AgentRunner:
             attempt.enter("Looking at the changes")
             attempt.difference = await watch.end()
 
-    async def _run_agent(self, attempt: Attempt, workspace: Workspace, token: str) -> TurnFinished:
+    async def _run_agent(
+        self, attempt: Attempt, workspace: Workspace, watch: FileWatch, token: str
+    ) -> TurnFinished:
         """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
         known = workspace.agent_session_id
         session = None
         if self._adapter.has_sessions:
             session = AgentSession(id=known or str(uuid.uuid4()), resume=bool(known))
         start = _Start(paths=_start_paths(attempt, workspace.sandbox), token=token, session=session)
-        finished = await self._start_agent(attempt, workspace.sandbox, start)
+        look = partial(watch.begin, is_empty=workspace.is_empty)
+        finished = await self._start_agent(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
             _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
             known = ""
@@ -215,15 +219,20 @@ class AgentRunner:
                 paths=replace(start.paths, run=f"{start.paths.run}{ANEW}"),
                 session=AgentSession(id=str(uuid.uuid4()), resume=False),
             )
-            finished = await self._start_agent(attempt, workspace.sandbox, start)
+            finished = await self._start_agent(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known
         return finished
 
     async def _start_agent(
-        self, attempt: Attempt, sandbox: Sandbox, start: "_Start"
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        start: "_Start",
+        prepare: Callable[[], Coroutine[None, None, None]],
     ) -> TurnFinished:
+        """`prepare`: what must be done besides before the agent may begin."""
         async with attempt.stop.interrupting(), _deadline(attempt):
-            argv = await self._write_script(attempt, sandbox, start)
+            argv, _ = await together(self._write_script(attempt, sandbox, start), prepare())
         return await self._execute_agent(attempt, sandbox, start.paths, argv)
 
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
@@ -326,6 +335,10 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         raise OrionError(
             ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
         ) from exc
+
+
+async def _nothing() -> None:
+    pass
 
 
 def _has_no_memory(finished: TurnFinished, attempt: Attempt) -> bool:
