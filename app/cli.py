@@ -161,7 +161,7 @@ def show_run(
     import asyncio
 
     from app.commands.runs import as_row, file_of_run, find_run
-    from app.runs.ports import RunFileKind
+    from app.runs.run_store import RunFileKind
 
     if log or patch:
         kind = RunFileKind.LOG if log else RunFileKind.PATCH

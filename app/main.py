@@ -1,9 +1,7 @@
 """The composition root: settings become adapters, adapters become the service, the lifespan owns every resource."""
 
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +17,9 @@ from app.log import configure_logging, export_failures, get_logger
 from app.parts import (
     check_python,
     create_dispatcher,
+    create_health,
     create_runner,
+    entry_options,
     open_broker,
     open_tracer,
     run_policy,
@@ -31,7 +31,6 @@ from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
 from app.runs.live_log import LiveLogs
-from app.runs.model import RunId
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
@@ -42,15 +41,14 @@ from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.slack.api import SlackFault
 from app.slack.connection import SlackConnection, open_slack
-from app.slack.listeners import HttpAnswer, create_bolt_app, handle_http
-from app.slack.socket_mode import open_socket_mode
-from app.slack.verification import check_request
+from app.slack.entry import open_entry
 from app.store.sql import SqlRunStore, open_sqlite_store
 from app.web.health import Health
 from app.web.metrics import Metrics
-from app.web.routes import SlackHandler, WebParts, install_routes
+from app.web.routes import WebParts, install_routes
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import SandboxId
 
 SHUTDOWN_GRACE_S = 10.0
@@ -219,7 +217,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             kept_for=timedelta(days=settings.orion_retention_days),
             clock=clock,
         )
-        health = _health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
+        health = create_health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
         await dispatcher.start(around("handlers", service))
         stack.push_async_callback(_drain, dispatcher, health)
         end_background = await stack.enter_async_context(
@@ -233,7 +231,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             )
         )
         handler = await stack.enter_async_context(
-            _open_intake(settings, slack=slack, intake=intake)
+            open_entry(entry_options(settings), identity=slack.identity, intake=intake)
         )
         _log.info("service.started", state_dir=str(settings.orion_state_dir), sandbox=provider.name)
         yield Service(
@@ -255,44 +253,6 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     _log.info("service.stopped")
 
 
-@asynccontextmanager
-async def _open_intake(
-    settings: Settings, *, slack: SlackConnection, intake: Intake
-) -> AsyncIterator[SlackHandler | None]:
-    """Slack's way in: the handler of the HTTP route, or (yielding None) a socket."""
-    secret = (
-        settings.slack_signing_secret.get_secret_value() if settings.slack_signing_secret else ""
-    )
-    bolt = create_bolt_app(
-        signing_secret=secret,
-        bot_token=slack_options(settings).bot_token.get_secret_value(),
-        base_url=settings.slack_api_url,
-        identity=slack.identity,
-        intake=intake,
-    )
-    if settings.slack_app_token is not None:
-        app_token = settings.slack_app_token.get_secret_value()
-        async with open_socket_mode(bolt, app_token=app_token, base_url=settings.slack_api_url):
-            _log.info("slack.connected", mode="socket")
-            yield None
-        return
-
-    async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        rejection = check_request(
-            headers=headers, body=body, signing_secret=secret, now=time.time()
-        )
-        if rejection is not None:
-            _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
-            return HttpAnswer(
-                status=rejection.status,
-                headers={"content-type": "application/json"},
-                body=json.dumps({"error": rejection.error}),
-            )
-        return await handle_http(bolt, headers=headers, body=body)
-
-    yield handle
-
-
 async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
     """Those in whose sandboxes a run that the last process left may go on, or that a person left for the next run."""
     found = [session for session in await store.sessions.all() if session.kept_environment]
@@ -301,29 +261,6 @@ async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
         if session is not None and session.sandbox_id:
             found.append(session)
     return found
-
-
-def _health(
-    *, store: SqlRunStore, dispatcher: Dispatcher, slack: SlackConnection, provider: SandboxProvider
-) -> Health:
-    async def database() -> str:
-        return f"{len(await store.unfinished())} unfinished runs"
-
-    async def engine() -> str:
-        await dispatcher.engine_states([RunId("probe")])
-        return "answers"
-
-    async def auth() -> str:
-        return (await slack.identify()).bot_user_id
-
-    async def sandbox() -> str:
-        return f"{provider.name}: {await provider.probe()}"
-
-    return Health(
-        inside={"database": database, "engine": engine},
-        outside={"slack": auth, "sandbox": sandbox},
-        clock=SystemClock(),
-    )
 
 
 async def _drain(
@@ -341,7 +278,7 @@ async def _drain(
 @asynccontextmanager
 async def _background(*work: Coroutine[None, None, None]) -> AsyncIterator[Callable[[], None]]:
     """Coroutines that go on while the block runs; a crash of one ends the service, as it should. Yields how to end them."""
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         tasks = [group.create_task(one) for one in work]
 
         def end() -> None:

@@ -25,13 +25,17 @@ from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
+from app.runs.model import RunId
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import Session
 from app.runs.workspaces import Workspaces
-from app.slack.connection import SlackOptions
+from app.slack.connection import SlackConnection, SlackOptions
+from app.slack.entry import EntryOptions
+from app.store.sql import SqlRunStore
 from app.tracing.null import NullTracer
+from app.web.health import Health
 from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import (
@@ -225,4 +229,39 @@ def slack_options(settings: Settings) -> SlackOptions:
         bot_token=settings.slack_bot_token or SecretStr(""),
         base_url=settings.slack_api_url,
         capacity=settings.orion_max_concurrent_runs,
+    )
+
+
+def entry_options(settings: Settings) -> EntryOptions:
+    """How events come in."""
+    return EntryOptions(
+        signing_secret=settings.slack_signing_secret or SecretStr(""),
+        bot_token=slack_options(settings).bot_token,
+        base_url=settings.slack_api_url,
+        app_token=settings.slack_app_token,
+    )
+
+
+def create_health(
+    *, store: SqlRunStore, dispatcher: Dispatcher, slack: SlackConnection, provider: SandboxProvider
+) -> Health:
+    """What `/readyz` asks."""
+
+    async def database() -> str:
+        return f"{len(await store.unfinished())} unfinished runs"
+
+    async def engine() -> str:
+        await dispatcher.engine_states([RunId("probe")])
+        return "answers"
+
+    async def auth() -> str:
+        return (await slack.identify()).bot_user_id
+
+    async def sandbox() -> str:
+        return f"{provider.name}: {await provider.probe()}"
+
+    return Health(
+        inside={"database": database, "engine": engine},
+        outside={"slack": auth, "sandbox": sandbox},
+        clock=SystemClock(),
     )

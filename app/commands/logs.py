@@ -13,7 +13,7 @@ from app.config import Settings
 from app.redaction import Masker
 from app.runs.live_log import LiveLogs
 from app.runs.model import STARTED_STATES, Run, RunState
-from app.runs.ports import RunFileKind
+from app.runs.run_store import RunFileKind
 from app.runs.session import Session
 
 POLL_S = 0.3

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Self
 
 from sandbox_runtime.provider import Sandbox, Terminal
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import ExecExited, ExecOutput, OutputStream, TerminalSize
 
 MAX_SCRIPT_BYTES = 16 * 1024 * 1024
@@ -109,7 +110,7 @@ class _Keyboard:
 async def _connect(terminal: Terminal) -> None:
     """Until the command's end, or until nobody types any more."""
     with _Keyboard() as keyboard:
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             ends = [
                 group.create_task(keyboard.type_on(terminal)),
                 group.create_task(_show_all(terminal)),

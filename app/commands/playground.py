@@ -20,6 +20,7 @@ from app.providers import create_local
 from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.task_group import open_task_group
 
 DEFAULT_STATE_DIR = Path("~/.local/state/orion-playground")
 READY_TIMEOUT_S = 60.0
@@ -145,7 +146,7 @@ async def _wait_until_ready(
 
 
 async def _first_of(process: asyncio.subprocess.Process, stopping: asyncio.Event) -> None:
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         waits = [group.create_task(stopping.wait()), group.create_task(process.wait())]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in waits:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from app.config import Settings
 from app.runs.model import Run
-from app.runs.ports import RunFileKind
+from app.runs.run_store import RunFileKind
 from app.store.sql import SqlRunStore, open_sqlite_store
 
 OPERATOR = "operator"

@@ -8,6 +8,7 @@ from datetime import datetime
 from app.dispatch.turns import Gate
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
+from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 
 class InlineDispatcher:
@@ -18,7 +19,7 @@ class InlineDispatcher:
         self._gate = Gate(capacity=capacity)
         self._handlers: RunHandlers | None = None
         self._stack = AsyncExitStack()
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._submitted: dict[RunId, RunRequest] = {}
         self._scheduled: dict[RunId, Run] = {}
         self._waiting: list[Run] = []
@@ -46,7 +47,7 @@ class InlineDispatcher:
     async def start(self, handlers: RunHandlers) -> None:
         self._handlers = handlers
         self._gate = Gate(capacity=self._capacity)
-        self._group = await self._stack.enter_async_context(asyncio.TaskGroup())
+        self._group = await self._stack.enter_async_context(open_task_group())
         for request in self._submitted.values():
             self._start_task(handlers.place(request))
 

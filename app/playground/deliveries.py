@@ -14,6 +14,7 @@ import httpx
 from app.playground.delivery_log import Attempt, DeliveryLog
 from app.playground.slack_types import Clock, JsonObject, LookalikeConfig
 from app.playground.socket_mode import SocketHub
+from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 PAYLOADS_KEPT = 500
 
@@ -36,7 +37,7 @@ class Deliverer:
         self._sockets = sockets
         self._log = log
         self._payloads: deque[JsonObject] = deque(maxlen=PAYLOADS_KEPT)
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient | None = None
 
@@ -44,7 +45,7 @@ class Deliverer:
     async def running(self) -> AsyncIterator[None]:
         """Deliveries happen inside this block; leaving it drops what is still under way."""
         # trust_env: a proxy named in the environment must not see deliveries to this machine.
-        async with httpx.AsyncClient(trust_env=False) as http, asyncio.TaskGroup() as group:
+        async with httpx.AsyncClient(trust_env=False) as http, open_task_group() as group:
             self._http, self._group = http, group
             try:
                 yield

@@ -11,19 +11,8 @@ from app.runs.attempt import Attempt
 from app.runs.model import Run, RunResult, RunState
 from app.runs.patience import patiently
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
-from app.runs.ports import (
-    Advance,
-    AgainIn,
-    Clock,
-    Done,
-    ReplySink,
-    RunChanges,
-    RunFileKind,
-    RunFiles,
-    RunStore,
-    RunTrace,
-    Tracer,
-)
+from app.runs.ports import Advance, AgainIn, Clock, Done, ReplySink, RunTrace, Tracer
+from app.runs.run_store import RunChanges, RunFileKind, RunFiles, RunStore
 
 SLACK_RETRY_S = 10.0
 DELIVERY_PATIENCE = timedelta(minutes=15)

@@ -6,15 +6,8 @@ from dataclasses import dataclass, field
 from app.log import get_logger
 from app.runs.model import WAITING_STATES, RunId, RunRequest, RunState, Thread, run_id_for
 from app.runs.policy import RunPolicy, may_stop
-from app.runs.ports import (
-    Clock,
-    Dispatcher,
-    ReplySink,
-    RunFileKind,
-    RunFiles,
-    RunStore,
-    Tracer,
-)
+from app.runs.ports import Clock, Dispatcher, ReplySink, Tracer
+from app.runs.run_store import RunFileKind, RunFiles, RunStore
 from app.runs.stops import StopSignals
 from app.runs.transcript import last_lines
 

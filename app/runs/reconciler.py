@@ -6,7 +6,8 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.model import WAITING_STATES, Run, RunState
 from app.runs.policy import RunPolicy
-from app.runs.ports import Clock, Dispatcher, EngineState, RunStore
+from app.runs.ports import Clock, Dispatcher, EngineState
+from app.runs.run_store import RunStore
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 

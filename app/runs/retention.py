@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
 from app.log import get_logger
-from app.runs.ports import Clock, Dispatcher, RunStore
+from app.runs.ports import Clock, Dispatcher
+from app.runs.run_store import RunStore
 
 START_DELAY_S = 15.0
 """The runs that a start resumes go first."""

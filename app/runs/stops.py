@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 
 from app.log import get_logger
 from app.runs.model import Run, RunId
-from app.runs.ports import RunStore
+from app.runs.run_store import RunStore
+from sandbox_runtime.task_group import open_task_group
 
 POLL_INTERVAL_S = 0.5
 """The CLI stops a run through its record; the owner must see it within this time."""
@@ -97,7 +98,7 @@ class StopSignals:
     ) -> None:
         """Hear of wishes that other processes wrote into the records, and end what has not begun."""
         ending: dict[RunId, asyncio.Task[None]] = {}
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             while True:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(POLL_INTERVAL_S):

@@ -12,6 +12,7 @@ from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, pars
 from app.runs.attempt import Attempt
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process, Sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import ExecExited, ExecOutput, OutputStream
 
 STOP_WRITE_TIMEOUT_S = 0.5
@@ -53,7 +54,7 @@ class AgentTail:
         """
         failure: SandboxError | None = None
         try:
-            async with asyncio.TaskGroup() as group:
+            async with open_task_group() as group:
                 ending = group.create_task(self._end_on_stop(process))
                 try:
                     await self._follow(process)

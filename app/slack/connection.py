@@ -19,6 +19,7 @@ from app.slack.live import Rhythm, UpdateBudget
 from app.slack.messages import OwnMessages
 from app.slack.replies import SlackReplies
 from app.slack.status import SessionStatus
+from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 32
@@ -41,7 +42,7 @@ class SlackOptions:
 class SlackConnection:
     """One workspace. Made by `open_slack`, which closes it."""
 
-    def __init__(self, api: SlackApi, options: SlackOptions, *, group: asyncio.TaskGroup) -> None:
+    def __init__(self, api: SlackApi, options: SlackOptions, *, group: TaskGroup) -> None:
         self._api = api
         self._identity: BotIdentity | None = None
         self.replies = SlackReplies(
@@ -110,9 +111,9 @@ class _Background:
     """A TaskGroup for what may go on beside its block; the block's own errors pass through as they are."""
 
     def __init__(self) -> None:
-        self._group = asyncio.TaskGroup()
+        self._group = open_task_group()
 
-    async def __aenter__(self) -> asyncio.TaskGroup:
+    async def __aenter__(self) -> TaskGroup:
         return await self._group.__aenter__()
 
     async def __aexit__(

@@ -1,13 +1,14 @@
 """Shows a run's progress on its thinking message: coalesced, throttled, and silent before the answer comes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from app.log import get_logger
 from app.runs.model import Progress, Run
 from app.slack.api import SlackFault, SlackRefusal
+from sandbox_runtime.task_group import open_task_group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,30 +48,22 @@ class UpdateBudget:
         return (1 - self._tokens) / self._per_s
 
 
-class Publishing:
+@asynccontextmanager
+async def publishing(publisher: "Publisher") -> AsyncIterator["Publisher"]:
     """Lets a publisher work while inside; on leaving, its call in flight is over. The block's errors pass through."""
-
-    def __init__(self, publisher: "Publisher") -> None:
-        self._publisher = publisher
-        self._group = asyncio.TaskGroup()
-
-    async def __aenter__(self) -> "Publisher":
-        await self._group.__aenter__()
-        self._group.create_task(self._publisher.publish(), name="slack-progress")
-        return self._publisher
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # Not cancelled: a call that was cut off could still be carried out after the answer's.
-        self._publisher.close()
-        if kind is not None and not issubclass(kind, asyncio.CancelledError):
-            kind = error = traceback = None
-        await self._publisher.closed()
-        await self._group.__aexit__(kind, error, traceback)
+    failure: Exception | None = None
+    async with open_task_group() as group:
+        group.create_task(publisher.publish(), name="slack-progress")
+        try:
+            yield publisher
+        except Exception as exc:  # noqa: BLE001 - raised again below, as it is and not in a group
+            failure = exc
+        finally:
+            # Not cancelled: a call that was cut off could still be carried out after the answer's.
+            publisher.close()
+            await publisher.closed()
+    if failure is not None:
+        raise failure
 
 
 class Publisher:

@@ -11,7 +11,7 @@ from app.runs.model import Delivery, Progress, QueuePosition, Run, RunRequest, R
 from app.runs.ports import LiveReply
 from app.slack.api import SlackApi, SlackFault, SlackRefusal
 from app.slack.blocks import MessagePart, plain_result, progress, result, thinking
-from app.slack.live import Publisher, Publishing, Rhythm, UpdateBudget
+from app.slack.live import Publisher, Rhythm, UpdateBudget, publishing
 from app.slack.messages import ANNOUNCEMENT_PART, REPOST_WORDS, OwnMessages
 from app.slack.status import SessionStatus
 from app.slack.text import escape
@@ -89,7 +89,7 @@ class SlackReplies:
             budget=self._budget,
             rhythm=self._rhythm,
         )
-        return Publishing(publisher)
+        return publishing(publisher)
 
     async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
         known = dict(enumerate(run.part_ts, start=1))

@@ -15,6 +15,7 @@ from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from app.log import get_logger
 from app.slack.api import SlackRefusal, SlackUnreachable
 from app.slack.connection import create_client
+from sandbox_runtime.task_group import open_task_group
 
 DEAF_AFTER_S: Final = 60.0
 """The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
@@ -47,7 +48,7 @@ async def open_socket_mode(
     try:
         await _connect(handler)
         closing = asyncio.Event()
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             group.create_task(
                 _watch(client, closing, deaf_after_s=deaf_after_s),
                 name="slack-socket-watch",

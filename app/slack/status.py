@@ -6,6 +6,7 @@ from typing import Final
 from app.log import get_logger
 from app.runs.model import Run, RunId, Thread
 from app.slack.api import SlackApi, SlackFault, SlackRefusal
+from sandbox_runtime.task_group import TaskGroup
 
 _TIMEOUT_S: Final = 3.0
 _METHOD: Final = "agents.sessions.setStatus"
@@ -17,7 +18,7 @@ _PASSING_REFUSALS: Final = frozenset({"channel_not_found", "thread_not_found", "
 class SessionStatus:
     """Sets it in the background, the latest wish of a thread last. Off for good after Slack's first refusal."""
 
-    def __init__(self, api: SlackApi, *, group: asyncio.TaskGroup) -> None:
+    def __init__(self, api: SlackApi, *, group: TaskGroup) -> None:
         self._api = api
         self._group = group
         self._runs: dict[Thread, set[RunId]] = {}

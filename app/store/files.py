@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from app.runs.model import RunId
-from app.runs.ports import RunFileKind
+from app.runs.run_store import RunFileKind
 from app.store import schema
 from app.store.columns import AnyText
 from app.store.database import Database

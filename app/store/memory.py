@@ -16,7 +16,7 @@ from app.runs.model import (
     Standing,
     Thread,
 )
-from app.runs.ports import RunChanges, RunFileKind
+from app.runs.run_store import RunChanges, RunFileKind
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
 from app.store.queries import REFUSAL_CODES, position_among
 

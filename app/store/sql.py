@@ -12,78 +12,37 @@ from typing import Any
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
-from app.errors import ErrorCode
 from app.runs.model import (
-    FINAL_STATES,
-    STARTED_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
-    Changes,
-    Resumption,
     Run,
     RunId,
-    RunRequest,
     RunState,
     Standing,
     Thread,
-    Usage,
 )
-from app.runs.ports import RunChanges
+from app.runs.run_store import RunChanges
 from app.store import schema
-from app.store.columns import AnyText, UtcTime
 from app.store.database import Database
 from app.store.engines import POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
 from app.store.files import SqlRunFiles, files_table
 from app.store.queries import REFUSAL_CODES, position_of
+from app.store.run_rows import (
+    ENDED,
+    UNFINISHED,
+    count_elsewhere,
+    from_row,
+    in_states,
+    runs,
+    select_one,
+    to_row,
+)
 from app.store.sessions import SqlSessionStore
 
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old runs in one transaction, and the time left to others before the next."""
 
-_runs = sa.Table(
-    schema.RUNS_TABLE,
-    schema.metadata,
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("thread_key", sa.String(128), nullable=False),
-    sa.Column("team", sa.String(32), nullable=False),
-    sa.Column("user", sa.String(32), nullable=False),
-    sa.Column("message_ts", sa.String(32), nullable=False),
-    sa.Column("request", sa.JSON, nullable=False),
-    sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("created_at", UtcTime, nullable=False),
-    sa.Column("placed_at", UtcTime),
-    sa.Column("started_at", UtcTime),
-    sa.Column("deadline_at", UtcTime),
-    sa.Column("ended_at", UtcTime),
-    sa.Column("reply_ts", sa.String(32)),
-    sa.Column("part_ts", sa.JSON, nullable=False),
-    sa.Column("attempt", sa.Integer, nullable=False),
-    sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("model", AnyText, nullable=False),
-    sa.Column("provider", sa.String(32), nullable=False),
-    sa.Column("sandbox_id", sa.String(128)),
-    sa.Column("event_offset", sa.Integer, nullable=False),
-    sa.Column("stop_requested_by", sa.String(32)),
-    sa.Column("stop_requested_at", UtcTime),
-    sa.Column("outcome", sa.String(16)),
-    sa.Column("answer", AnyText, nullable=False),
-    sa.Column("error_code", sa.String(64)),
-    sa.Column("error_detail", AnyText, nullable=False),
-    sa.Column("delivery", AnyText, nullable=False),
-    sa.Column("usage", sa.JSON, nullable=False),
-    sa.Column("changes", sa.JSON(none_as_null=True)),
-    sa.Column("cost_usd", sa.Double),
-    sa.Column("resumed", sa.String(16)),
-    sa.Column("has_outside_effect", sa.Boolean, nullable=False, server_default=sa.false()),
-    sa.Column("trace_id", sa.String(32), nullable=False),
-    sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
-    sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
-    sa.Index("ix_orion_runs_state", "state"),
-)
 _REFUSALS = [code.value for code in REFUSAL_CODES]
-_UNFINISHED = _runs.c.state.in_([state.value for state in UNFINISHED_STATES])
-"""Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
-_ENDED = _runs.c.state.in_([state.value for state in FINAL_STATES])
 
 
 def migrate_store(engine: sa.Engine, name: str) -> tuple[int, int]:
@@ -155,10 +114,10 @@ class SqlRunStore:
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         def work(connection: sa.Connection) -> tuple[Run, bool]:
-            existing = _select_one(connection, run.id)
+            existing = select_one(connection, run.id)
             if existing is not None:
                 return existing, False
-            connection.execute(sa.insert(_runs).values(_to_row(run)))
+            connection.execute(sa.insert(runs).values(to_row(run)))
             return run, True
 
         try:
@@ -167,7 +126,7 @@ class SqlRunStore:
             return await self._call(work)
 
     async def get(self, run_id: RunId) -> Run | None:
-        return await self._call(lambda connection: _select_one(connection, run_id))
+        return await self._call(lambda connection: select_one(connection, run_id))
 
     async def update(
         self,
@@ -186,14 +145,14 @@ class SqlRunStore:
 
         def work(connection: sa.Connection) -> Run:
             connection.execute(
-                sa.update(_runs)
+                sa.update(runs)
                 .where(
-                    _runs.c.id == run_id,
-                    _in(_runs.c.state, UNFINISHED_STATES & frozenset(while_in)),
+                    runs.c.id == run_id,
+                    in_states(runs.c.state, UNFINISHED_STATES & frozenset(while_in)),
                 )
                 .values(values)
             )
-            run = _select_one(connection, run_id)
+            run = select_one(connection, run_id)
             if run is None:
                 raise KeyError(run_id)
             return run
@@ -202,32 +161,32 @@ class SqlRunStore:
 
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
         statement = (
-            sa.update(_runs)
+            sa.update(runs)
             .where(
-                _runs.c.id == run_id,
-                _UNFINISHED,
-                _runs.c.outcome.is_(None),
-                _runs.c.stop_requested_by.is_(None),
+                runs.c.id == run_id,
+                UNFINISHED,
+                runs.c.outcome.is_(None),
+                runs.c.stop_requested_by.is_(None),
             )
             .values(stop_requested_by=user, stop_requested_at=at)
         )
         return await self._call(lambda connection: connection.execute(statement).rowcount == 1)
 
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
-        query = sa.select(_runs.c.id, _runs.c.stop_requested_by).where(
-            _runs.c.id.in_(run_ids), _runs.c.stop_requested_by.is_not(None)
+        query = sa.select(runs.c.id, runs.c.stop_requested_by).where(
+            runs.c.id.in_(run_ids), runs.c.stop_requested_by.is_not(None)
         )
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {RunId(row.id): row.stop_requested_by for row in rows}
 
     async def amend(self, run_id: RunId, *, text: str) -> bool:
         def work(connection: sa.Connection) -> bool:
-            run = _select_one(connection, run_id)
+            run = select_one(connection, run_id)
             if run is None or run.state not in WAITING_STATES:
                 return False
             request = run.request.model_copy(update={"text": text}).model_dump(mode="json")
-            statement = sa.update(_runs).where(
-                _runs.c.id == run_id, _in(_runs.c.state, WAITING_STATES)
+            statement = sa.update(runs).where(
+                runs.c.id == run_id, in_states(runs.c.state, WAITING_STATES)
             )
             return connection.execute(statement.values(request=request)).rowcount == 1
 
@@ -235,20 +194,20 @@ class SqlRunStore:
 
     async def stopped_waiting(self) -> Sequence[Run]:
         return await self._select(
-            sa.select(_runs).where(
-                _UNFINISHED,
-                _runs.c.stop_requested_by.is_not(None),
-                _runs.c.attempt == 0,
-                _runs.c.reply_ts.is_not(None),
+            sa.select(runs).where(
+                UNFINISHED,
+                runs.c.stop_requested_by.is_not(None),
+                runs.c.attempt == 0,
+                runs.c.reply_ts.is_not(None),
             )
         )
 
     async def unfinished(self) -> Sequence[Run]:
-        return await self._select(sa.select(_runs).where(_UNFINISHED).order_by(_runs.c.created_at))
+        return await self._select(sa.select(runs).where(UNFINISHED).order_by(runs.c.created_at))
 
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
         return await self._select(
-            sa.select(_runs).where(_runs.c.thread_key == thread.key).order_by(_runs.c.message_ts)
+            sa.select(runs).where(runs.c.thread_key == thread.key).order_by(runs.c.message_ts)
         )
 
     async def standing(self, run: Run, *, since: datetime, capacity: int) -> Standing:
@@ -256,26 +215,26 @@ class SqlRunStore:
         # process's time.
         request = run.request
         of_user = (
-            (_runs.c.team == request.team)
-            & (_runs.c.user == request.user)
-            & (_runs.c.created_at >= since)
-            & sa.or_(_runs.c.error_code.is_(None), _runs.c.error_code.not_in(_REFUSALS))
+            (runs.c.team == request.team)
+            & (runs.c.user == request.user)
+            & (runs.c.created_at >= since)
+            & sa.or_(runs.c.error_code.is_(None), runs.c.error_code.not_in(_REFUSALS))
         )
-        other = _UNFINISHED & (_runs.c.id != run.id)
+        other = UNFINISHED & (runs.c.id != run.id)
         in_thread = other & (
-            (_runs.c.thread_key == run.thread.key) & (_runs.c.message_ts < request.message_ts)
+            (runs.c.thread_key == run.thread.key) & (runs.c.message_ts < request.message_ts)
         )
         query = sa.select(
             *(
                 sa.func.count().filter(condition).label(name)
                 for name, condition in (
                     ("of_user", of_user),
-                    ("unfinished", _UNFINISHED),
+                    ("unfinished", UNFINISHED),
                     ("in_thread", in_thread),
                 )
             ),
-            _count_elsewhere(run.id).label("elsewhere"),
-        ).where(_UNFINISHED | of_user)
+            count_elsewhere(run.id).label("elsewhere"),
+        ).where(UNFINISHED | of_user)
         row = await self._call(lambda connection: connection.execute(query).one())
         return Standing(
             runs_of_user=row.of_user,
@@ -286,8 +245,8 @@ class SqlRunStore:
         )
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
-        ended_at = sa.func.coalesce(_runs.c.ended_at, _runs.c.created_at)
-        query = sa.select(_runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
+        ended_at = sa.func.coalesce(runs.c.ended_at, runs.c.created_at)
+        query = sa.select(runs.c.id).where(ENDED, ended_at < before).order_by(ended_at)
         run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())
         for start in range(0, len(run_ids), REMOVED_AT_ONCE):
             await self._remove(run_ids[start : start + REMOVED_AT_ONCE])
@@ -295,115 +254,37 @@ class SqlRunStore:
         return len(run_ids)
 
     async def _remove(self, run_ids: Sequence[str]) -> None:
-        ended = sa.select(_runs.c.id).where(_runs.c.id.in_(run_ids), _ENDED)
+        ended = sa.select(runs.c.id).where(runs.c.id.in_(run_ids), ENDED)
 
         def work(connection: sa.Connection) -> None:
             connection.execute(sa.delete(files_table).where(files_table.c.run_id.in_(ended)))
-            connection.execute(sa.delete(_runs).where(_runs.c.id.in_(run_ids), _ENDED))
+            connection.execute(sa.delete(runs).where(runs.c.id.in_(run_ids), ENDED))
 
         await self._call(work)
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
-        return await self._select(sa.select(_runs).order_by(_runs.c.created_at.desc()).limit(limit))
+        return await self._select(sa.select(runs).order_by(runs.c.created_at.desc()).limit(limit))
 
     async def starting_with(self, prefix: str, *, limit: int = 10) -> Sequence[Run]:
         """Runs whose id begins like that."""
-        query = sa.select(_runs).where(_runs.c.id.startswith(prefix, autoescape=True)).limit(limit)
+        query = sa.select(runs).where(runs.c.id.startswith(prefix, autoescape=True)).limit(limit)
         return await self._select(query)
 
     async def counts(self) -> Mapping[RunState, int]:
         """Runs by state, for metrics."""
-        query = sa.select(_runs.c.state, sa.func.count()).group_by(_runs.c.state)
+        query = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {RunState(state): int(count) for state, count in rows}
 
     async def deliveries(self) -> Mapping[str, int]:
         query = (
-            sa.select(_runs.c.delivery, sa.func.count())
-            .where(_runs.c.delivery != "")
-            .group_by(_runs.c.delivery)
+            sa.select(runs.c.delivery, sa.func.count())
+            .where(runs.c.delivery != "")
+            .group_by(runs.c.delivery)
         )
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {delivery: int(count) for delivery, count in rows}
 
     async def _select(self, query: sa.Select[Any]) -> Sequence[Run]:
         rows = await self._call(lambda connection: connection.execute(query).mappings().all())
-        return [_from_row(dict(row)) for row in rows]
-
-
-def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:
-    """Runs that go or come before this one when people take turns: `queries.position_among` in SQL."""
-    is_waiting = _in(_runs.c.state, WAITING_STATES)
-    ranked = (
-        sa.select(
-            _runs.c.id,
-            _runs.c.state,
-            _runs.c.created_at,
-            sa.func.row_number()
-            .over(
-                partition_by=(_runs.c.team, _runs.c.user),
-                order_by=(sa.case((is_waiting, 1), else_=0), _runs.c.created_at, _runs.c.id),
-            )
-            .label("round"),
-        )
-        .where(_UNFINISHED)
-        .cte("ranked")
-    )
-    own = ranked.alias("own")
-    comes_before = (ranked.c.round < own.c.round) | (
-        (ranked.c.round == own.c.round) & (ranked.c.created_at < own.c.created_at)
-    )
-    return (
-        sa.select(sa.func.count())
-        .where(own.c.id == run_id, ranked.c.id != run_id)
-        .where(
-            _in(ranked.c.state, STARTED_STATES)
-            | (_in(ranked.c.state, WAITING_STATES) & comes_before)
-        )
-        .scalar_subquery()
-    )
-
-
-def _in(column: sa.ColumnElement[str], states: Collection[RunState]) -> sa.ColumnElement[bool]:
-    return column.in_([state.value for state in states])
-
-
-def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:
-    row = connection.execute(sa.select(_runs).where(_runs.c.id == run_id)).mappings().first()
-    return None if row is None else _from_row(dict(row))
-
-
-def _to_row(run: Run) -> dict[str, Any]:
-    columns = {column.name for column in _runs.columns}
-    row = {name: getattr(run, name) for name in columns if hasattr(run, name)}
-    request = run.request
-    return row | {
-        "thread_key": run.thread.key,
-        "team": request.team,
-        "user": request.user,
-        "message_ts": request.message_ts,
-        "request": request.model_dump(mode="json"),
-        "part_ts": list(run.part_ts),
-        "usage": asdict(run.usage),
-        "changes": asdict(run.changes) if run.changes else None,
-    }
-
-
-def _from_row(row: Mapping[str, Any]) -> Run:
-    fields = dict(row)
-    for name in ("thread_key", "team", "user", "message_ts"):
-        del fields[name]
-    return Run(
-        **fields
-        | {
-            "id": RunId(row["id"]),
-            "request": RunRequest.model_validate(row["request"]),
-            "state": RunState(row["state"]),
-            "outcome": RunState(row["outcome"]) if row["outcome"] else None,
-            "error_code": ErrorCode(row["error_code"]) if row["error_code"] else None,
-            "part_ts": tuple(row["part_ts"]),
-            "usage": Usage(**row["usage"]),
-            "resumed": Resumption(row["resumed"]) if row["resumed"] else None,
-            "changes": Changes(**row["changes"]) if row["changes"] else None,
-        }
-    )
+        return [from_row(dict(row)) for row in rows]

@@ -11,6 +11,8 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
+from sandbox_runtime.task_group import open_task_group
+
 ABORT_EXTENSION = "orion.abort"
 """ASGI scope extension: a callable that cuts the client's connection without an answer."""
 
@@ -199,7 +201,7 @@ async def serve_doors(app: ASGIApp) -> AsyncIterator[Doors]:
 @asynccontextmanager
 async def _running(server: EmbeddedServer, listeners: list[socket.socket]) -> AsyncIterator[None]:
     try:
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             running = group.create_task(server.run_to_end(listeners))
             async with asyncio.timeout(START_TIMEOUT_S):
                 await server.ready.wait()

@@ -1,10 +1,9 @@
 """Conformance: commands, their input, output and surroundings."""
 
-import asyncio
-
 from sandbox_runtime.errors import SandboxErrorCode
 from sandbox_runtime.output import TRUNCATION_MARK
 from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.expectations import (
     TIMEOUT_S,
     expect,
@@ -211,7 +210,7 @@ async def check_concurrent_execs(sandbox: Sandbox) -> None:
         script = f"mkdir m{number}; until [ -d m0 -a -d m1 -a -d m6 -a -d m7 ]; do sleep 0.02; done; echo {number}"
         found[number] = (await sh(sandbox, script)).text
 
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         for number in range(8):
             group.create_task(one(number))
     expect_equal(found, {number: f"{number}\n" for number in range(8)})

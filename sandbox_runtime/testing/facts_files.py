@@ -1,9 +1,8 @@
 """Conformance: files go in and come out unchanged, and paths resolve inside."""
 
-import asyncio
-
 from sandbox_runtime.errors import SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.expectations import (
     expect,
     expect_code,
@@ -91,7 +90,7 @@ async def check_overwrite(sandbox: Sandbox) -> None:
 
 async def check_concurrent_writes(sandbox: Sandbox) -> None:
     """Many at once into one directory, and onto one file, leave whole files and no litter."""
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         for number in range(6):
             group.create_task(sandbox.write_file(f"f{number}", b"%d" % number))
             group.create_task(sandbox.write_file("same", b"%d" % number * 5000))

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.expectations import (
     TIMEOUT_S,
     expect,
@@ -74,7 +75,7 @@ async def check_use_after_destroy(provider: SandboxProvider) -> None:
 
 async def check_destroy_is_idempotent(provider: SandboxProvider) -> None:
     """Destroying several times, even at once, is fine."""
-    async with fresh(provider) as sandbox, asyncio.TaskGroup() as group:
+    async with fresh(provider) as sandbox, open_task_group() as group:
         for _ in range(3):
             group.create_task(sandbox.destroy())
 
@@ -83,7 +84,7 @@ async def check_destroy_ends_commands(provider: SandboxProvider) -> None:
     """Destroying ends what runs: a spawned command's events end, and an exec does not hang."""
     async with fresh(provider) as sandbox:
         process = await sandbox.spawn(["sh", "-c", "trap '' TERM; while :; do sleep 1; done"])
-        async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(TIMEOUT_S), open_task_group() as group:
             waiting = group.create_task(sandbox.exec(["sleep", "60"], timeout_s=60))
             await sh(sandbox, "true")
             await sandbox.destroy()

@@ -5,6 +5,7 @@ import time
 
 from sandbox_runtime.errors import SandboxErrorCode
 from sandbox_runtime.provider import Process, Sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.expectations import (
     TIMEOUT_S,
     expect,
@@ -56,7 +57,7 @@ async def check_cancellation_kills_the_tree(sandbox: Sandbox) -> None:
     async def run() -> None:
         await sandbox.exec(["sh", "-c", _FAMILY], timeout_s=TIMEOUT_S)
 
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         task = group.create_task(run())
         await _until_family_beats(sandbox)
         task.cancel()
@@ -70,7 +71,7 @@ async def check_cancellation_at_any_moment(sandbox: Sandbox) -> None:
         await sandbox.exec(["sh", "-c", _BEAT, str(number)], timeout_s=TIMEOUT_S)
 
     for number in range(12):
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             task = group.create_task(run(number))
             await asyncio.sleep(number * 0.003)
             task.cancel()

@@ -29,6 +29,7 @@ from agent_scripts.supervision import (
     stop_path,
     supervised,
 )
+from sandbox_runtime.task_group import open_task_group
 
 RUN_TOKEN = "orun_test_0123456789abcdef"  # noqa: S105 - made up
 LIMITS = SupervisionLimits(
@@ -80,7 +81,7 @@ async def serve(app: ASGIApp, path: Path) -> AsyncIterator[None]:
     server = Server(config)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
-        async with asyncio.TaskGroup() as tasks:
+        async with open_task_group() as tasks:
             tasks.create_task(server.serve(sockets=[listener]))
             async with asyncio.timeout(10):
                 while not server.started:

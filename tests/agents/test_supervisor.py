@@ -16,6 +16,7 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
 from agent_scripts.inside import follow as follow_script
 from agent_scripts.inside.relay import start_relay
 from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, added_path, supervised
+from sandbox_runtime.task_group import open_task_group
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
 
 pytestmark = pytest.mark.alone
@@ -202,7 +203,7 @@ async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: i
     server = await asyncio.start_unix_server(shout, str(path))
     async with server, asyncio.timeout(30):
         port = int(start_relay(str(path)).rpartition(":")[2])
-        async with asyncio.TaskGroup() as tasks:
+        async with open_task_group() as tasks:
             for _ in range(clients):
                 tasks.create_task(talk(port))
     assert answers == [sent.upper()] * clients

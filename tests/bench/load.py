@@ -22,6 +22,7 @@ import uvloop
 from app.playground.deliveries import sign
 from app.playground.slack_events import envelope
 from app.playground.slack_types import BOT_USER_ID, TEAM_ID, Channel, LookalikeConfig, new_id
+from sandbox_runtime.task_group import open_task_group
 
 ANSWER_TIMEOUT_S = 10.0
 WARM_UP_EVENTS = 40
@@ -148,7 +149,7 @@ class Load:
             offsets.append(offsets[-1] + dice.expovariate(self._plan.rate))
         requests = [mention(self._plan.url) for _ in offsets]
         started = time.perf_counter()
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for offset, request in zip(offsets, requests, strict=True):
                 intended = started + offset
                 await asyncio.sleep(max(0.0, intended - time.perf_counter()))
@@ -161,7 +162,7 @@ class Load:
             while (now := time.perf_counter()) < until:
                 await self._send(mention(self._plan.url), now)
 
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for _ in range(self._plan.in_flight):
                 group.create_task(sender())
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from app.playground.client import LookalikeClient, open_client
+from sandbox_runtime.task_group import open_task_group
 from tests.bench.acks import open_bolt, open_instant_orion
 from tests.bench.load import percentile
 from tests.bench.processes import BenchError, free_port, open_server
@@ -17,7 +18,7 @@ WARM_UP_MESSAGES = 3
 async def measure_placing(bench: Bench) -> Sequence[Row]:
     """Message to thinking message, by the look-alike's own clock; against a bot that posts from its listener."""
     # Side by side: at this rate neither keeps the other waiting, and both see the same machine.
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         orion = group.create_task(_thinking_after(bench, is_orion=True))
         bolt = group.create_task(_thinking_after(bench, is_orion=False))
     orion_s, bolt_s = orion.result(), bolt.result()
@@ -61,7 +62,7 @@ async def _say_at_rate(bench: Bench, person: LookalikeClient) -> Sequence[float]
     async def say(number: int) -> None:
         roots.append(await person.say(f"@Orion question {number}"))
 
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         for number in range(int(scale.placing_seconds * scale.placing_rate)):
             group.create_task(say(number))
             await asyncio.sleep(1 / scale.placing_rate)

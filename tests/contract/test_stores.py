@@ -21,7 +21,7 @@ from app.runs.model import (
     RunState,
     Usage,
 )
-from app.runs.ports import RunStore
+from app.runs.run_store import RunStore
 from app.store.memory import MemoryRunStore
 from app.store.sql import SqlRunStore, open_postgres_store, open_sqlite_store
 from tests.building import T0, make_request, make_run

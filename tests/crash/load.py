@@ -13,6 +13,7 @@ from pathlib import Path
 
 from app.errors import ErrorCode
 from app.runs.model import Run, RunState
+from sandbox_runtime.task_group import open_task_group
 from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
 from tests.e2e.harness import file_names, has_stop_button, run_of
 
@@ -75,9 +76,9 @@ async def run_load(directory: Path, prepared: Path, plan: LoadPlan) -> LoadResul
     config = replace(QUICK_RETRIES, deliveries_per_event=2)
     async with open_rig(directory, prepared, agent=plan.agent, config=config) as rig:
         load = _Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             watching = group.create_task(_watch(load))
-            async with asyncio.TaskGroup() as people:
+            async with open_task_group() as people:
                 people.create_task(_talk(load))
                 people.create_task(_kill(load))
             await _settle(load)

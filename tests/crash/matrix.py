@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandbox_runtime.task_group import open_task_group
 from tests.crash.killing import Row, dry_run, kill_at, killed, missing_steps
 from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
@@ -78,7 +79,7 @@ async def run_matrix(directory: Path, prepared: Path, *, only: Sequence[str]) ->
     waiting = wanted(SECTIONS)
     if not only or RECONCILIATION in only:
         waiting.append((RECONCILIATION, _reconcile(directory, prepared, tell=tell)))
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         for _ in range(LANES):
             group.create_task(_lane(waiting, tell))
     await _lane(wanted(ALONE), tell)
@@ -187,7 +188,7 @@ def _draining(scenario: Scenario, after_s: float) -> Kill:
         await scenario.begin(play)
 
         async def go_on() -> None:
-            async with asyncio.TaskGroup() as group:
+            async with open_task_group() as group:
                 group.create_task(scenario.go_on(play))
                 await asyncio.sleep(after_s)
                 rig.stage.orion.kill_group()

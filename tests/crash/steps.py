@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.runs import ports, session
+from app.runs import ports, run_store, session
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
-    "store": ports.RunStore,
+    "store": run_store.RunStore,
     "sessions": session.SessionStore,
-    "files": ports.RunFiles,
+    "files": run_store.RunFiles,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,

@@ -11,6 +11,7 @@ import pytest
 
 from app.errors import ErrorCode
 from app.playground.slack_types import YOU, JsonObject
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.harness import Stage, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -181,7 +182,7 @@ async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Sta
         "```python\nif a < b && c:\n    print('$(rm -rf /)')\n```": "if a < b && c:\n    print('$(rm -rf /)')",
         'tell <!channel> & <@U0SAM> in <#C0RANDOM|random>; "; DROP TABLE runs; --': '@channel & @U0SAM in #random; "; DROP TABLE runs; --',
     }
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         asked = {text: group.create_task(shared.ask(text[:40_000], channel=YOU)) for text in texts}
     requests = [str(request["body"]["messages"]) for request in await shared.world.model_requests()]
     for text, meant in texts.items():

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from app.playground.slack_types import LookalikeConfig
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
@@ -55,7 +56,7 @@ async def test_a_deploy_answers_every_question_once(
         await stage.thinking(behind, thread_ts=long)
 
         started = time.monotonic()
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             ending = group.create_task(stage.orion.terminate())
             await _assert_draining(stage)
             late = await stage.client.say("@Orion too late for the old one")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.playground.slack_types import LookalikeConfig
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, open_world, text_of
 
@@ -22,7 +23,7 @@ async def test_old_runs_go_and_nothing_runs_twice(start_orion: OpenOrion) -> Non
     config = LookalikeConfig(rate_limits="off")
     async with open_world(config) as world, start_orion(world, ORION_RETENTION_DAYS="2") as stage:
         texts = ("old", "young", "no row", "no record")
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             asked = [group.create_task(_asked(stage, text)) for text in texts]
         old, young, without_row, without_record = [task.result() for task in asked]
         going = await stage.client.say("@Orion !slow 90")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, open_world, text_of
 from tests.e2e.typing_person import sitting_at
@@ -87,7 +88,7 @@ async def test_logs_and_attach(shared: Stage) -> None:
         assert await person.leaves() == 0
         assert "detached; it goes on" in person.shown
     assert (await stage.record(slow)).outcome is None
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         following = group.create_task(stage.cli("sandboxes", "logs", name, "-f", "--tail", "2"))
         attached = group.create_task(stage.cli("sandboxes", "attach", name))
     code, said = attached.result()

@@ -11,6 +11,7 @@ import pytest
 from app.playground.slack_types import JsonObject, LookalikeConfig
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.disks import filled, read_only, small_disk
 from tests.e2e.fault_table import fault
@@ -37,7 +38,7 @@ async def test_a_locked_database_refuses_in_time_and_loses_nothing(
         message = await stage.thinking(going)
         with _locked(stage.orion.state_dir / "orion.db"):
             ts = await stage.client.say("@Orion locked out")
-            async with asyncio.TaskGroup() as group:
+            async with open_task_group() as group:
                 presses = [
                     group.create_task(stage.client.press(message, STOP_ACTION)) for _ in range(3)
                 ]

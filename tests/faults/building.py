@@ -49,6 +49,7 @@ from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxLimits
 from tests.building import make_request
@@ -274,7 +275,7 @@ async def open_core(
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
-    async with FakeProvider() as provider, asyncio.TaskGroup() as group:
+    async with FakeProvider() as provider, open_task_group() as group:
         state = Path(socket).parent
         broker = PaperBroker(socket)
         workspaces = Workspaces(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from app.runs.model import Changes, Run, RunState
 from app.runs.policy import RunPolicy
-from app.runs.ports import RunFileKind
+from app.runs.run_store import RunFileKind
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from tests.faults.building import Core, core_of, ended, request_of
 

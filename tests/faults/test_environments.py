@@ -1,6 +1,5 @@
 """What the operator adds to the agent's environment: found by the agent, told step by step, refused where it fails."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from app.errors import ErrorCode
 from app.runs.environment import AddedFile, Additions, AgentEnvironment
 from app.runs.model import RunState
 from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxSpec, open_sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from tests.faults.building import PlanAdapter, core_of, ended, request_of, until
 
@@ -113,7 +113,7 @@ async def test_who_waits_sees_the_steps_too() -> None:
         environment = _environment(provider, Additions(commands=(("sleep", "0.3"), ("true",))))
         first: list[str] = []
         second: list[str] = []
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             one = group.create_task(environment.prepare(first.append))
             await until(lambda: first[-1:] == ["installing sleep (3/5)"])
             two = group.create_task(environment.prepare(second.append))

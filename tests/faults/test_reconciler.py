@@ -14,6 +14,7 @@ from app.runs.model import Run, RunState
 from app.runs.ports import EngineState
 from app.runs.reconciler import Reconciler
 from app.runs.stops import StopSignals
+from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
 from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
 
@@ -21,7 +22,7 @@ from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, un
 async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> None:
     """At the time limit, not at the end of the run that has the place; the next one of its thread moves up."""
     policy = replace(POLICY, capacity=1, queue_timeout_s=1.5)
-    async with core_of(tmp_path, policy) as core, asyncio.TaskGroup() as group:
+    async with core_of(tmp_path, policy) as core, open_task_group() as group:
         reconciler = Reconciler(
             store=core.store,
             dispatcher=core.dispatcher,

@@ -16,6 +16,7 @@ from app.runs.session import Session, SessionId, SessionStatus, session_id_for
 from app.runs.visits import Visits
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxSpec, SnapshotId
 from tests.building import T0
@@ -294,7 +295,7 @@ async def test_a_run_takes_what_was_saved_meanwhile(tmp_path: Path) -> None:
         )
         slug = (await session_of(core, other)).snapshot_slug
         session_id = session_id_for(first.thread)
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             with Visits(tmp_path / "visits").saving(session_id):
                 asking = group.create_task(ask(core, READ, number=1))
                 await anyio.sleep(0.3)
@@ -308,7 +309,7 @@ async def test_an_unsaved_run_leaves_the_saved_files_alone(tmp_path: Path) -> No
     async with core_of(tmp_path, UNKEPT) as core:
         run = await ask(core, WRITE)
         session_id = session_id_for(run.thread)
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             asking = group.create_task(ask(core, [{"sleep": 1}, {"final": "words"}], number=1))
             async with asyncio.timeout(10):
                 while (await session_of(core, run)).sandbox_id == "":

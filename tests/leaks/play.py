@@ -16,6 +16,7 @@ from app.playground.client import LookalikeError
 from app.playground.model import ModelPace
 from app.playground.slack_types import LookalikeConfig
 from app.runs.model import Run
+from sandbox_runtime.task_group import open_task_group
 from tests.e2e.docker_world import (
     docker,
     namespace_of,
@@ -126,7 +127,7 @@ async def _play(proof: _Proof, courses: Sequence[Course]) -> None:
         while waiting:
             await _ask(proof, waiting.pop(0))
 
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         for _ in range(proof.result.plan.lanes):
             group.create_task(lane())
 
@@ -134,7 +135,7 @@ async def _play(proof: _Proof, courses: Sequence[Course]) -> None:
 async def _play_and_kill_service(proof: _Proof, courses: Sequence[Course]) -> None:
     """The service dies so often while the questions are asked, by itself and with its group in turn."""
     plan, orion = proof.result.plan, proof.stage.orion
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         playing = group.create_task(_play(proof, courses))
         due = [
             proof.ended + (number + 1) * len(courses) // (plan.service_kills + 1)

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import TypeVar
 
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.task_group import open_task_group
 
 FINISH_TIMEOUT_S = 10.0
 
@@ -17,7 +18,7 @@ async def finish(work: Coroutine[None, None, _T]) -> _T:
     The engine does not stop what it was asked when the one who asked goes away: who does not wait cannot know what there
     is to clean up.
     """
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         task = group.create_task(_outcome(work))
         try:
             outcome = await asyncio.shield(task)

@@ -35,6 +35,7 @@ from sandbox_runtime.providers.docker.settings import DockerSettings
 from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots
 from sandbox_runtime.providers.docker.stats import SandboxStats
 from sandbox_runtime.providers.docker.sweeping import sweep
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,
     SandboxId,
@@ -94,7 +95,7 @@ class DockerProvider(SandboxProvider):
     @override
     async def __aexit__(self, *exc_info: object) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
+            async with open_task_group() as group:
                 for sandbox in list(self._sandboxes.values()):
                     group.create_task(destroy_logged(sandbox))
         finally:

@@ -25,6 +25,7 @@ from sandbox_runtime.providers.docker.processes import (
     start_process,
 )
 from sandbox_runtime.providers.docker.terminal import open_terminal
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     ExecExited,
@@ -241,7 +242,7 @@ class DockerSandbox(Sandbox):
 
     async def _kill_all(self) -> None:
         """Also what an earlier process of the service started."""
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for process in self._processes:
                 group.create_task(process.kill())
         self._forget_ended()

@@ -25,6 +25,7 @@ from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecor
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
 from sandbox_runtime.providers.local.store import LocalStore
 from sandbox_runtime.providers.local.tree import kill_marked, mark_of
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,
     SandboxId,
@@ -97,7 +98,7 @@ class LocalProvider(SandboxProvider):
 
     @override
     async def __aexit__(self, *exc_info: object) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for sandbox in list(self._sandboxes.values()):
                 group.create_task(sandbox.destroy())
 

@@ -20,6 +20,7 @@ from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.local.place import Isolation, Place, Request
 from sandbox_runtime.providers.local.processes import HostProcess, start_process
 from sandbox_runtime.providers.local.terminal import WITH_TERMINAL, open_terminal
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     ExecResult,
@@ -216,7 +217,7 @@ class LocalSandbox(Sandbox):
         self._processes = {process for process in self._processes if not process.ended}
 
     async def _kill_all(self) -> None:
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for process in self._processes:
                 group.create_task(process.kill())
         self._forget_ended()

@@ -11,6 +11,7 @@ from sandbox_runtime import Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.docker import DockerProvider
 from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.task_group import open_task_group
 
 WITHIN_S = 30.0
 WORK = """
@@ -54,7 +55,7 @@ async def test_a_crowd_works_at_once(
 
     started = time.monotonic()
     async with asyncio.timeout(WITHIN_S), made as provider:
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             for number in range(count):
                 group.create_task(live(provider, number))
         assert list(await provider.list({"of": "crowd"})) == []

@@ -31,6 +31,7 @@ from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
 from sandbox_runtime.providers.docker.base import BaseImage
 from sandbox_runtime.providers.docker.engine import open_engine
 from sandbox_runtime.providers.docker.images import Images
+from sandbox_runtime.task_group import open_task_group
 
 pytestmark = pytest.mark.docker
 
@@ -262,7 +263,7 @@ async def test_cancelled_create_leaves_nothing(
         await provider.create(SandboxSpec())
 
     for delay_s in (0.0, 0.01, 0.03, 0.06, 0.12):
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             task = group.create_task(create())
             await asyncio.sleep(delay_s)
             task.cancel()
@@ -272,7 +273,7 @@ async def test_cancelled_create_leaves_nothing(
 async def test_cancelled_destroy_is_finished(provider: DockerProvider) -> None:
     """A cancellation that hits the destruction itself comes after it."""
     sandbox = await provider.create(SandboxSpec(labels={"of": "cancelled-destroy"}))
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         task = group.create_task(sandbox.destroy())
         await asyncio.sleep(0.005)
         task.cancel()
@@ -284,7 +285,7 @@ async def test_destroyed_while_a_command_starts(provider: DockerProvider) -> Non
     """However far its start has come, a command under which the sandbox is destroyed counts as killed."""
     for delay_s in (0.0, 0.01, 0.02, 0.04, 0.08):
         sandbox = await provider.create(SandboxSpec())
-        async with asyncio.TaskGroup() as group:
+        async with open_task_group() as group:
             waiting = group.create_task(sandbox.exec(["sleep", "60"], timeout_s=60))
             await asyncio.sleep(delay_s)
             await sandbox.destroy()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.dispatch.turns import Gate, Line, Ticket
 from app.runs.model import RunId
 from app.runs.ports import Turn
+from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 STEPS = st.lists(
     st.one_of(
@@ -148,7 +149,7 @@ def test_nothing_is_remembered_of_people_who_are_gone() -> None:
 class Crowd:
     """Tasks that go through a gate and stay inside until told to go."""
 
-    def __init__(self, gate: Gate, group: asyncio.TaskGroup) -> None:
+    def __init__(self, gate: Gate, group: TaskGroup) -> None:
         self.gate = gate
         self._group = group
         self.inside: list[str] = []
@@ -187,7 +188,7 @@ async def settle() -> None:
 
 @asynccontextmanager
 async def crowd(*, capacity: int = 1, interval_s: float = 0.0) -> AsyncIterator[Crowd]:
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         crowd = Crowd(Gate(capacity=capacity, interval_s=interval_s), group)
         yield crowd
         for task in crowd.tasks.values():

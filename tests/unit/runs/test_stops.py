@@ -9,6 +9,7 @@ from app.runs import stops
 from app.runs.model import Run, RunId, RunState
 from app.runs.stops import StopSignals
 from app.store.memory import MemoryRunStore
+from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_run
 
 
@@ -35,7 +36,7 @@ async def test_a_sick_database_does_not_end_the_listening() -> None:
     signals, store, run = StopSignals(), _SickStore(), make_run()
     await store.add(run)
     await store.request_stop(run.id, user="operator", at=T0)
-    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), open_task_group() as group:
         listening = group.create_task(signals.listen_forever(store, _refuse))
         with signals.watch(run.id) as stop:
             await stop.wait()
@@ -59,7 +60,7 @@ async def test_a_waiting_run_is_ended_at_once_and_by_one_only() -> None:
         await store.update(waiting.id, state=RunState.STOPPED)
         done.set()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(10), open_task_group() as group:
         listening = group.create_task(signals.listen_forever(store, end))
         await store.request_stop(run.id, user="U1", at=T0)
         signals.notify(run.id, "U1")

@@ -7,6 +7,7 @@ import pytest
 
 from app.runs.session import SessionId
 from app.runs.visits import Visits
+from sandbox_runtime.task_group import open_task_group
 
 SESSION, OTHER = SessionId("ses_1"), SessionId("ses_2")
 
@@ -32,7 +33,7 @@ async def test_a_run_waits_for_whoever_saves(tmp_path: Path) -> None:
     """It goes on when that is done; nobody else saves meanwhile, and another thread does not wait."""
     visits = Visits(tmp_path)
     await visits.until_saved(SESSION)
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         with visits.saving(SESSION):
             waiting = group.create_task(visits.until_saved(SESSION))
             await visits.until_saved(OTHER)

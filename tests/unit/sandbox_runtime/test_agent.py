@@ -16,6 +16,7 @@ from sandbox_runtime import (
     open_sandbox,
 )
 from sandbox_runtime import agent as agent_module
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.testing.scripts import FakeCall
 
@@ -216,7 +217,7 @@ async def test_concurrent_prepares_are_serialised(fake: FakeProvider, agent: Age
     """Two prepares at once boot one sandbox, and both give the new snapshot."""
     created = fake.created
     agent.run_commands([["true"]])
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         tasks = [group.create_task(agent.prepare()) for _ in range(2)]
     assert {task.result() for task in tasks} == {agent.snapshot_id}
     assert fake.created == created + 1

@@ -1,6 +1,5 @@
 """Named environments: made once, shared, made again after a failure."""
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +14,7 @@ from sandbox_runtime import (
     ensure_environment,
     open_sandbox,
 )
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 
 _LOCK = f"{SYMBOLIC_PATHS.environment}/lock"
@@ -56,7 +56,7 @@ async def test_made_once_and_then_found(fake: FakeProvider) -> None:
 
 async def test_concurrent_callers_share_one_preparation(fake: FakeProvider) -> None:
     """Five at once make it once."""
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         tasks = [group.create_task(_ensure(fake)) for _ in range(5)]
     assert len({task.result() for task in tasks}) == 1
     assert fake.created == 1

@@ -13,6 +13,7 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 
 
@@ -92,7 +93,7 @@ async def test_cancelled_block_destroys(fake: FakeProvider) -> None:
             inside.set()
             await asyncio.sleep(60)
 
-    async with asyncio.TaskGroup() as group:
+    async with open_task_group() as group:
         task = group.create_task(use())
         await inside.wait()
         task.cancel()
