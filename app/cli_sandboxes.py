@@ -144,6 +144,21 @@ def clean_sandboxes(
             print(line)
 
 
+@sandboxes.command("conformance")
+def check_conformance(
+    provider: Annotated[
+        str | None, typer.Option("--provider", metavar="P", help="Instead of ORION_SANDBOX.")
+    ] = None,
+) -> None:
+    """Check every sentence of the sandbox contract on this machine, in sandboxes of its own: some minutes."""
+    import asyncio
+
+    from app.commands.conformance import check_conformance as check
+
+    settings = read_settings(orion_sandbox=provider)
+    exit_with(0 if asyncio.run(check(settings, write=_write)) else 1)
+
+
 def _open_shell(name: str) -> None:
     import asyncio
 
