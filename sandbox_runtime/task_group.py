@@ -7,8 +7,12 @@ asyncio/taskgroups.py and asyncio/timeouts.py, `__aexit__`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+T1 = TypeVar("T1")
+T2 = TypeVar("T2")
 
 TaskGroup = asyncio.TaskGroup  # noqa: TID251 - the one place
 
@@ -30,3 +34,15 @@ async def open_task_group() -> AsyncIterator[TaskGroup]:
         while task.cancelling() > cancelling:
             task.uncancel()
         raise
+
+
+async def together(
+    first: Coroutine[Any, Any, T1], second: Coroutine[Any, Any, T2]
+) -> tuple[T1, T2]:
+    """Both results; when one fails the other is cancelled and waited for, and the error is raised as it is."""
+    try:
+        async with open_task_group() as group:
+            tasks = group.create_task(first), group.create_task(second)
+    except BaseExceptionGroup as failures:
+        raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return tasks[0].result(), tasks[1].result()

@@ -23,10 +23,10 @@ from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
-from app.runs.together import together
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.task_group import together
 from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,

@@ -5,6 +5,7 @@ import logging
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -24,6 +25,7 @@ from sandbox_runtime.providers.docker.processes import (
     kill_all,
     start_process,
 )
+from sandbox_runtime.providers.docker.snapshots import Quiet
 from sandbox_runtime.providers.docker.terminal import open_terminal
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
@@ -41,6 +43,14 @@ KILL_ALL_TIMEOUT_S = 5.0
 _log = logging.getLogger(__name__)
 
 
+class Save(Protocol):
+    """`Snapshots.save`."""
+
+    async def __call__(
+        self, host: Host, source: SandboxLabels, name: str | None, *, quiet: Quiet
+    ) -> SnapshotRef: ...
+
+
 class DockerSandbox(Sandbox):
     """Made by `DockerProvider.create` and `DockerProvider.attach`."""
 
@@ -52,7 +62,7 @@ class DockerSandbox(Sandbox):
         labels: SandboxLabels,
         name: str,
         env: Mapping[str, str],
-        save: Callable[[Host, SandboxLabels, str | None], Awaitable[SnapshotRef]],
+        save: Save,
         forget: Callable[[SandboxId], Awaitable[None]],
     ) -> None:
         """`env` is what the container's own environment lacks."""
@@ -162,8 +172,7 @@ class DockerSandbox(Sandbox):
             # Nothing may change files while they are copied.
             self._closed = "is being saved"
             try:
-                await self._kill_all()
-                ref = await self._save(self._host, self._labels, name)
+                ref = await self._save(self._host, self._labels, name, quiet=self._kill_all)
             except BaseException:
                 self._reopen(None)
                 raise

@@ -10,7 +10,7 @@ Source: Docker documentation, "Volumes", populate a volume using a container, re
 import logging
 import re
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +22,7 @@ from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.images import Images, ImageState
 from sandbox_runtime.providers.docker.labels import SandboxLabels, SnapshotLabels
 from sandbox_runtime.providers.docker.processes import Host, run_script
+from sandbox_runtime.task_group import together
 from sandbox_runtime.types import SnapshotId, SnapshotRef
 
 PROVIDER_NAME = "docker"
@@ -34,6 +35,14 @@ _IS_USED = f"""
 import os
 print("used" if any(os.listdir(path) for path in ({WORK!r}, {HOME!r})) else "")
 """
+
+Quiet = Callable[[], Coroutine[None, None, None]]
+"""Ends what runs in a sandbox."""
+
+
+async def _nothing() -> None:
+    pass
+
 
 _log = logging.getLogger(__name__)
 
@@ -98,8 +107,10 @@ class Snapshots:
                 extra={"action": "snapshot.remove_failed", "reason": str(exc)},
             )
 
-    async def save(self, host: Host, source: SandboxLabels, name: str | None) -> SnapshotRef:
-        """A snapshot of a sandbox in which nothing runs."""
+    async def save(
+        self, host: Host, source: SandboxLabels, name: str | None, *, quiet: Quiet
+    ) -> SnapshotRef:
+        """A snapshot of a sandbox in which nothing runs any more after `quiet`."""
         snapshot = SnapshotLabels(
             id=secrets.token_hex(8),
             name=name,
@@ -108,12 +119,11 @@ class Snapshots:
             environment="" if source.environment_writable else source.environment,
             is_session=not source.environment_writable,
         )
-        if not source.environment_writable:
-            await self._save_workspace(host, snapshot)
-        elif (await run_script(host, _IS_USED)).strip():
-            await self._save_both(host, snapshot)
+        if source.environment_writable:
+            await quiet()
+            await self._save_prepared(host, snapshot)
         else:
-            await self._commit(host.container_id, snapshot, environment="")
+            await self._save_workspace(host, snapshot, quiet=quiet)
         await self._replace(snapshot)
         return _ref(snapshot)
 
@@ -124,18 +134,21 @@ class Snapshots:
                 await self._engine.copy(source, f"{path}/.", target=container_id, into=path)
 
     @asynccontextmanager
-    async def _container_of(self, image: str) -> AsyncIterator[str]:
+    async def _container_of(self, image: str, *, meanwhile: Quiet = _nothing) -> AsyncIterator[str]:
         """Never started: only its files are of use."""
         config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name)}
-        container_id = await self._engine.create(
-            config, name=f"orion-{self._name}-files-{secrets.token_hex(8)}"
-        )
+        name = f"orion-{self._name}-files-{secrets.token_hex(8)}"
         try:
-            yield container_id
+            await together(self._engine.create(config, name=name), meanwhile())
+            yield name
         finally:
-            await self._engine.discard(container_id)
+            await self._engine.discard(name)
 
-    async def _save_both(self, host: Host, snapshot: SnapshotLabels) -> None:
+    async def _save_prepared(self, host: Host, snapshot: SnapshotLabels) -> None:
+        """An environment, and the workspace if there is anything in it."""
+        if not (await run_script(host, _IS_USED)).strip():
+            await self._commit(host.container_id, snapshot, environment="")
+            return
         unlisted = replace(snapshot, id="", name=None)
         reference = self._reference(snapshot.id) + _ENVIRONMENT_SUFFIX
         environment = await self._images.commit(
@@ -148,12 +161,22 @@ class Snapshots:
             raise
 
     async def _save_workspace(
-        self, host: Host, snapshot: SnapshotLabels, *, environment: str | None = None
+        self,
+        host: Host,
+        snapshot: SnapshotLabels,
+        *,
+        quiet: Quiet = _nothing,
+        environment: str | None = None,
     ) -> None:
         environment = environment or snapshot.environment
-        async with self._container_of(environment) as builder:
-            for path, parent in _SAVED:
-                await self._engine.copy(host.container_id, path, target=builder, into=parent)
+        async with self._container_of(environment, meanwhile=quiet) as builder:
+            # Side by side: the engine starts a process of its own to read, and another to write.
+            await together(
+                *(
+                    self._engine.copy(host.container_id, path, target=builder, into=parent)
+                    for path, parent in _SAVED
+                )
+            )
             await self._commit(builder, snapshot, environment=environment)
 
     async def _commit(

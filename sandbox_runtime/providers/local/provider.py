@@ -4,7 +4,6 @@ import asyncio
 import os
 import secrets
 import sys
-import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -21,6 +20,12 @@ from sandbox_runtime.providers.local import files, probing
 from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
 from sandbox_runtime.providers.local.opening import IsolationKind, open_isolation
 from sandbox_runtime.providers.local.place import Isolation, Place
+from sandbox_runtime.providers.local.placing import (
+    make_place,
+    require_snapshot,
+    uid_range,
+    uids_for,
+)
 from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecord
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
 from sandbox_runtime.providers.local.store import LocalStore
@@ -36,10 +41,6 @@ from sandbox_runtime.types import (
 )
 
 BASE_NAME = "base"
-UIDS_PER_STATE_DIR = 256
-"""Sandboxes at once, when running as root: each is a host uid of its own."""
-FIRST_UID, UID_BLOCKS = 200_000, 1024
-"""Above the accounts of people and services and below systemd's container ranges. Source: systemd, UIDS-GIDS, read 2026-11."""
 
 
 class LocalProvider(SandboxProvider):
@@ -62,7 +63,7 @@ class LocalProvider(SandboxProvider):
             state_dir.absolute(), base=f"{isolation} {sys.base_prefix} {version}"
         )
         self._is_root = os.geteuid() == 0
-        self._uids = _uid_range(state_dir) if self._drops_root else None
+        self._uids = uid_range(state_dir) if self._drops_root else None
         self._sandboxes: dict[SandboxId, LocalSandbox] = {}
         self._isolation: Isolation | None = None
         self._finding: str | None = None
@@ -140,9 +141,9 @@ class LocalProvider(SandboxProvider):
     async def create(self, spec: SandboxSpec) -> Sandbox:
         isolation = self._open_isolation()
         check_network(spec, drops_root=self._drops_root)
-        snapshot = await self._snapshot(spec.snapshot_id)
-        await self._snapshot(spec.workspace_id)
-        uids = _uids_for(spec, self._uids)
+        snapshot = await require_snapshot(self._store, spec.snapshot_id)
+        await require_snapshot(self._store, spec.workspace_id)
+        uids = uids_for(spec, self._uids)
         sandbox_id = SandboxId(secrets.token_hex(8))
         environment = snapshot.environment if snapshot else None
         if spec.environment_writable:
@@ -156,7 +157,7 @@ class LocalProvider(SandboxProvider):
             host_uid=None,
         )
         try:
-            place = await self._make_place(record, spec=spec, snapshot=snapshot, uids=uids)
+            place = await make_place(self._store, record, spec=spec, snapshot=snapshot, uids=uids)
         except OSError as exc:
             await self._remove(sandbox_id)
             raise SandboxError(
@@ -242,56 +243,6 @@ class LocalProvider(SandboxProvider):
             )
         return self._isolation
 
-    async def _snapshot(self, snapshot_id: SnapshotId | None) -> SnapshotRecord | None:
-        if snapshot_id is None:
-            return None
-        record = await asyncio.to_thread(self._store.find, snapshot_id)
-        if record is None:
-            raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {snapshot_id!r}")
-        return record
-
-    async def _make_place(
-        self,
-        record: SandboxRecord,
-        *,
-        spec: SandboxSpec,
-        snapshot: SnapshotRecord | None,
-        uids: range | None,
-    ) -> Place:
-        claimed = await asyncio.to_thread(self._store.claim, record, uids=uids)
-        if claimed is None:
-            raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED,
-                f"{UIDS_PER_STATE_DIR} local sandboxes are running"
-                if spec.work_dir is None
-                else f"another sandbox works as the owner of {spec.work_dir}",
-            )
-        # Claimed: from here on its environment is kept. It may have gone just before.
-        await self._snapshot(spec.snapshot_id)
-        workspace = await self._snapshot(spec.workspace_id) or snapshot
-        directory = self._store.sandbox(record.id)
-        place = Place(
-            directory=directory,
-            environment_id=record.environment,
-            environment=(
-                self._store.environment(record.environment)
-                if record.environment
-                else directory / "environment"
-            ),
-            environment_writable=spec.environment_writable,
-            network=spec.network,
-            limits=spec.limits,
-            host_uid=claimed.host_uid,
-            mounted=Path(spec.work_dir) if spec.work_dir is not None else None,
-        )
-        template = snapshot.environment if snapshot else None
-        await files.fill_place(
-            place,
-            saved=self._store.snapshot(workspace.id) if workspace else None,
-            template=self._store.environment(template) if template else None,
-        )
-        return place
-
     async def _save(self, place: Place, name: str | None) -> SnapshotRef:
         record = SnapshotRecord(
             id=secrets.token_hex(8),
@@ -328,32 +279,6 @@ class LocalProvider(SandboxProvider):
             name=name,
             created_at=record.created_at,
         )
-
-
-def _uid_range(state_dir: Path) -> range:
-    """Host uids of this state directory's sandboxes, seldom shared with those of another one."""
-    block = zlib.crc32(bytes(state_dir.absolute())) % UID_BLOCKS
-    return range(
-        FIRST_UID + block * UIDS_PER_STATE_DIR, FIRST_UID + (block + 1) * UIDS_PER_STATE_DIR
-    )
-
-
-def _uids_for(spec: SandboxSpec, own: range | None) -> range | None:
-    """Whose a sandbox's processes may be on the host: in a directory of the host's only those of its owner can work."""
-    if spec.work_dir is None:
-        return own
-    directory = Path(spec.work_dir)
-    if not directory.is_absolute() or not directory.is_dir():
-        raise SandboxError(SandboxErrorCode.NOT_FOUND, f"there is no directory {directory}")
-    if own is None:
-        return None
-    owner = directory.stat().st_uid
-    if owner == 0:
-        raise SandboxError(
-            SandboxErrorCode.UNSUPPORTED,
-            f"{directory} belongs to root, and nothing in a sandbox runs as root: chown it to a user, or work in a copy",
-        )
-    return range(owner, owner + 1)
 
 
 def _ignore(_step: str) -> None:

@@ -1,12 +1,12 @@
 """One image and one namespace on the engine for all tests; at the end nothing of it is left."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from secrets import token_hex
 
 import pytest
 
-from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
 from tests.docker_image import ensure_image
 
 
@@ -26,6 +26,13 @@ def docker_settings() -> Iterator[DockerSettings]:
     _docker("image", "prune", "--force", *mine)
     assert (containers, volumes) == ([], [])
     assert _docker("images", "--all", "--quiet", *mine) == ""
+
+
+@pytest.fixture
+async def provider(docker_settings: DockerSettings) -> AsyncIterator[DockerProvider]:
+    """Modules for several providers have one of their own."""
+    async with DockerProvider(docker_settings) as provider:
+        yield provider
 
 
 def _docker(*arguments: str) -> str:

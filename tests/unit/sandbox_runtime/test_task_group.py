@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.task_group import open_task_group, together
 
 
 async def _fail() -> None:
@@ -60,3 +60,19 @@ async def test_a_cancellation_stays_one() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert task.cancelling() == 1
+
+
+async def test_two_together() -> None:
+    """Both results; the error of one as it is, when the other has ended."""
+    ended = asyncio.Event()
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            ended.set()
+
+    assert await together(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")) == ("a", "b")
+    with pytest.raises(OSError, match="broken"):
+        await together(wait(), _fail())
+    assert ended.is_set()
