@@ -23,7 +23,7 @@ async def test_every_fact_is_told_and_nothing_stays(tmp_path: Path) -> None:
     assert all(line.startswith(("ok  ", "lack")) for line in facts)
     assert f"{len(facts)} facts: " in last
     assert ", 0 broken, " in last
-    assert not (tmp_path / "state").exists()
+    assert list((tmp_path / "state").iterdir()) == []
 
 
 async def test_a_provider_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
