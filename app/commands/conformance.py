@@ -34,7 +34,8 @@ async def check_conformance(settings: Settings, *, write: Print) -> bool:
                 is_lacking = fact.needs is not None and fact.needs not in provider.capabilities
                 started_s = time.monotonic()
                 reason = await _broken(fact, provider)
-                broken, lacking = broken + bool(reason), lacking + is_lacking
+                broken += bool(reason)
+                lacking += is_lacking and not reason
                 mark = "FAIL" if reason else "lack" if is_lacking else "ok"
                 shown = masker.mask(reason)[:SHOWN_CHARS]
                 write(f"{mark:4} {fact.name:60} {time.monotonic() - started_s:7.2f} s  {shown}")

@@ -12,6 +12,13 @@ async def _fail() -> None:
     raise OSError("broken")
 
 
+async def _wait(ended: asyncio.Event) -> None:
+    try:
+        await asyncio.sleep(10)
+    finally:
+        ended.set()
+
+
 async def test_a_failure_at_the_end_is_no_cancellation() -> None:
     """The child fails while the group waits for it: a later timeout of the task is still one."""
     with pytest.raises(ExceptionGroup):
@@ -29,15 +36,9 @@ async def test_a_failure_of_the_block_ends_the_children() -> None:
     """As asyncio has it."""
     ended = asyncio.Event()
 
-    async def wait() -> None:
-        try:
-            await asyncio.sleep(10)
-        finally:
-            ended.set()
-
     async def fail_beside_it() -> None:
         async with open_task_group() as group:
-            group.create_task(wait())
+            group.create_task(_wait(ended))
             await asyncio.sleep(0)
             raise OSError("broken")
 
@@ -65,14 +66,7 @@ async def test_a_cancellation_stays_one() -> None:
 async def test_two_together() -> None:
     """Both results; the error of one as it is, when the other has ended."""
     ended = asyncio.Event()
-
-    async def wait() -> None:
-        try:
-            await asyncio.sleep(10)
-        finally:
-            ended.set()
-
     assert await together(asyncio.sleep(0, "a"), asyncio.sleep(0, "b")) == ("a", "b")
     with pytest.raises(OSError, match="broken"):
-        await together(wait(), _fail())
+        await together(_wait(ended), _fail())
     assert ended.is_set()
