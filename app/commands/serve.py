@@ -17,16 +17,19 @@ from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve as serve_http
 from app.web.routes import install_routes
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.task_group import open_task_group
 
 REQUEST_GRACE_S = 3.0
 """For requests in flight at shutdown: as long as Slack would wait for them."""
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the loop waits for a thread that holds the interpreter; by default 5 ms, and each message crosses several."""
-GC_THRESHOLDS = (700, 10, 400)
-"""Python's own, but a fortieth as many full collections: with 1,000 runs in flight one holds the loop for 0.1 to 0.35 s.
+GC_THRESHOLDS = (700, 10, 1_000_000)
+"""Python's own for what is young; all objects are looked through by the clock instead: see `GC_INTERVAL_S`."""
+GC_INTERVAL_S = 300.0
+"""A full collection with 1,000 runs going holds the loop for 0.1 to 0.35 s, and finds some 60,000 objects (measured).
 
-At 50 events a second one comes about every five minutes, and finds some 60,000 objects (measured).
+By count it would come every few seconds when most is to do. So often it delays one acknowledgement in a thousand.
 """
 EXPECTED = (
     StateDirectoryBusyError,
@@ -64,10 +67,19 @@ async def _serve(settings: Settings, overrides: Overrides) -> None:
         async with serve_http(
             api, host=settings.orion_host, port=settings.orion_port, grace_s=REQUEST_GRACE_S
         ) as base_url:
-            # What stays for ever is not looked through again: a full collection would hold the loop for 0.1 s (measured).
-            gc.collect()
-            gc.freeze()
-            gc.set_threshold(*GC_THRESHOLDS)
             _log.info("service.listening", url=base_url)
-            await stopping.wait()
+            async with open_task_group() as group:
+                collecting = group.create_task(_collect_garbage(), name="garbage-collection")
+                await stopping.wait()
+                collecting.cancel()
             await service.drain()
+
+
+async def _collect_garbage() -> None:
+    """So that it seldom holds the loop, until cancelled. What start-up made stays for ever: it is not looked through again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    while True:
+        await asyncio.sleep(GC_INTERVAL_S)
+        gc.collect()

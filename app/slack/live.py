@@ -33,19 +33,24 @@ class UpdateBudget:
         self._burst = float(burst)
         self._per_s = per_s
         self._tokens = float(burst)
+        self._turn = asyncio.Lock()
         self._counted_at: float | None = None
 
-    def take(self) -> float:
-        """0 when an update may go now; else how many seconds to wait before asking again."""
+    async def take(self) -> None:
+        """Returns when an update may go, in the order of asking. Only the first in line has a timer."""
+        async with self._turn:
+            if (wait_s := (1 - self._grown()) / self._per_s) > 0:
+                await asyncio.sleep(wait_s)
+            self._tokens = self._grown() - 1
+
+    def _grown(self) -> float:
+        """The tokens there are now."""
         now = asyncio.get_running_loop().time()
         if self._counted_at is not None:
             grown = self._tokens + (now - self._counted_at) * self._per_s
             self._tokens = min(grown, self._burst)
         self._counted_at = now
-        if self._tokens >= 1:
-            self._tokens -= 1
-            return 0.0
-        return (1 - self._tokens) / self._per_s
+        return self._tokens
 
 
 @asynccontextmanager
@@ -90,6 +95,7 @@ class Publisher:
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed = asyncio.Event()
+        self._in_line: asyncio.Timeout | None = None
         self._log = get_logger(__name__)
 
     def show(self, progress: Progress) -> None:
@@ -99,6 +105,8 @@ class Publisher:
 
     def close(self) -> None:
         """Send no more; `publish` returns when the call in flight is over."""
+        if self._in_line is not None and not self._closing.is_set():
+            self._in_line.reschedule(self._now())
         self._closing.set()
         self._news.set()
 
@@ -140,10 +148,7 @@ class Publisher:
 
     async def _update(self) -> bool:
         """Whether to go on."""
-        if (wait_s := self._budget.take()) > 0:
-            await self._rest(wait_s)
-            return True
-        latest = self._latest
+        latest = self._latest if await self._may_send() else None
         if latest is None:
             return True
         since_s = self._now() - self._offered_at
@@ -158,6 +163,17 @@ class Publisher:
             self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
             self._sent = None
         return True
+
+    async def _may_send(self) -> bool:
+        """Whether the budget allowed an update before this was closed, and there is still one that is due."""
+        try:
+            async with asyncio.timeout(None) as self._in_line:
+                await self._budget.take()
+        except TimeoutError:
+            return False
+        finally:
+            self._in_line = None
+        return not self._closing.is_set() and self._due_in_s() == 0
 
     async def _rest(self, seconds: float, *, until_news: bool = False) -> None:
         try:

@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import sqlalchemy as sa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
@@ -15,7 +16,15 @@ POSTGRES_CONNECTIONS = 4
 def sqlite_connect(path: Path, *, busy_timeout_s: float = CALL_TIMEOUT_S / 2) -> sqlite3.Connection:
     """A connection in WAL mode: a commit survives kill -9, and a power loss from the next acceptance of a message on."""
     connection = sqlite3.connect(path, timeout=busy_timeout_s, check_same_thread=False)
-    connection.execute("PRAGMA journal_mode=WAL")
+    # Two that make the file a WAL one at once are told "locked" without SQLite's own wait.
+    for attempt in Retrying(
+        retry=retry_if_exception_type(sqlite3.OperationalError),
+        stop=stop_after_delay(busy_timeout_s),
+        wait=wait_random(0.01, 0.05),
+        reraise=True,
+    ):
+        with attempt:
+            connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=NORMAL")
     return connection
 

@@ -12,7 +12,8 @@ import pytest
 
 from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
-from app.slack.live import UpdateBudget
+from app.slack.live import Publisher, Rhythm, UpdateBudget, publishing
+from sandbox_runtime.task_group import open_task_group
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection
@@ -376,11 +377,47 @@ async def test_a_run_without_a_thinking_message_gets_its_answer(
 
 @pytest.mark.alone
 async def test_updates_of_all_runs_share_a_budget() -> None:
-    """A burst is granted, then one update per period; waiting as told earns the next."""
+    """A burst is granted, then one update per period, in the order of asking; who gives up makes room."""
     budget = UpdateBudget(burst=3, per_s=20)
-    granted = [budget.take() for _ in range(4)]
-    assert granted[:3] == [0.0, 0.0, 0.0]
-    assert 0 < granted[3] <= 0.05
-    await asyncio.sleep(granted[3] + 0.01)
-    assert budget.take() == 0.0
-    assert budget.take() > 0
+    loop = asyncio.get_running_loop()
+    begun_at = loop.time()
+    granted: list[tuple[int, float]] = []
+
+    async def ask(number: int) -> None:
+        await budget.take()
+        granted.append((number, loop.time() - begun_at))
+
+    async with asyncio.timeout(2), open_task_group() as group:
+        asking = [group.create_task(ask(number)) for number in range(7)]
+        await asyncio.sleep(0.01)
+        assert [number for number, _ in granted] == [0, 1, 2]
+        asking[4].cancel()
+    assert [number for number, _ in granted[3:]] == [3, 5, 6]
+    for place, (_, after_s) in enumerate(granted[3:], start=1):
+        assert after_s >= 0.9 * place / 20
+
+
+async def test_a_run_that_waits_for_the_budget_ends_at_once(run: Run) -> None:
+    """Leaving gives its place in line up: nothing more is sent, and the next in line is served in time."""
+    budget = UpdateBudget(burst=1, per_s=10)
+    sent: list[Progress] = []
+
+    async def send(progress: Progress) -> None:
+        sent.append(progress)
+
+    def publisher(*, budget: UpdateBudget) -> Publisher:
+        rhythm = Rhythm(first_after_s=0)
+        return Publisher(run, send=send, pause_s=lambda: 0.0, budget=budget, rhythm=rhythm)
+
+    slow = UpdateBudget(burst=1, per_s=0.01)
+    await slow.take()
+    async with asyncio.timeout(5):
+        async with publishing(publisher(budget=slow)) as reply:
+            reply.show(Progress(phase="Working", elapsed_s=1))
+            await asyncio.sleep(0.05)
+        assert sent == []
+        await budget.take()
+        async with publishing(publisher(budget=budget)) as reply:
+            reply.show(Progress(phase="Working", elapsed_s=1))
+            await asyncio.sleep(0.3)
+    assert [progress.phase for progress in sent] == ["Working"]
