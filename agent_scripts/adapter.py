@@ -49,6 +49,8 @@ class AgentTurn:
     """Model calls at the most."""
     run_token: str = field(repr=False)
     """Stands where the provider's key would; only the broker accepts it."""
+    model_url: str = "{relay}/broker/anthropic"
+    """Base URL of the Messages API; `{relay}` is replaced in the sandbox."""
     paths: AgentPaths
     session: AgentSession | None = None
     """None = the agent keeps nothing that the caller wants to come back to."""

@@ -33,9 +33,7 @@ class InteractiveAdapter(Protocol):
         ...
 
 
-def at_terminal(
-    interactive: InteractiveCommand, turn: AgentTurn, *, broker_socket: str
-) -> AgentCommand:
+def at_terminal(interactive: InteractiveCommand, turn: AgentTurn, *, broker: str) -> AgentCommand:
     """The same with the relay beside it, to be run on a terminal; `turn.paths.run` belongs to this one start."""
     command, paths = interactive.command, turn.paths
     config_path = f"{paths.run}/interactive.json"
@@ -43,7 +41,7 @@ def at_terminal(
         "argv": list(command.argv),
         "env": dict(command.env),
         "cwd": paths.work,
-        "broker_socket": broker_socket,
+        "broker": broker,
         "settings": interactive.settings,
     }
     return AgentCommand(

@@ -94,7 +94,7 @@ def supervised(
     command: AgentCommand,
     *,
     paths: AgentPaths,
-    broker_socket: str | None,
+    broker: str | None,
     limits: SupervisionLimits,
 ) -> AgentCommand:
     """The same command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
@@ -105,7 +105,7 @@ def supervised(
     Raises:
         ValueError: the command wants `{relay}`, but there is no socket to lead it to.
     """
-    if broker_socket is None and any("{relay}" in value for value in command.env.values()):
+    if broker is None and any("{relay}" in value for value in command.env.values()):
         raise ValueError(
             "the agent's environment names {relay}, but the sandbox has no broker socket"
         )
@@ -116,7 +116,7 @@ def supervised(
         "cwd": paths.work,
         "stdin_path": command.stdin_path,
         "bin_path": f"{added_path(paths)}/bin",
-        "broker_socket": broker_socket,
+        "broker": broker,
         "events_path": events_path(paths),
         "stop_path": stop_path(paths),
         "disk_paths": [paths.work, paths.home],

@@ -39,7 +39,7 @@ SYMBOLIC_PATHS = SandboxPaths(
     home="/@home@",
     run="/@run@",
     environment="/@environment@",
-    broker_socket="/@broker_socket@",
+    broker="/@broker@",
 )
 """Stand for the paths of whatever sandbox an `Agent` boots: in file paths and arguments they are replaced by its own."""
 

@@ -151,9 +151,13 @@ def _local_paths(value: str) -> Iterator[Path]:
 
 
 def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
-    """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside."""
+    """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside; UNSUPPORTED."""
     if not isinstance(spec.network, BrokeredNetwork):
         return
+    if spec.network.headers:
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED, "only networks of clouds can add headers to requests"
+        )
     directory = Path(spec.network.endpoint).parent
     if not directory.is_absolute() or not directory.is_dir():
         raise SandboxError(

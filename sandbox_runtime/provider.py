@@ -148,6 +148,16 @@ class Sandbox(Protocol):
         """
         ...
 
+    async def extend(self, lifetime_s: float) -> None:
+        """See that it lives so long from now, as `SandboxSpec.lifetime_s`; nothing to do where sandboxes do not end.
+
+        Raises:
+            SandboxError: LIMIT_REACHED when the provider does not let it live so long; UNAVAILABLE.
+            ValueError: not above 0.
+        """
+        if lifetime_s <= 0:
+            raise ValueError(f"a lifetime is above 0 s, not {lifetime_s:g}")
+
     async def snapshot(self, *, name: str | None = None) -> SnapshotRef:
         """Save environment and workspace. May end this sandbox (some providers stop it): use it no more, but `destroy` it.
 

@@ -21,11 +21,19 @@ class Capability(StrEnum):
     """A sandbox and its spawned processes survive a crash of this process and can be attached to again."""
     LIST = "list"
     BROKERED_NETWORK = "brokered_network"
-    """A running sandbox can be limited to one endpoint of the host."""
+    """A running sandbox can be limited to one endpoint."""
+    REMOTE = "remote"
+    """Sandboxes run elsewhere: the endpoint of a `BrokeredNetwork` is a URL, and an idle sandbox costs money."""
+    HEADER_INJECTION = "header_injection"
+    """Its network can add headers to what a sandbox sends."""
     MOUNT = "mount"
     """A directory of the host can be the work directory."""
     TERMINAL = "terminal"
     """A command can have a terminal of its own, for a person."""
+
+
+OF_CLOUDS = frozenset({Capability.REMOTE, Capability.HEADER_INJECTION})
+"""What no provider on this machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +48,18 @@ class OpenNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokeredNetwork:
-    """No network but one endpoint of the host."""
+    """No network but one endpoint."""
 
     endpoint: str
-    """Absolute path of a unix socket on the host. Inside, the sandbox finds it at `Sandbox.paths.broker_socket`."""
+    """Absolute path of a unix socket on the host; with Capability.REMOTE the URL of a server, the only one to be reached.
+
+    Inside, the sandbox finds it at `Sandbox.paths.broker`.
+    """
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Put on each request to the endpoint outside the sandbox, which never sees them; needs Capability.HEADER_INJECTION.
+
+    Where a provider does that by replacing a text, the environment variable `ORION_BROKER_KEY` inside holds that text.
+    """
 
 
 Network = ClosedNetwork | OpenNetwork | BrokeredNetwork
@@ -78,6 +94,8 @@ class SandboxSpec:
     """Added to every exec's environment. Nothing of the host's environment is inherited otherwise."""
     labels: Mapping[str, str] = field(default_factory=dict)
     limits: SandboxLimits = field(default_factory=SandboxLimits)
+    lifetime_s: float | None = None
+    """How long it must live at least, for a provider whose sandboxes end by themselves; None = its own default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +110,8 @@ class SandboxPaths:
     """Orion's own files (request, scripts, event log); outside the work tree so that they never show as changes."""
     environment: str
     """Prepared environment: read-only unless `environment_writable`."""
-    broker_socket: str
-    """Where the socket of a `BrokeredNetwork` appears."""
+    broker: str
+    """Where a `BrokeredNetwork` leads: the path of its socket, or its URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,7 +88,7 @@ class AnthropicAdapter:
                 request_path,
             ),
             env={
-                "ANTHROPIC_BASE_URL": "{relay}/broker/anthropic",
+                "ANTHROPIC_BASE_URL": turn.model_url,
                 "ANTHROPIC_API_KEY": turn.run_token,
                 "HOME": paths.home,
                 "LANG": "C.UTF-8",

@@ -142,7 +142,6 @@ _INTERACTIVE_ARGUMENTS = (
     *("--setting-sources=", "--strict-mcp-config"),
 )
 _FIXED_ENV = {
-    "ANTHROPIC_BASE_URL": "{relay}/broker/anthropic",
     "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
@@ -177,6 +176,7 @@ def _key_settings(token_path: str) -> str:
 
 def _environment(turn: AgentTurn) -> Mapping[str, str]:
     return {
+        "ANTHROPIC_BASE_URL": turn.model_url,
         "HOME": turn.paths.home,
         "CLAUDE_CONFIG_DIR": f"{turn.paths.home}/.claude",
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(turn.max_output_tokens),

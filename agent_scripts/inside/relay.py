@@ -1,4 +1,4 @@
-"""A loopback port inside the sandbox that leads to the broker's unix socket, so that every SDK just gets a URL."""
+"""How an agent's SDK gets a URL of the broker: its own, or that of a loopback port which leads to its unix socket."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ _BROKER_PAUSE_S = 0.2
 _CHUNK_BYTES = 64 * 1024
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
+
+
+def broker_url(broker: str) -> str:
+    """The base URL of a broker that is given by its URL or the path of its socket; for the latter a relay is started."""
+    return broker.rstrip("/") if broker.startswith(("http://", "https://")) else start_relay(broker)
 
 
 def start_relay(broker_socket: str, patience_s: float = _BROKER_PATIENCE_S) -> str:

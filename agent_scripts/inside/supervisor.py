@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from agent_scripts.inside import process_tree
-from agent_scripts.inside.relay import start_relay
+from agent_scripts.inside.relay import broker_url
 from agent_scripts.inside.usage import Usage
 
 _POLL_S = 0.1
@@ -183,7 +183,7 @@ class Supervision:
         return True
 
     def _environment(self) -> dict[str, str]:
-        url = start_relay(self._config["broker_socket"]) if self._config["broker_socket"] else ""
+        url = broker_url(self._config["broker"]) if self._config["broker"] else ""
         added = {name: value.replace("{relay}", url) for name, value in self._config["env"].items()}
         search = os.pathsep.join((self._config["bin_path"], os.environ.get("PATH", os.defpath)))
         return {**os.environ, "PATH": search, **added}

@@ -109,7 +109,7 @@ async def _run(
             ),
             session=AgentSession(id=memory, resume=True) if memory else None,
         )
-        command = at_terminal(adapter.interactive(turn), turn, broker_socket=paths.broker_socket)
+        command = at_terminal(adapter.interactive(turn), turn, broker=paths.broker)
         await sandbox.write_files({file.path: file.data for file in command.files})
         say(
             f"{session.name}: {'its memory of the thread' if memory else 'no memory of the thread'}"

@@ -269,7 +269,7 @@ class AgentRunner:
                 )
             ),
             paths=start.paths,
-            broker_socket=sandbox.paths.broker_socket,
+            broker=sandbox.paths.broker,
             limits=SupervisionLimits(
                 timeout_s=attempt.remaining_s(),
                 idle_timeout_s=self._policy.idle_timeout_s,

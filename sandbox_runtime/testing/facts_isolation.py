@@ -81,7 +81,7 @@ async def check_broker_is_reached(provider: SandboxProvider) -> None:
                 endpoint.unlink(missing_ok=True)
                 async with await asyncio.start_unix_server(answer, endpoint):
                     endpoint.chmod(0o666)
-                    result = await python(sandbox, code, sandbox.paths.broker_socket)
+                    result = await python(sandbox, code, sandbox.paths.broker)
                 expect_equal(result.text, "answer to ping\n")
             await check_network_is_closed(sandbox)
 

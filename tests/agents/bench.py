@@ -149,7 +149,7 @@ class Bench:
         command = replace(
             command, files=(replace(first, data=json.dumps(changed).encode()), *files)
         )
-        return supervised(command, paths=paths, broker_socket=str(self.socket_path), limits=limits)
+        return supervised(command, paths=paths, broker=str(self.socket_path), limits=limits)
 
     async def run(
         self,

@@ -126,7 +126,7 @@ class ClaudeRig:
                     )
                 ),
                 paths=paths,
-                broker_socket=sandbox.paths.broker_socket,
+                broker=sandbox.paths.broker,
                 limits=LIMITS,
             )
             await sandbox.write_files({file.path: file.data for file in command.files})

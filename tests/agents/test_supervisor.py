@@ -33,7 +33,7 @@ async def run_shell(bench: Bench, script: str, *, stdin: bytes | None = None) ->
         files=files,
         stdin_path=f"{paths.run}/in" if stdin is not None else None,
     )
-    return await bench.run(supervised(command, paths=paths, broker_socket=None, limits=_LIMITS))
+    return await bench.run(supervised(command, paths=paths, broker=None, limits=_LIMITS))
 
 
 def has_ended(paths: AgentPaths) -> bool:
@@ -99,7 +99,7 @@ async def test_missing_executable_is_recorded(bench: Bench) -> None:
     """A command that is not there ends with code 127 and words on stderr."""
     paths = bench.paths()
     command = AgentCommand(argv=("no-such-agent",), env={}, files=())
-    turn = await bench.run(supervised(command, paths=paths, broker_socket=None, limits=_LIMITS))
+    turn = await bench.run(supervised(command, paths=paths, broker=None, limits=_LIMITS))
     assert turn.exited.exit_code == 127
     assert "no-such-agent" in turn.stderr
 
@@ -118,7 +118,7 @@ async def test_agent_that_ignores_term_is_killed(bench: Bench) -> None:
     command = AgentCommand(
         argv=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"), env={}, files=()
     )
-    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
     turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
     assert turn.exited.exit_code == 128 + signal.SIGKILL
     assert turn.duration_s < 2
@@ -129,7 +129,7 @@ async def test_words_said_in_the_grace_are_recorded(bench: Bench) -> None:
     paths = bench.paths()
     script = "trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done"
     command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
     turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
     assert lines(turn) == ["up", "bye"]
     assert (turn.exited.exit_code, turn.exited.reason) == (9, "stopped")
@@ -140,7 +140,7 @@ async def test_closed_stdout_and_sigterm(bench: Bench) -> None:
     paths = bench.paths()
     script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
     command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
     write_files(wrapped)
     process = await asyncio.create_subprocess_exec(
         *wrapped.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -164,7 +164,7 @@ async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
     """Nobody reads stdout: the agent still runs on and its end is in the log at once."""
     paths = bench.paths()
     command = AgentCommand(argv=("sh", "-c", "seq 50000; echo all written"), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker_socket=None, limits=_LIMITS)
+    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
     write_files(wrapped)
     reader, writer = os.pipe()
     with subprocess.Popen(wrapped.argv, stdout=writer) as process:  # noqa: ASYNC220 - nothing else runs

@@ -121,7 +121,7 @@ async def _prepare(adapter: ClaudeCodeAdapter, sandbox: Sandbox, token: str) -> 
     )
     files = (*command.files, *inside_files(paths, ("relay.py",)))
     await sandbox.write_files({file.path: file.data for file in files})
-    argv = ("python3", "-I", "-c", _RELAY, paths.run, sandbox.paths.broker_socket)
+    argv = ("python3", "-I", "-c", _RELAY, paths.run, sandbox.paths.broker)
     relay = await sandbox.spawn(argv)
     url = ""
     async with asyncio.timeout(EXEC_TIMEOUT_S):

@@ -40,7 +40,7 @@ from sandbox_runtime.types import (
 
 ANSWER = "An answer of the instant agent."
 PATHS = SandboxPaths(
-    work="/work", home="/home", run="/run", environment="/env", broker_socket="/broker.sock"
+    work="/work", home="/home", run="/run", environment="/env", broker="/broker.sock"
 )
 SNAPSHOT = SnapshotRef(
     id=SnapshotId("instant"), provider="instant", name="instant-1", created_at=datetime.now(UTC)

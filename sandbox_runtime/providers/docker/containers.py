@@ -49,7 +49,7 @@ def sandbox_paths(broker: str) -> SandboxPaths:
         home=HOME,
         run=RUN,
         environment=ENVIRONMENT,
-        broker_socket=broker or f"{BROKER}/broker.sock",
+        broker=broker or f"{BROKER}/broker.sock",
     )
 
 

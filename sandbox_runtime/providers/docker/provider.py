@@ -37,6 +37,7 @@ from sandbox_runtime.providers.docker.stats import SandboxStats
 from sandbox_runtime.providers.docker.sweeping import sweep
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
+    OF_CLOUDS,
     Capability,
     SandboxId,
     SandboxInfo,
@@ -79,7 +80,7 @@ class DockerProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(set(Capability) - {Capability.MOUNT})
+        return frozenset(set(Capability) - OF_CLOUDS - {Capability.MOUNT})
 
     @override
     async def __aenter__(self) -> Self:

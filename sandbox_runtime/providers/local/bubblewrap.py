@@ -87,7 +87,7 @@ class BubblewrapIsolation(Isolation):
             home=_HOME,
             run=_RUN,
             environment=_ENVIRONMENT,
-            broker_socket=f"{_BROKER}/{name}",
+            broker=f"{_BROKER}/{name}",
         )
 
     @override

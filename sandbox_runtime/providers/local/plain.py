@@ -38,7 +38,7 @@ class PlainIsolation(Isolation):
             home=str(place.home),
             run=str(place.run),
             environment=str(place.environment),
-            broker_socket=(
+            broker=(
                 place.network.endpoint
                 if isinstance(place.network, BrokeredNetwork)
                 else str(broker)

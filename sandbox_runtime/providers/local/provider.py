@@ -32,6 +32,7 @@ from sandbox_runtime.providers.local.store import LocalStore
 from sandbox_runtime.providers.local.tree import kill_marked, mark_of
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
+    OF_CLOUDS,
     Capability,
     SandboxId,
     SandboxInfo,
@@ -77,7 +78,7 @@ class LocalProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(set(Capability) - {Capability.ATTACH})
+        return frozenset(set(Capability) - OF_CLOUDS - {Capability.ATTACH})
 
     @property
     def _drops_root(self) -> bool:

@@ -117,7 +117,7 @@ async def test_broker_directory_is_read_only(
     """The sandbox cannot put a socket of its own in the broker's place."""
     spec = SandboxSpec(network=BrokeredNetwork(endpoint=f"{broker_directory}/socket"))
     async with open_sandbox(provider, spec) as sandbox:
-        assert sandbox.paths.broker_socket == "/broker/socket"
+        assert sandbox.paths.broker == "/broker/socket"
         assert await sh(sandbox, "touch /broker/x 2>/dev/null || echo refused") == "refused\n"
 
 

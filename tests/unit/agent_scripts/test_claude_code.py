@@ -180,7 +180,7 @@ def test_a_persons_form_keeps_the_token_in_its_file_and_obeys_no_work_tree() -> 
     assert "--print" not in made.command.argv
     assert made.command.argv[made.command.argv.index("--resume") + 1] == _SESSION
     assert {"--setting-sources=", "--strict-mcp-config"} <= set(made.command.argv)
-    started = at_terminal(made, turn, broker_socket="/broker/b.sock")
+    started = at_terminal(made, turn, broker="/broker/b.sock")
     holding = [file.path for file in started.files if b"the-token" in file.data]
     assert holding == [f"{_PATHS.run}/token"]
     assert "the-token" not in " ".join([*started.argv, *made.command.argv])

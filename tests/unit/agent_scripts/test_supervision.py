@@ -39,7 +39,7 @@ _COMMAND = AgentCommand(
 
 def test_supervised_command_carries_all_in_its_configuration() -> None:
     """Argv, environment, stdin and limits of the agent travel in one file; nothing of them is on the command line."""
-    command = supervised(_COMMAND, paths=_PATHS, broker_socket="/broker/b.sock", limits=_LIMITS)
+    command = supervised(_COMMAND, paths=_PATHS, broker="/broker/b.sock", limits=_LIMITS)
     assert command.argv == (
         "python3",
         "-I",
@@ -56,7 +56,7 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
         "cwd": "/work",
         "bin_path": "/env/added/bin",
         "stdin_path": "/orion/r1/in",
-        "broker_socket": "/broker/b.sock",
+        "broker": "/broker/b.sock",
         "events_path": events_path(_PATHS),
         "stop_path": stop_path(_PATHS),
         "timeout_s": 600,
@@ -71,7 +71,7 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
 
 def test_supervised_command_brings_every_file_it_imports() -> None:
     """The supervisor and the modules beside it are among the files, in their package layout."""
-    command = supervised(_COMMAND, paths=_PATHS, broker_socket="/s", limits=_LIMITS)
+    command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     sources = {PurePosixPath(file.path).name: file.data for file in command.files}
     assert b"def main()" in sources["supervisor.py"]
     imported = {"process_tree.py", "relay.py", "usage.py"}
@@ -81,7 +81,7 @@ def test_supervised_command_brings_every_file_it_imports() -> None:
 @pytest.mark.parametrize("name", ["supervisor.py", "relay.py", "process_tree.py"])
 def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
     """Whatever `python3` a sandbox has from 3.9 on can read them, and they import nothing that is not its own."""
-    command = supervised(_COMMAND, paths=_PATHS, broker_socket="/s", limits=_LIMITS)
+    command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     (source,) = (file.data for file in command.files if PurePosixPath(file.path).name == name)
     tree = ast.parse(source, feature_version=(3, 9))
     modules = {
@@ -101,7 +101,7 @@ def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
 def test_relay_without_a_socket_is_refused() -> None:
     """A command that wants the relay cannot be supervised where no relay can be."""
     with pytest.raises(ValueError, match="no broker socket"):
-        supervised(_COMMAND, paths=_PATHS, broker_socket=None, limits=_LIMITS)
+        supervised(_COMMAND, paths=_PATHS, broker=None, limits=_LIMITS)
 
 
 def test_records_are_parsed() -> None:
