@@ -1,4 +1,7 @@
-"""Reads `orion.toml`: what the operator adds to the environments of agents.
+"""Reads `orion.toml`: what the operator adds to the environments of agents, and what channels have of their own.
+
+    [channels.C0123456789]
+    sandbox = "docker"
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
@@ -22,6 +25,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from agent_scripts.registry import agent_names
 from app.config import SettingsError
 from app.runs.environment import AddedFile, Additions
+from app.runs.options import SANDBOX_WORDS
 
 ORION_TOML = Path("orion.toml")
 """In the directory that Orion is started in, as `.env` is."""
@@ -29,6 +33,7 @@ MAX_FILES_BYTES = 16 * 1024 * 1024
 """Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
 _MAX_SHOWN_CHARS = 80
 _NUL = "\0"
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _WORDS = {
     "dict_type": "must be a table",
@@ -36,6 +41,7 @@ _WORDS = {
     "list_type": "must be a list of commands",
     "tuple_type": "must be a list of arguments",
     "string_type": "must be a text",
+    "missing": "is missing",
 }
 """For pydantic's own."""
 
@@ -67,7 +73,21 @@ def _check_agent(name: str) -> str:
     return name
 
 
+def _check_channel(name: str) -> str:
+    if not _CHANNEL_ID.fullmatch(name):
+        raise ValueError("a channel is named by its id, such as C0123456789")
+    return name
+
+
+def _check_sandbox(word: str) -> str:
+    if word not in SANDBOX_WORDS:
+        raise ValueError(f"no such sandbox{_nearest(word, SANDBOX_WORDS)}")
+    return word
+
+
 _Agent = Annotated[str, AfterValidator(_check_agent)]
+_Channel = Annotated[str, AfterValidator(_check_channel)]
+_Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
 ]
@@ -82,10 +102,20 @@ class _AgentTable(BaseModel):
     commands: list[_Command] = Field(default_factory=list)
 
 
+class _ChannelTable(BaseModel):
+    model_config = _CLOSED
+
+    sandbox: _Sandbox
+
+
 class _File(BaseModel):
     model_config = _CLOSED
 
+    channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
     agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
+
+
+_TABLES: Mapping[str, type[BaseModel]] = {"agents": _AgentTable, "channels": _ChannelTable}
 
 
 def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
@@ -94,14 +124,7 @@ def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
     Raises:
         SettingsError: naming the file, and every bad key with its value, a line each.
     """
-    try:
-        parsed = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except FileNotFoundError:
-        return {}
-    except ValidationError as exc:
-        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
-        raise SettingsError(f"{path} cannot be read: {exc}") from exc
+    parsed = _read(path)
     lines: list[str] = []
     found = {}
     for name, table in parsed.agents.items():
@@ -114,6 +137,26 @@ def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
     if lines:
         raise SettingsError("\n".join(lines))
     return found
+
+
+def load_channels(path: Path = ORION_TOML) -> Mapping[str, str]:
+    """The sandboxes that channels have of their own: words of `SANDBOX_WORDS` by ids.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    return {name: table.sandbox for name, table in _read(path).channels.items()}
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return _File()
+    except ValidationError as exc:
+        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{path} cannot be read: {exc}") from exc
 
 
 def _read_files(
@@ -149,7 +192,7 @@ def _explain(error: Mapping[str, Any]) -> str:
     location = [part for part in error["loc"] if part != "[key]"]
     key = "".join(map(_shown, location)).removeprefix(".")
     if error["type"] == "extra_forbidden":
-        table = _AgentTable if len(location) > 1 else _File
+        table = _TABLES[str(location[0])] if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
     if location != [*error["loc"]]:

@@ -150,6 +150,14 @@ class Settings(BaseSettings):
         description="CA bundle for package installs inside; default: the one the environment names.",
     )
 
+    orion_sandbox_region: str | None = Field(
+        None, description="Where cloud sandboxes run; default: the provider's own."
+    )
+    orion_public_url: str | None = Field(
+        None,
+        description="https:// address where Slack, browsers and cloud sandboxes reach Orion; without it a cloud's network adds the model key by itself.",
+    )
+
     # -- Orion: limits -------------------------------------------------------------------------------------------------
     orion_run_timeout_s: float = Field(
         600, gt=0, le=86_400, description="Seconds from a run's start."
@@ -223,10 +231,10 @@ class Settings(BaseSettings):
     def _end_with_slash(cls, value: str) -> str:
         return value if value.endswith("/") else value + "/"
 
-    @field_validator("slack_api_url", "anthropic_base_url", "langfuse_base_url")
+    @field_validator("slack_api_url", "anthropic_base_url", "langfuse_base_url", "orion_public_url")
     @classmethod
-    def _check_url(cls, value: str) -> str:
-        if not value.startswith(("https://", "http://")):
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("https://", "http://")):
             raise ValueError("must start with https:// or http://")
         return value
 

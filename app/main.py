@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from fastapi import FastAPI
 
 from agent_scripts.adapter import AgentAdapter
+from app.additions import load_channels
 from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
@@ -18,15 +19,15 @@ from app.parts import (
     check_python,
     create_dispatcher,
     create_health,
-    create_runner,
     entry_options,
     open_broker,
     open_tracer,
     run_policy,
     slack_options,
 )
-from app.providers import Choice, choose_provider, create_named, create_provider
+from app.providers import Choice, choose_provider, create_provider
 from app.redaction import Masker
+from app.rooms import Rooms
 from app.runs.clock import SystemClock
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
@@ -34,11 +35,10 @@ from app.runs.live_log import LiveLogs
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
+from app.runs.runners import Runners
 from app.runs.session import Session, session_id_for
 from app.runs.stops import StopSignals
-from app.runs.visits import Visits
 from app.runs.workflow import RunService
-from app.runs.workspaces import Workspaces
 from app.slack.api import SlackFault
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.entry import open_entry
@@ -141,6 +141,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             around("provider", overrides.provider or create_provider(settings, choice))
         )
         left = await _sessions_to_keep(store)
+        elsewhere = {one.provider for one in left if one.sandbox_id} - {provider.name}
         broker.close_others([session.id for session in left])
         await provider.sweep([SandboxId(session.sandbox_id) for session in left])
         _log.info(
@@ -158,26 +159,27 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         dispatcher = around(
             "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
         )
-        workspaces = Workspaces(
-            provider=provider,
-            store=around("sessions", store.sessions),
+        rooms = Rooms(
+            settings=settings,
+            sessions=around("sessions", store.sessions),
             policy=policy,
             clock=clock,
-            mask=masker.mask,
-            visits=Visits(settings.visits_dir),
-            mount=settings.mount,
-            elsewhere=partial(create_named, settings),
-            on_gone=broker.close,
+            masker=masker,
+            broker=broker,
+            adapter=overrides.adapter,
+            left=left,
         )
+        room = rooms.furnish(provider)
+        runners = Runners(
+            room,
+            open_room=rooms.open,
+            policy=policy,
+            channels=load_channels(),
+            group=await stack.enter_async_context(open_task_group()),
+        )
+        stack.callback(runners.close)
         live_logs = LiveLogs(settings.live_logs_dir)
         live_logs.clear()
-        runner = create_runner(
-            settings,
-            provider=provider,
-            broker=broker,
-            workspaces=workspaces,
-            adapter=overrides.adapter,
-        )
         service = RunService(
             store=store,
             files=around("files", store.files),
@@ -185,7 +187,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             replies=around("replies", slack.replies),
             reader=around("reader", slack.reader),
             tracer=tracer,
-            runner=runner,
+            runners=runners,
             live_logs=live_logs,
             signals=signals,
             policy=policy,
@@ -213,7 +215,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         retention = Retention(
             store=store,
             dispatcher=dispatcher,
-            remove_sessions=workspaces.remove_unused,
+            remove_sessions=room.workspaces.remove_unused,
             kept_for=timedelta(days=settings.orion_retention_days),
             clock=clock,
         )
@@ -225,9 +227,10 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
                 retention.run_forever(),
-                workspaces.close_forever(),
+                room.workspaces.close_forever(),
                 _identify_forever(slack),
-                _prepare_quietly(runner),
+                _prepare_quietly(room.runner),
+                *(runners.open_quietly(name) for name in elsewhere),
             )
         )
         handler = await stack.enter_async_context(

@@ -19,8 +19,10 @@ from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker, door_of
 from app.brokerage.mcp import McpBroker
+from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import GATEWAY_URL, Settings
+from app.providers import usable_words
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions, AgentEnvironment
@@ -39,6 +41,8 @@ from app.web.health import Health
 from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import (
+    BrokeredNetwork,
+    Capability,
     SandboxLimits,
     SandboxSpec,
     SnapshotId,
@@ -85,6 +89,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         max_disk_bytes=settings.orion_sandbox_disk_mib * MIB,
         session_keep_s=0 if work_dir(settings) else settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
+        sandboxes=usable_words(settings),
     )
 
 
@@ -152,11 +157,16 @@ def work_dir(settings: Settings) -> str | None:
     return str(mount.directory) if mount is not None and not mount.is_overlay else None
 
 
-def door_for(settings: Settings, session: Session) -> str:
-    """The endpoint where a run of the session will find the service's broker; its directory is there."""
+def network_for(settings: Settings, session: Session, provider: SandboxProvider) -> BrokeredNetwork:
+    """By which a run of the session will find the service's broker; the directory of a door is there."""
+    if Capability.REMOTE in provider.capabilities:
+        if settings.orion_public_url:
+            return BrokeredNetwork(endpoint=settings.orion_public_url)
+        direct = create_direct_broker(settings).endpoint_for(session.id)
+        return BrokeredNetwork(endpoint=direct.address, headers=direct.headers)
     path = door_of(settings.broker_directory, session.id)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-    return str(path)
+    return BrokeredNetwork(endpoint=str(path))
 
 
 def sandbox_limits(settings: Settings) -> SandboxLimits:
@@ -187,6 +197,21 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
         # another one, sees its own door alone, through its own binding.
         async with serve_doors(create_broker_app(router)) as doors:
             yield DoorBroker(admission, router=router, directory=directory, open_door=doors.open)
+
+
+def broker_for(settings: Settings, doors: DoorBroker, *, is_remote: bool) -> ModelBroker:
+    """What sandboxes of one kind of provider ask: the doors of this machine, its public address, or the model itself."""
+    if not is_remote:
+        return doors
+    if settings.orion_public_url:
+        return PublicBroker(doors.admission, url=settings.orion_public_url)
+    return create_direct_broker(settings)
+
+
+def create_direct_broker(settings: Settings) -> DirectBroker:
+    """For providers whose networks add the key by themselves."""
+    upstream = _upstream(settings)
+    return DirectBroker(base_url=upstream.base_url, key_headers=upstream.key_headers)
 
 
 def _upstream(settings: Settings) -> Upstream:

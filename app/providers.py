@@ -2,10 +2,12 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+import importlib.util
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from app.config import Settings, default_ca_bundle, host_environment
+from app.runs.options import CLOUD
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.registry import load_provider
@@ -95,6 +97,23 @@ def create_docker(settings: Settings) -> SandboxProvider:
     )
 
 
+def usable_words(settings: Settings) -> Mapping[str, str]:
+    """What a message may ask for, and the provider that it then gets: those that this Orion is set up for."""
+    if settings.mount is not None and not settings.mount.is_overlay:
+        return {}
+    names = [name for name, is_set_up in _IS_SET_UP.items() if is_set_up(settings)]
+    clouds = [name for name in names if name not in ("local", "docker")]
+    return {name: name for name in names} | ({CLOUD: clouds[0]} if clouds else {})
+
+
+def _has_docker(_settings: Settings) -> bool:
+    return importlib.util.find_spec("aiodocker") is not None
+
+
+_IS_SET_UP: dict[str, Callable[[Settings], bool]] = {
+    "local": lambda _settings: True,
+    "docker": _has_docker,
+}
 _CREATE: dict[str, Callable[[Settings], SandboxProvider]] = {
     "local": create_local,
     "docker": create_docker,

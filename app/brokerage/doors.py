@@ -10,7 +10,7 @@ from fastapi import APIRouter
 
 from app.brokerage.admission import Admission
 from app.runs.model import ModelCall
-from app.runs.ports import ModelGrant
+from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.session import SessionId
 
 NAME_CHARS = 12
@@ -30,7 +30,7 @@ class DoorBroker:
         self, admission: Admission, *, router: APIRouter, directory: Path, open_door: OpenDoor
     ) -> None:
         """Raises: OSError: `directory` has too long a path."""
-        self._admission = admission
+        self.admission = admission
         self.router = router
         """For the public address, where a token alone counts: no sandbox of this machine reaches it."""
         self._directory = directory
@@ -39,10 +39,10 @@ class DoorBroker:
         if len(bytes(longest)) > MAX_PATH_BYTES:
             raise OSError(f"too long for a unix socket: {longest}")
 
-    def endpoint_for(self, session_id: SessionId) -> str:
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
         path = self._path(session_id)
         path.parent.mkdir(mode=0o755, exist_ok=True)
-        return str(path)
+        return BrokerEndpoint(address=str(path))
 
     @asynccontextmanager
     async def open_grant(
@@ -51,9 +51,9 @@ class DoorBroker:
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
     ) -> AsyncIterator[str]:
-        path = Path(self.endpoint_for(SessionId(grant.session_id)))
+        path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
         # In this order: an agent that waits for its broker must not be told that its run is over.
-        with self._admission.open_grant(grant, on_call, on_effect) as token:
+        with self.admission.open_grant(grant, on_call, on_effect) as token:
             async with self._open_door(path, grant.session_id):
                 yield token
 

@@ -21,7 +21,7 @@ from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.session import Session
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
-from sandbox_runtime.types import BrokeredNetwork
+from sandbox_runtime.types import BrokeredNetwork, Capability
 
 MAX_HOURS = 12
 """How long the token is good."""
@@ -57,12 +57,17 @@ async def _work(
 ) -> int:
     directory = settings.orion_state_dir / f"resume-{os.getpid()}"
     provider = await desk.provider(session.provider)
+    if Capability.REMOTE in provider.capabilities:
+        raise SandboxCommandError(
+            f"{session.name}: the model is reached from sandboxes of {provider.name!r} only while a run goes; "
+            f"`orion sandboxes shell {session.name}` works among its files"
+        )
     with desk.visits.visiting(session.id) as is_alone, ExitStack() as stack:
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         async with open_broker(settings, directory) as broker:
             spec = replace(
                 await spec_of(settings, session, provider, say=say),
-                network=BrokeredNetwork(endpoint=broker.endpoint_for(session.id)),
+                network=BrokeredNetwork(endpoint=broker.endpoint_for(session.id).address),
             )
             async with open_sandbox(provider, spec) as sandbox:
                 code = await _run(sandbox, session, adapter, broker, say=say)

@@ -5,10 +5,10 @@ from dataclasses import replace
 from app.commands.desk import SandboxCommandError, open_desk
 from app.commands.shell import Say, attach_running, quieten, spec_of
 from app.config import Settings
-from app.parts import door_for
+from app.parts import network_for
 from app.runs.session import SessionStatus
 from sandbox_runtime.lifecycle import create_sandbox, destroy_sandbox
-from sandbox_runtime.types import BrokeredNetwork, Capability
+from sandbox_runtime.types import Capability
 
 
 async def leave_running(settings: Settings, text: str, *, say: Say) -> str:
@@ -35,7 +35,7 @@ async def leave_running(settings: Settings, text: str, *, say: Say) -> str:
                     return f"{session.name}: is running already, in {running.container_name}"
                 spec = replace(
                     await spec_of(settings, session, provider, say=say),
-                    network=BrokeredNetwork(endpoint=door_for(settings, session)),
+                    network=network_for(settings, session, provider),
                 )
                 desk.visits.leave(session.id)
                 sandbox = await create_sandbox(provider, spec)

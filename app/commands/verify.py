@@ -15,7 +15,7 @@ from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
-from app.parts import create_runner, open_broker, run_policy
+from app.parts import create_direct_broker, create_runner, open_broker, run_policy
 from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt
@@ -28,7 +28,7 @@ from app.runs.workspaces import Workspaces
 from app.store.memory import MemorySessionStore
 from app.web.hosting import serve
 from sandbox_runtime.errors import SandboxError
-from sandbox_runtime.types import SnapshotId
+from sandbox_runtime.types import Capability, SnapshotId
 
 PROMPT = (
     "Run `echo orion-verify` in your shell and tell me what it printed.\nrun: echo orion-verify"
@@ -110,7 +110,15 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             elsewhere=partial(create_named, settings),
             on_gone=broker.close,
         )
-        runner = create_runner(settings, provider=provider, broker=broker, workspaces=workspaces)
+        runner = create_runner(
+            settings,
+            provider=provider,
+            # At the public address only `orion serve` answers.
+            broker=create_direct_broker(settings)
+            if Capability.REMOTE in provider.capabilities
+            else broker,
+            workspaces=workspaces,
+        )
         attempt = Attempt(
             run=Run(id=request.run_id, request=request, created_at=now),
             messages=[TurnMessage(role="user", text=PROMPT)],

@@ -38,7 +38,7 @@ async def create(
             try:
                 sandbox = await _create(provider, attempt, spec, policy=policy, step=step)
             except SandboxError as exc:
-                if exc.code is SandboxErrorCode.NOT_FOUND and spec.workspace_id:
+                if exc.code is SandboxErrorCode.NOT_FOUND and await _is_lost(provider, spec):
                     # The thread's files are lost, not the question.
                     _log.warning("sandbox.workspace_lost", snapshot=spec.workspace_id)
                     spec = replace(spec, workspace_id=None)
@@ -52,6 +52,13 @@ async def create(
         duration_s = round(time.monotonic() - started_s, 3)
         _log.info("sandbox.created", sandbox_id=sandbox.id, duration_s=duration_s)
         return sandbox, spec.workspace_id is None
+
+
+async def _is_lost(provider: SandboxProvider, spec: SandboxSpec) -> bool:
+    """Whether it is the workspace that is not there, and not the environment."""
+    if not spec.workspace_id:
+        return False
+    return spec.workspace_id not in {ref.id for ref in await provider.list_snapshots()}
 
 
 async def _create(

@@ -24,7 +24,7 @@ from app.runs.resumption import ANEW, find_left_agent, repository_in, run_direct
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
-from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.task_group import together
 from sandbox_runtime.types import (
@@ -37,6 +37,8 @@ from sandbox_runtime.types import (
 )
 
 FILE_TIMEOUT_S = 30.0
+SAVING_S = 120.0
+"""For what a run does after its agent's end, in the life of its sandbox."""
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
@@ -165,10 +167,7 @@ class AgentRunner:
     async def _run_turn(self, attempt: Attempt) -> TurnFinished:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupting(), _deadline(attempt):
-                snapshot = await self._environment.restore(attempt)
-                workspace = await stack.enter_async_context(
-                    self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
-                )
+                workspace = await self._open_workspace(attempt, stack)
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
                 token = await stack.enter_async_context(
@@ -176,9 +175,28 @@ class AgentRunner:
                         self._grant(attempt), attempt.count_call, attempt.on_effect
                     )
                 )
+                if self._broker.endpoint_for(workspace.session.id).headers:
+                    token = await _stand_in(workspace.sandbox) or token
             finished = await self._run_agent(attempt, workspace, watch, token)
             await self._conclude(attempt, workspace, watch, finished)
             return finished
+
+    async def _open_workspace(self, attempt: Attempt, stack: AsyncExitStack) -> Workspace:
+        """In the agent's environment; one that its provider has let expire is made once more."""
+        snapshot = await self._environment.restore(attempt)
+        try:
+            return await stack.enter_async_context(
+                self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+            )
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.NOT_FOUND:
+                raise
+            _log.warning("environment.lost", snapshot=snapshot.id, reason=str(exc))
+        await self._provider.delete_snapshot(snapshot.id)
+        snapshot = await self._environment.restore(attempt)
+        return await stack.enter_async_context(
+            self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+        )
 
     def _grant(self, attempt: Attempt) -> ModelGrant:
         return ModelGrant(
@@ -236,12 +254,12 @@ class AgentRunner:
         return await self._execute_agent(attempt, sandbox, start.paths, argv)
 
     def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
+        endpoint = self._broker.endpoint_for(session_id_for(attempt.run.thread))
         return SandboxSpec(
             snapshot_id=snapshot.id,
             work_dir=self._settings.work_dir,
-            network=BrokeredNetwork(
-                endpoint=self._broker.endpoint_for(session_id_for(attempt.run.thread))
-            ),
+            network=BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
+            lifetime_s=attempt.remaining_s() + SAVING_S,
             labels={
                 "orion.managed": "true",
                 "orion.run": attempt.run.id,
@@ -262,6 +280,9 @@ class AgentRunner:
                     max_output_tokens=self._settings.max_output_tokens,
                     max_turns=self._settings.max_turns,
                     run_token=start.token,
+                    model_url=self._broker.endpoint_for(
+                        session_id_for(attempt.run.thread)
+                    ).model_url,
                     paths=start.paths,
                     session=start.session,
                     extra_arguments=self._settings.extra_arguments,
@@ -335,6 +356,12 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         raise OrionError(
             ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
         ) from exc
+
+
+async def _stand_in(sandbox: Sandbox) -> str:
+    """The text that the network replaces by the key, if it does it so; see `BrokeredNetwork.headers`."""
+    result = await sandbox.exec(["printenv", "ORION_BROKER_KEY"], timeout_s=FILE_TIMEOUT_S)
+    return result.text.strip()
 
 
 async def _nothing() -> None:

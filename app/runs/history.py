@@ -137,7 +137,7 @@ def _answer_text(run: Run) -> str:
 
 
 def _request_text(request: RunRequest) -> str:
-    text = request.text
+    text = request.options.prompt
     if request.file_names:
         names = ", ".join(request.file_names)
         text = f"{text}\n\n[attached in Slack, not readable here: {names}]".strip()

@@ -9,6 +9,7 @@ from typing import Final, Literal, NewType
 from pydantic import BaseModel, ConfigDict
 
 from app.errors import ErrorCode
+from app.runs.options import Options, parse_options
 
 RunId = NewType("RunId", str)
 
@@ -59,6 +60,11 @@ class RunRequest(BaseModel):
     retry_of: RunId | None = None
     """The failed run whose turn this one tries again, at the wish of `user`."""
     received_at: datetime
+
+    @property
+    def options(self) -> Options:
+        """What the text says of the run, and the rest of it."""
+        return parse_options(self.text)
 
     @property
     def thread(self) -> Thread:

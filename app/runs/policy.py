@@ -1,10 +1,12 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from app.errors import ErrorCode
 from app.runs.model import RunRequest, Surface
+from app.runs.options import unknown_sandbox
 
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
@@ -34,6 +36,8 @@ class RunPolicy:
     """How long a thread's sandbox outlives a run; 0 = not at all."""
     announce_after_s: float = 60
     """0 = never."""
+    sandboxes: Mapping[str, str] = field(default_factory=dict)
+    """Providers that may be asked for, by the words of `options.SANDBOX_WORDS`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +62,11 @@ def find_refusal(
     if not_allowed := _not_allowed(request, policy):
         return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
     if is_going:
-        return Refusal(
-            code=ErrorCode.REQUEST_INVALID,
-            detail="this is being tried again already; the answer will come in its thread",
-        )
-    if not _INVISIBLE.sub("", request.text).strip() and not request.file_names:
-        return Refusal(code=ErrorCode.REQUEST_INVALID, detail="your message has no question in it")
+        invalid = "this is being tried again already; the answer will come in its thread"
+    else:
+        invalid = _invalid(request, policy)
+    if invalid:
+        return Refusal(code=ErrorCode.REQUEST_INVALID, detail=invalid)
     if runs_last_hour > policy.runs_per_user_hour:
         return Refusal(
             code=ErrorCode.NOT_ALLOWED,
@@ -85,6 +88,17 @@ def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
         return "Orion is not switched on in this channel; please ask the operator"
+    return ""
+
+
+def _invalid(request: RunRequest, policy: RunPolicy) -> str:
+    options = request.options
+    if options.problem:
+        return options.problem
+    if options.sandbox and options.sandbox not in policy.sandboxes:
+        return unknown_sandbox(options.sandbox, tuple(policy.sandboxes))
+    if not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names:
+        return "your message has no question in it"
     return ""
 
 

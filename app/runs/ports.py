@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol
@@ -204,11 +204,23 @@ class ModelGrant:
     """Of the run's thread; at the endpoint of another one the token is refused."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEndpoint:
+    """How a sandbox reaches the model."""
+
+    address: str
+    """Absolute path of a unix socket, or a URL."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the sandbox's network must add to each request: keys."""
+    model_url: str = "{relay}/broker/anthropic"
+    """See `AgentTurn.model_url`."""
+
+
 class ModelBroker(Protocol):
     """Keeps provider keys outside sandboxes."""
 
-    def endpoint_for(self, session_id: SessionId) -> str:
-        """Absolute path of the unix socket that the thread's sandbox is given; its directory is there until `close`."""
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
+        """What the thread's sandbox is given; the directory of a socket is there until `close`."""
         ...
 
     def open_grant(

@@ -21,7 +21,6 @@ from app.runs.ending import (
     trace_waiting,
     waited_too_long,
 )
-from app.runs.execution import AgentRunner
 from app.runs.history import build_messages
 from app.runs.live_log import LiveLogs
 from app.runs.model import (
@@ -50,6 +49,7 @@ from app.runs.ports import (
 )
 from app.runs.progress import ProgressTracker
 from app.runs.run_store import RunFiles, RunStore
+from app.runs.runners import Runners
 from app.runs.stops import RunStoppedError, StopRequest, StopSignals
 from app.runs.transcript import Transcript
 from sandbox_runtime.task_group import open_task_group
@@ -76,7 +76,7 @@ class RunService:
         replies: ReplySink,
         reader: ThreadReader,
         tracer: Tracer,
-        runner: AgentRunner,
+        runners: Runners,
         live_logs: LiveLogs,
         signals: StopSignals,
         policy: RunPolicy,
@@ -88,7 +88,7 @@ class RunService:
         self._replies = replies
         self._reader = reader
         self._tracer = tracer
-        self._runner = runner
+        self._runners = runners
         self._live_logs = live_logs
         self._signals = signals
         self._policy = policy
@@ -145,7 +145,7 @@ class RunService:
             result = self._result_without_running(run)
             if result is not None:
                 if run.attempt:
-                    await self._runner.abandon(run)
+                    await self._runners.abandon(run)
                 return await self._ending.finish(run, result)
             return await self._run(run)
 
@@ -172,7 +172,8 @@ class RunService:
 
     async def _run(self, run: Run) -> Advance:
         now = self._clock.now()
-        agent, model, provider = self._runner.identity
+        earlier = await self._earlier(run)
+        agent, model, provider = self._runners.identity(run, earlier=earlier)
         with self._signals.watch(
             run.id
         ) as stop:  # before the update, which tells of an earlier wish
@@ -234,7 +235,7 @@ class RunService:
         """The attempt's result: whatever goes wrong is part of it."""
         answer, detail, code = "", "", None
         try:
-            finished = await self._runner.execute(attempt)
+            finished = await self._runners.execute(attempt)
             answer, detail = finished.text, finished.detail
             if finished.error is not None:
                 code = FROM_AGENT[finished.error]
@@ -268,6 +269,16 @@ class RunService:
         attempt.run = await patiently(
             lambda: self._store.update(attempt.run.id, has_outside_effect=True)
         )
+
+    async def _earlier(self, run: Run) -> Sequence[Run]:
+        """Those of its thread that were executed before it."""
+        if run.request.thread_ts == run.request.message_ts:
+            return ()
+        return [
+            other
+            for other in await self._store.of_thread(run.thread)
+            if other.attempt > 0 and other.request.order_in_thread < run.request.order_in_thread
+        ]
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
         request = run.request
@@ -312,7 +323,7 @@ class RunService:
                 run = await self._placing.ensure(run)
             if not run.state.is_final:
                 if run.attempt:
-                    await self._runner.abandon(run)
+                    await self._runners.abandon(run)
                 result = failure(code)
                 if code is ErrorCode.QUEUE_FULL:
                     result = waited_too_long(run, self._policy, now=self._clock.now())

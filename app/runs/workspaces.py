@@ -203,6 +203,8 @@ class Workspaces:
             await self._close(attempt, sandbox, first_error=exc)
             raise
         keep_s = self._policy.session_keep_s if workspace.is_usable else 0
+        if Capability.REMOTE in self._provider.capabilities:
+            keep_s = 0  # saving it has ended it, and an idle one would cost money
         if keep_s > 0:
             kept = Kept(
                 sandbox=sandbox,
@@ -242,6 +244,10 @@ class Workspaces:
                 await self.close_overdue()
             except Exception:  # noqa: BLE001 - must outlive a sick database; the next round is 5 s away
                 _log.exception("sandbox.close_failed")
+
+    async def leave(self, session_id: SessionId) -> None:
+        """Destroy the sandbox that is kept for a thread: its next run begins in one of another provider."""
+        await self._kept.end(session_id)
 
     async def close_overdue(self) -> None:
         """One round."""

@@ -79,7 +79,7 @@ class ClaudeRig:
     def spec(self, snapshot_id: SnapshotId | None = None) -> SandboxSpec:
         return SandboxSpec(
             snapshot_id=snapshot_id or self.environment,
-            network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION)),
+            network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION).address),
         )
 
     async def ask(

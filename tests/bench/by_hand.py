@@ -69,7 +69,7 @@ async def open_by_hand(scene: Scene, image: str, prepared: str) -> AsyncIterator
             provider,
             SandboxSpec(
                 snapshot_id=snapshot_id,
-                network=BrokeredNetwork(endpoint=broker.endpoint_for(SESSION)),
+                network=BrokeredNetwork(endpoint=broker.endpoint_for(SESSION).address),
             ),
         ) as sandbox,
         broker.open_grant(grant, lambda _call: None) as token,

@@ -39,7 +39,8 @@ from app.runs.model import (
     ThreadMessage,
 )
 from app.runs.policy import RunPolicy
-from app.runs.ports import ModelGrant
+from app.runs.ports import BrokerEndpoint, ModelGrant
+from app.runs.runners import OpenRoom, Room, Runners
 from app.runs.session import SessionId
 from app.runs.stops import StopSignals
 from app.runs.visits import Visits
@@ -223,9 +224,9 @@ class PaperBroker:
         self.has_effects = False
         """Every run asks for something outside as soon as it may."""
 
-    def endpoint_for(self, session_id: SessionId) -> str:
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
         del session_id
-        return self.endpoint
+        return BrokerEndpoint(address=self.endpoint)
 
     @asynccontextmanager
     async def open_grant(
@@ -252,6 +253,12 @@ def nowhere(name: str) -> SandboxProvider:
     raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
 
 
+@asynccontextmanager
+async def no_room(name: str) -> AsyncIterator[Room]:
+    raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
+    yield
+
+
 @dataclass(kw_only=True)
 class Core:
     provider: FakeProvider
@@ -262,6 +269,8 @@ class Core:
     intake: Intake
     workspaces: Workspaces
     broker: PaperBroker
+    room_of: Callable[[SandboxProvider], Room]
+    """Another one, at a provider that is open."""
 
 
 @asynccontextmanager
@@ -271,6 +280,8 @@ async def open_core(
     socket: str,
     additions: Additions = NOTHING_ADDED,
     elsewhere: OpenProvider = nowhere,
+    open_room: OpenRoom = no_room,
+    channels: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
@@ -278,30 +289,42 @@ async def open_core(
     async with FakeProvider() as provider, open_task_group() as group:
         state = Path(socket).parent
         broker = PaperBroker(socket)
-        workspaces = Workspaces(
-            provider=provider,
-            store=store.sessions,
+
+        def room_of(provider: SandboxProvider) -> Room:
+            workspaces = Workspaces(
+                provider=provider,
+                store=store.sessions,
+                policy=policy,
+                clock=clock,
+                mask=mask_password,
+                visits=Visits(state / "visits"),
+                elsewhere=elsewhere,
+                on_gone=broker.close,
+            )
+            runner = AgentRunner(
+                provider=provider,
+                adapter=PlanAdapter(),
+                broker=broker,
+                workspaces=workspaces,
+                settings=AgentSettings(
+                    system_prompt="",
+                    model="plan-1",
+                    max_output_tokens=1,
+                    max_turns=1,
+                    sandbox_limits=SandboxLimits(memory_bytes=2**31),
+                    additions=additions,
+                ),
+                policy=policy,
+            )
+            return Room(name=provider.name, runner=runner, workspaces=workspaces)
+
+        room = room_of(provider)
+        runners = Runners(
+            room,
+            open_room=open_room,
             policy=policy,
-            clock=clock,
-            mask=mask_password,
-            visits=Visits(state / "visits"),
-            elsewhere=elsewhere,
-            on_gone=broker.close,
-        )
-        runner = AgentRunner(
-            provider=provider,
-            adapter=PlanAdapter(),
-            broker=broker,
-            workspaces=workspaces,
-            settings=AgentSettings(
-                system_prompt="",
-                model="plan-1",
-                max_output_tokens=1,
-                max_turns=1,
-                sandbox_limits=SandboxLimits(memory_bytes=2**31),
-                additions=additions,
-            ),
-            policy=policy,
+            channels=channels or {},
+            group=group,
         )
         service = RunService(
             store=store,
@@ -310,7 +333,7 @@ async def open_core(
             replies=replies,
             reader=EmptyReader(),
             tracer=tracer,
-            runner=runner,
+            runners=runners,
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
             policy=policy,
@@ -330,7 +353,7 @@ async def open_core(
         await dispatcher.start(service)
         background = [
             group.create_task(signals.listen_forever(store, service.end_stopped)),
-            group.create_task(workspaces.close_forever()),
+            group.create_task(room.workspaces.close_forever()),
         ]
         try:
             yield Core(
@@ -341,12 +364,14 @@ async def open_core(
                 dispatcher=dispatcher,
                 service=service,
                 intake=intake,
-                workspaces=workspaces,
+                workspaces=room.workspaces,
+                room_of=room_of,
             )
         finally:
             for task in background:
                 task.cancel()
             await dispatcher.stop(grace_s=0)
+            runners.close()
 
 
 @asynccontextmanager

@@ -40,7 +40,7 @@ class World:
 
     async def ask(self, session_id: SessionId, token: str, **fields: Any) -> int:
         """As an agent in that thread's sandbox."""
-        transport = httpx.AsyncHTTPTransport(uds=self.broker.endpoint_for(session_id))
+        transport = httpx.AsyncHTTPTransport(uds=self.broker.endpoint_for(session_id).address)
         body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
             answer = await inside.post(
@@ -103,7 +103,7 @@ async def test_a_door_is_open_while_a_run_goes(world: World) -> None:
     for _ in range(2):
         async with world.broker.open_grant(_grant(ONE), lambda _call: None) as token:
             assert await world.ask(ONE, token) == 200
-        path = Path(world.broker.endpoint_for(ONE))
+        path = Path(world.broker.endpoint_for(ONE).address)
         assert not path.exists()
         assert path.parent.is_dir()
     world.broker.close(ONE)
@@ -114,7 +114,7 @@ async def test_a_door_is_open_while_a_run_goes(world: World) -> None:
 async def test_doors_that_a_dead_process_left(world: World) -> None:
     """Only those stay, socket and all, whose sandboxes may be attached to."""
     for session_id in (ONE, OTHER):
-        Path(world.broker.endpoint_for(session_id)).touch()
+        Path(world.broker.endpoint_for(session_id).address).touch()
     world.broker.close_others([OTHER])
     assert [path.name for path in world.directory.iterdir()] == [OTHER[-12:]]
     async with world.broker.open_grant(_grant(OTHER), lambda _call: None) as token:
@@ -125,7 +125,7 @@ async def test_a_path_that_no_socket_can_have(world: World, tmp_path: Path) -> N
     """It is refused at the start, not in the first run."""
     with pytest.raises(OSError, match="too long"):
         DoorBroker(
-            world.broker._admission,
+            world.broker.admission,
             router=world.broker.router,
             directory=tmp_path / ("x" * 90),
             open_door=None,  # type: ignore[arg-type]  # never opened

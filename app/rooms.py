@@ -1,0 +1,78 @@
+"""Joins a provider with what runs agents in its sandboxes: for the default one, and for those that messages ask for."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from agent_scripts.adapter import AgentAdapter
+from app.brokerage.doors import DoorBroker
+from app.config import Settings
+from app.parts import broker_for, create_runner
+from app.providers import create_named
+from app.redaction import Masker
+from app.runs.policy import RunPolicy
+from app.runs.ports import Clock
+from app.runs.runners import Room
+from app.runs.session import Session, SessionStore
+from app.runs.visits import Visits
+from app.runs.workspaces import Workspaces
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.types import Capability, SandboxId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rooms:
+    """What all rooms share."""
+
+    settings: Settings
+    sessions: SessionStore
+    policy: RunPolicy
+    clock: Clock
+    masker: Masker
+    broker: DoorBroker
+    adapter: AgentAdapter | None
+    """In place of the one that the settings choose."""
+    left: Sequence[Session]
+    """In whose sandboxes a run of an earlier process may go on."""
+
+    def furnish(self, provider: SandboxProvider) -> Room:
+        """A room at a provider that is open."""
+        workspaces = Workspaces(
+            provider=provider,
+            store=self.sessions,
+            policy=self.policy,
+            clock=self.clock,
+            mask=self.masker.mask,
+            visits=Visits(self.settings.visits_dir),
+            mount=self.settings.mount,
+            elsewhere=partial(create_named, self.settings),
+            on_gone=self.broker.close,
+        )
+        runner = create_runner(
+            self.settings,
+            provider=provider,
+            broker=broker_for(
+                self.settings, self.broker, is_remote=Capability.REMOTE in provider.capabilities
+            ),
+            workspaces=workspaces,
+            adapter=self.adapter,
+        )
+        return Room(name=provider.name, runner=runner, workspaces=workspaces)
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[Room]:
+        """A room at another provider, for the length of the block.
+
+        Raises:
+            SandboxError: it cannot be used.
+        """
+        async with create_named(self.settings, name) as provider, open_task_group() as group:
+            await provider.sweep([SandboxId(session.sandbox_id) for session in self.left])
+            room = self.furnish(provider)
+            closing = group.create_task(room.workspaces.close_forever(), name=f"close-{name}")
+            try:
+                yield room
+            finally:
+                closing.cancel()
