@@ -107,6 +107,43 @@ def doctor(as_json: AsJson = False) -> None:
 
 
 @app.command()
+def setup(
+    provider: Annotated[str, typer.Argument(help="vercel or deno.")],
+    use_keyring: Annotated[
+        bool, typer.Option("--keyring", help="Keep tokens in the system's keyring, not in .env.")
+    ] = False,
+) -> None:
+    """Set up a cloud: ask for what is missing, try it, keep it, build the agent's environment there."""
+    import asyncio
+    import sys
+
+    from app.commands.setup import QUESTIONS, Question, set_up
+    from app.config import SettingsError
+
+    if provider not in QUESTIONS:
+        fail(f"there is no set-up for {provider!r}; there are: {', '.join(QUESTIONS)}", code=USAGE)
+
+    def ask(question: Question) -> str:
+        answer: str = typer.prompt(
+            question.text, default=question.default or None, hide_input=question.is_secret
+        )
+        return answer.strip()
+
+    try:
+        is_ready = asyncio.run(
+            set_up(
+                provider,
+                ask=ask if sys.stdin.isatty() else None,
+                say=print,
+                use_keyring=use_keyring,
+            )
+        )
+    except SettingsError as exc:
+        fail(f"bad settings:\n{exc}", code=USAGE)
+    exit_with(0 if is_ready else 1)
+
+
+@app.command()
 def manifest(
     public_url: Annotated[
         str | None, typer.Option(help="Where Slack reaches Orion over HTTP.")

@@ -9,9 +9,17 @@ from typing import Annotated, Any, Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+from typing_extensions import override
 
 from app.brokerage.mcp_servers import McpServers, read_mcp_servers
+from app.keyring import KEYRING_FIELDS, KeyringError, read_keyring
 from app.runs.mount import Mount, find_refusal
 
 DEFAULT_MODEL_URL = "https://api.anthropic.com"
@@ -35,6 +43,20 @@ WordList = Annotated[tuple[str, ...], NoDecode]
 
 class SettingsError(Exception):
     """Some settings are missing or wrong; the message lists all of them, a line each."""
+
+
+class KeyringSource(PydanticBaseSettingsSource):
+    """Tokens from the system's keyring, where no other source has them; asked only with ORION_KEYRING."""
+
+    @override
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        raise NotImplementedError("asked for all fields at once")
+
+    @override
+    def __call__(self) -> dict[str, Any]:
+        wanted = str(self.current_state.get("orion_keyring", "")).lower() in ("1", "true", "yes")
+        missing = [name for name in KEYRING_FIELDS if not self.current_state.get(name)]
+        return read_keyring(missing) if wanted else {}
 
 
 class Settings(BaseSettings):
@@ -104,11 +126,13 @@ class Settings(BaseSettings):
     orion_max_agent_turns: int = Field(40, ge=1, le=1000, description="Model calls per run.")
 
     # -- Orion: sandbox ------------------------------------------------------------------------------------------------
-    orion_sandbox: Literal["auto", "local", "docker"] = Field(
+    orion_sandbox: Literal["auto", "local", "docker", "vercel", "deno"] = Field(
         "auto",
-        description="Where agents run: local, docker, or auto (docker where an engine answers).",
+        description="Where agents run: local, docker, vercel, deno; auto: vercel with its credentials, else docker where an engine answers, else local.",
     )
-    orion_sandbox_vcpus: float = Field(4, gt=0, le=256, description="Processors (docker).")
+    orion_sandbox_vcpus: float = Field(
+        4, gt=0, le=256, description="Processors (docker; vercel: whole ones)."
+    )
     orion_sandbox_memory_mib: int = Field(
         4096,
         ge=256,
@@ -151,7 +175,27 @@ class Settings(BaseSettings):
     )
 
     orion_sandbox_region: str | None = Field(
-        None, description="Where cloud sandboxes run; default: the provider's own."
+        None, description="Where cloud sandboxes run: vercel iad1 and others; deno ams or ord."
+    )
+    vercel_token: SecretStr | None = Field(
+        None, description="Access token for vercel, with the two ids below."
+    )
+    vercel_team_id: str | None = Field(None, description="See above.")
+    vercel_project_id: str | None = Field(None, description="See above.")
+    vercel_oidc_token: SecretStr | None = Field(
+        None,
+        description="Instead of these three: what `vercel env pull` writes, good for 12 hours.",
+    )
+    deno_deploy_token: SecretStr | None = Field(
+        None, description="Access token of an organisation, for deno."
+    )
+    orion_vercel_api_url: str = Field(
+        "https://vercel.com/api", description="Any server that speaks its API, for tests."
+    )
+    orion_deno_api_url: str | None = Field(None, description="The same; default: its own servers.")
+    orion_keyring: bool = Field(
+        default=False,
+        description="Look up tokens that are not set here in the keyring of the system, where `orion setup --keyring` puts them.",
     )
     orion_public_url: str | None = Field(
         None,
@@ -276,6 +320,17 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_clouds(self) -> "Settings":
+        named = (self.vercel_token, self.vercel_team_id, self.vercel_project_id)
+        if self.orion_sandbox == "vercel" and not (all(named) or self.vercel_oidc_token):
+            raise ValueError(
+                "ORION_SANDBOX: vercel needs VERCEL_TOKEN, VERCEL_TEAM_ID and VERCEL_PROJECT_ID, or VERCEL_OIDC_TOKEN; `orion setup vercel` asks for them"
+            )
+        if self.orion_sandbox == "deno" and not self.deno_deploy_token:
+            raise ValueError("ORION_SANDBOX: deno needs DENO_DEPLOY_TOKEN; `orion setup deno` asks")
+        return self
+
+    @model_validator(mode="after")
     def _check_mount(self) -> "Settings":
         mount = self.mount
         if mount is None:
@@ -287,11 +342,23 @@ class Settings(BaseSettings):
         )
         if refusal:
             raise ValueError(f"ORION_MOUNT_DIR: {refusal}")
-        if self.orion_sandbox == "docker" and not mount.is_overlay:
+        if self.orion_sandbox not in ("auto", "local") and not mount.is_overlay:
             raise ValueError(
-                "ORION_MOUNT_DIR: docker sandboxes cannot work in it; set ORION_MOUNT_OVERLAY=true, or ORION_SANDBOX=local"
+                f"ORION_MOUNT_DIR: {self.orion_sandbox} sandboxes cannot work in it; set ORION_MOUNT_OVERLAY=true, or ORION_SANDBOX=local"
             )
         return self
+
+    @classmethod
+    @override
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings, env_settings, dotenv_settings, KeyringSource(settings_cls))
 
     # -- what follows from them ----------------------------------------------------------------------------------------
 
@@ -374,6 +441,9 @@ def load_settings(
     lines = [_unknown(name) for name in names if name.lower() not in Settings.model_fields]
     try:
         settings = Settings(_env_file=env_file, **(given or {}))
+    except KeyringError as exc:
+        lines.append(f"ORION_KEYRING: {exc}")
+        raise SettingsError("\n".join(lines)) from None
     except ValidationError as exc:
         lines += [_explain(error) for error in exc.errors()]
         raise SettingsError("\n".join(lines)) from None

@@ -24,11 +24,13 @@ class Choice:
 
 
 async def choose_provider(settings: Settings) -> Choice:
-    """As set; with `auto` Docker where an engine answers, else local."""
+    """As set; with `auto` Vercel if its credentials are there, else Docker where an engine answers, else local."""
     if settings.orion_sandbox != "auto":
         return Choice(name=settings.orion_sandbox, reason="ORION_SANDBOX names it")
     if settings.mount is not None and not settings.mount.is_overlay:
         return Choice(name="local", reason="ORION_MOUNT_DIR asks for it")
+    if _has_vercel(settings):
+        return Choice(name="vercel", reason="its credentials are set")
     try:
         async with asyncio.timeout(ENGINE_TIMEOUT_S), create_docker(settings) as docker:
             finding = await docker.probe()
@@ -80,11 +82,9 @@ def create_docker(settings: Settings) -> SandboxProvider:
     from sandbox_runtime.providers.docker import DockerSettings  # noqa: PLC0415 - an extra
 
     environment = host_environment()
-    # Another state directory is another Orion, even on the same engine.
-    digest = hashlib.sha256(str(settings.orion_state_dir).encode()).hexdigest()[:10]
     return load(
         DockerSettings(
-            name=f"s{digest}",
+            name=_namespace(settings),
             docker_host=settings.docker_host,
             image=settings.orion_docker_image,
             runtime=settings.orion_docker_runtime,
@@ -97,6 +97,11 @@ def create_docker(settings: Settings) -> SandboxProvider:
     )
 
 
+def _namespace(settings: Settings) -> str:
+    """Another state directory is another Orion, even on the same engine or in the same account."""
+    return f"s{hashlib.sha256(str(settings.orion_state_dir).encode()).hexdigest()[:10]}"
+
+
 def usable_words(settings: Settings) -> Mapping[str, str]:
     """What a message may ask for, and the provider that it then gets: those that this Orion is set up for."""
     if settings.mount is not None and not settings.mount.is_overlay:
@@ -106,6 +111,11 @@ def usable_words(settings: Settings) -> Mapping[str, str]:
     return {name: name for name in names} | ({CLOUD: clouds[0]} if clouds else {})
 
 
+def _has_vercel(settings: Settings) -> bool:
+    named = (settings.vercel_token, settings.vercel_team_id, settings.vercel_project_id)
+    return all(named) or settings.vercel_oidc_token is not None
+
+
 def _has_docker(_settings: Settings) -> bool:
     return importlib.util.find_spec("aiodocker") is not None
 
@@ -113,6 +123,8 @@ def _has_docker(_settings: Settings) -> bool:
 _IS_SET_UP: dict[str, Callable[[Settings], bool]] = {
     "local": lambda _settings: True,
     "docker": _has_docker,
+    "vercel": _has_vercel,
+    "deno": lambda settings: settings.deno_deploy_token is not None,
 }
 _CREATE: dict[str, Callable[[Settings], SandboxProvider]] = {
     "local": create_local,

@@ -17,9 +17,14 @@ from app.slack.connection import open_slack
 from app.store.schema import UnreadableStoreError
 from app.store.sql import open_sqlite_store
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.types import Capability
 
 CHECK_TIMEOUT_S = 20.0
 HTTP_TIMEOUT_S = 5.0
+LOST_WITHOUT_BROKER = (
+    "without ORION_PUBLIC_URL its network adds the model key to requests by itself: the agent may use any model, "
+    "calls and tokens are neither limited nor counted, and MCP servers with a url cannot be reached"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +117,10 @@ async def _sandbox(settings: Settings) -> str:
         async with create_provider(settings, choice) as provider:
             finding = await provider.probe()
             because = "" if choice.reason == finding else f" ({choice.reason})"
-            return f"{provider.name}{because}: {finding}"
+            lost = ""
+            if Capability.REMOTE in provider.capabilities and not settings.orion_public_url:
+                lost = f"; ! {LOST_WITHOUT_BROKER}"
+            return f"{provider.name}{because}: {finding}{lost}"
     except SandboxError as exc:
         fix = (
             "start the engine, or set ORION_SANDBOX=local"

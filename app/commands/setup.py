@@ -1,0 +1,157 @@
+"""`orion setup vercel|deno`: asks for what is missing, tries it, keeps it, and builds the agent's environment there.
+
+Each line begins with the state that has been reached: need, validating, invalid, building, ready, error.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dotenv import set_key
+
+from app.commands.report import Print
+from app.config import Settings, SettingsError, load_settings
+from app.keyring import KEYRING_FIELDS, KeyringError, write_keyring
+from app.parts import create_environment
+from app.providers import create_named
+from app.redaction import Masker
+from sandbox_runtime.errors import SandboxError
+
+ENV_FILE = Path(".env")
+ATTEMPTS = 3
+VALIDATE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """Something to ask a person for."""
+
+    field: str
+    text: str
+    is_secret: bool = False
+    default: str = ""
+    """Proposed; empty = it must be given."""
+
+
+Ask = Callable[[Question], str]
+"""What the person answers, without white space around it."""
+
+_REGION = "orion_sandbox_region"
+QUESTIONS: Mapping[str, tuple[Question, ...]] = {
+    "vercel": (
+        Question(
+            field="vercel_token",
+            text="Access token (vercel.com, Account Settings, Tokens)",
+            is_secret=True,
+        ),
+        Question(field="vercel_team_id", text="Team id (team_…)"),
+        Question(field="vercel_project_id", text="Project id (prj_…)"),
+        Question(field=_REGION, text="Region", default="iad1"),
+    ),
+    "deno": (
+        Question(
+            field="deno_deploy_token",
+            text="Access token of the organisation (console.deno.com, Settings)",
+            is_secret=True,
+        ),
+        Question(field=_REGION, text="Region, ams or ord", default="ord"),
+    ),
+}
+
+
+async def set_up(
+    provider: str,
+    *,
+    ask: Ask | None,
+    say: Print,
+    use_keyring: bool = False,
+    env_file: Path = ENV_FILE,
+) -> bool:
+    """Whether it is ready. `ask` None: nobody is there to answer, so that everything must be set.
+
+    Raises:
+        SettingsError: other settings are wrong.
+    """
+    given: dict[str, str] = {}
+    for _ in range(ATTEMPTS):
+        missing = _missing(provider, _load(env_file, given))
+        if missing and ask is None:
+            say(f"need: {', '.join(question.field.upper() for question in missing)}")
+            return False
+        for question in missing:
+            say(f"need: {question.field.upper()}")
+            given[question.field] = ask(question) if ask is not None else ""
+        reason = await _find_fault(provider, env_file, given, say=say)
+        if not reason:
+            break
+        say(f"invalid: {reason}")
+        if ask is None:
+            return False
+        given = {}
+    else:
+        return False
+    try:
+        _keep(given, env_file, use_keyring=use_keyring)
+    except (KeyringError, OSError) as exc:
+        say(f"error: {exc}")
+        return False
+    return await _build(provider, env_file, given, say=say)
+
+
+def _load(env_file: Path, given: Mapping[str, str]) -> Settings:
+    # A provider that is chosen already, but not set up yet, would be refused.
+    return load_settings(env_file=env_file, given={"orion_sandbox": "auto", **given})
+
+
+def _missing(provider: str, settings: Settings) -> tuple[Question, ...]:
+    if provider == "vercel" and settings.vercel_oidc_token is not None:
+        return tuple(
+            q
+            for q in QUESTIONS[provider]
+            if q.field == _REGION and not settings.orion_sandbox_region
+        )
+    return tuple(q for q in QUESTIONS[provider] if not getattr(settings, q.field))
+
+
+async def _find_fault(
+    provider: str, env_file: Path, given: Mapping[str, str], *, say: Print
+) -> str:
+    """Why it cannot be used with what is given; empty when it answers to a list of its sandboxes."""
+    say("validating: asking for the sandboxes that there are")
+    masker = Masker(tuple(given.values()))
+    try:
+        settings = _load(env_file, given)
+        async with asyncio.timeout(VALIDATE_TIMEOUT_S), create_named(settings, provider) as opened:
+            await opened.list()
+    except (SettingsError, SandboxError) as exc:
+        return masker.mask(str(exc))
+    except TimeoutError:
+        return f"no answer within {VALIDATE_TIMEOUT_S:g} s"
+    return ""
+
+
+def _keep(given: Mapping[str, str], env_file: Path, *, use_keyring: bool) -> None:
+    env_file.touch(mode=0o600)
+    env_file.chmod(0o600)
+    for name, value in given.items():
+        if use_keyring and name in KEYRING_FIELDS:
+            write_keyring(name, value)
+        else:
+            set_key(env_file, name.upper(), value, quote_mode="auto")
+    if use_keyring:
+        set_key(env_file, "ORION_KEYRING", "true", quote_mode="never")
+
+
+async def _build(provider: str, env_file: Path, given: Mapping[str, str], *, say: Print) -> bool:
+    settings = _load(env_file, given)
+    masker = Masker(settings.secrets)
+    try:
+        async with create_named(settings, provider) as opened:
+            environment = create_environment(settings, opened)
+            await environment.prepare(lambda step: say(f"building: {masker.mask(step)}"))
+    except SandboxError as exc:
+        say(f"error: {masker.mask(str(exc))}")
+        return False
+    say(f"ready: {settings.orion_agent} in {provider}; use it with ORION_SANDBOX={provider}")
+    return True
