@@ -17,8 +17,10 @@ from app.runs.workspaces import SAVE_TIMEOUT_S
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec
 
+EXTENSION_S = 600.0
 SHELL = ("sh", "-c", "command -v bash > /dev/null && exec bash; exec sh")
 
 Say = Callable[[str], None]
@@ -47,13 +49,32 @@ async def open_shell(settings: Settings, text: str, *, say: Say) -> int:
             say(f"{session.name}: a run is going in its thread")
         with desk.visits.visiting(session.id) as is_alone:
             async with _open_visited(desk, session, say=say) as visited:
-                if person.is_at_terminal():
-                    term = host_environment().get("TERM", "xterm")
-                    code = await person.run_on_terminal(visited.sandbox, SHELL, term=term)
-                else:
-                    code = await person.run_script(visited.sandbox)
+                async with _extended(visited.sandbox, say=say):
+                    if person.is_at_terminal():
+                        term = host_environment().get("TERM", "xterm")
+                        code = await person.run_on_terminal(visited.sandbox, SHELL, term=term)
+                    else:
+                        code = await person.run_script(visited.sandbox)
                 say(f"{session.name}: {await save(desk, session, visited, is_alone=is_alone)}")
     return code
+
+
+@asynccontextmanager
+async def _extended(sandbox: Sandbox, *, say: Say) -> AsyncIterator[None]:
+    """It does not end by itself while someone works in it, as far as its provider allows."""
+
+    async def extend() -> None:
+        try:
+            while True:
+                await sandbox.extend(EXTENSION_S)
+                await asyncio.sleep(EXTENSION_S / 2)
+        except SandboxError as exc:
+            say(f"it will end by itself: {exc}")
+
+    async with open_task_group() as group:
+        extending = group.create_task(extend(), name="extend")
+        yield
+        extending.cancel()
 
 
 def quieten(settings: Settings) -> None:

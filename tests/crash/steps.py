@@ -98,6 +98,7 @@ SPARED: Mapping[str, str] = {
     "sandbox.id": _INSTANT,
     "sandbox.container_name": _INSTANT,
     "sandbox.open_terminal": "only for a person at the command line",
+    "sandbox.extend": "only for a person at the command line",
     "sandbox.paths": _INSTANT,
     "sandbox.read_file": _UNUSED,
 }
