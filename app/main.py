@@ -11,11 +11,11 @@ from typing import Protocol, TypeVar
 from fastapi import FastAPI
 
 from agent_scripts.adapter import AgentAdapter
-from app.additions import load_channels
 from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
 from app.parts import (
+    channel_sandboxes,
     check_python,
     create_dispatcher,
     create_health,
@@ -174,7 +174,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             room,
             open_room=rooms.open,
             policy=policy,
-            channels=load_channels(),
+            channels=channel_sandboxes(policy),
             group=await stack.enter_async_context(open_task_group()),
         )
         stack.callback(runners.close)

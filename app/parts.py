@@ -4,7 +4,7 @@ import asyncio
 import platform
 import shlex
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,14 +14,14 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
-from app.additions import load_additions
+from app.additions import ORION_TOML, load_additions, load_channels
 from app.brokerage.admission import Admission
 from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker, door_of
 from app.brokerage.mcp import McpBroker
 from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
-from app.config import GATEWAY_URL, Settings
+from app.config import GATEWAY_URL, Settings, SettingsError
 from app.providers import usable_words
 from app.redaction import Masker
 from app.runs.clock import SystemClock
@@ -91,6 +91,23 @@ def run_policy(settings: Settings) -> RunPolicy:
         announce_after_s=settings.orion_announce_after_s,
         sandboxes=usable_words(settings),
     )
+
+
+def channel_sandboxes(policy: RunPolicy) -> Mapping[str, str]:
+    """The words of `orion.toml`, by channel; none where agents work in a developer's directory.
+
+    Raises:
+        SettingsError: it is wrong, or names what is not set up.
+    """
+    channels = load_channels() if policy.sandboxes else {}
+    lines = [
+        f"{ORION_TOML}: channels.{name}.sandbox: {word} is not set up here; there are: {', '.join(policy.sandboxes)}"
+        for name, word in channels.items()
+        if word not in policy.sandboxes
+    ]
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return channels
 
 
 def create_runner(

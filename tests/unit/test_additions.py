@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.additions import MAX_FILES_BYTES, load_additions
+from app.additions import MAX_FILES_BYTES, load_additions, load_channels
 from app.config import SettingsError
 from app.runs.environment import AddedFile
 from tests.unit.test_cli import orion
@@ -42,6 +42,36 @@ def test_files_and_commands_of_each_agent(toml: Path) -> None:
     )
     assert found["claude"].commands == ()
     assert found["anthropic"].commands == (("true",), ("sh", "-c", "x; y"))
+
+
+def test_a_channel_has_a_sandbox_of_its_own(toml: Path) -> None:
+    """By its id; beside additions."""
+    toml.write_text('[channels.C0123456789]\nsandbox = "docker"\n' + _FILE + 'a = "note"\n')
+    assert load_channels(toml) == {"C0123456789": "docker"}
+    assert set(load_additions(toml)) == {"claude"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[channels.general]\nsandbox = "docker"',
+            "channels.general: a channel is named by its id",
+        ),
+        ('[channels.C012345]\nsandbox = "dokcer"', "did you mean docker?"),
+        (
+            '[channels.C012345]\nsandbx = "docker"',
+            "channels.C012345.sandbx: no such key; did you mean sandbox?",
+        ),
+        ("[channels.C012345]", "channels.C012345.sandbox: is missing"),
+    ],
+)
+def test_what_is_wrong_with_a_channel_is_named(toml: Path, text: str, said: str) -> None:
+    """Key and value, with the nearest right one."""
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as failure:
+        load_channels(toml)
+    assert said in str(failure.value)
 
 
 def test_the_digest_changes_with_what_is_added(toml: Path) -> None:
