@@ -14,7 +14,7 @@ from app.runs.model import Run
 from app.runs.policy import RunPolicy
 from app.runs.session import session_id_for
 from app.runs.workspaces import Workspaces
-from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.task_group import TaskGroup
 
 OPEN_TIMEOUT_S = 60.0
@@ -86,17 +86,17 @@ class Runners:
         """
         with mapped_errors():
             room = await self._get(attempt.run.provider)
-        session_id = session_id_for(attempt.run.thread)
-        for other in (self._default, *(one.room for one in self._others.values())):
-            if other is not None and other is not room:
-                await other.workspaces.leave(session_id)
+            session_id = session_id_for(attempt.run.thread)
+            for other in (self._default, *(one.room for one in self._others.values())):
+                if other is not None and other is not room:
+                    await other.workspaces.leave(session_id)
         return await room.runner.execute(attempt)
 
     async def abandon(self, run: Run) -> None:
         """See that nothing of a run goes on that an earlier process began; a failure to is logged."""
         try:
             room = await self._get(run.provider)
-        except (SandboxError, TimeoutError) as exc:
+        except SandboxError as exc:
             _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
         else:
             await room.runner.abandon(run)
@@ -105,7 +105,7 @@ class Runners:
         """Open a room before its first run, for what was left there; a failure is logged."""
         try:
             await self._get(name)
-        except (SandboxError, TimeoutError) as exc:
+        except SandboxError as exc:
             _log.warning("sandbox.unusable", provider=name, reason=str(exc))
 
     def close(self) -> None:
@@ -116,16 +116,29 @@ class Runners:
         if name in ("", self._default.name):
             return self._default
         other = self._others.setdefault(name, _Other())
-        async with other.lock, asyncio.timeout(OPEN_TIMEOUT_S):
-            if other.room is None:
-                opened: asyncio.Future[Room] = asyncio.get_running_loop().create_future()
-                task = self._group.create_task(self._keep(name, opened), name=f"room-{name}")
-                try:
-                    other.room = await opened
-                except BaseException:
-                    task.cancel()
-                    raise
-            return other.room
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S), other.lock:
+                if other.room is None:
+                    other.room = await self._open(name)
+                return other.room
+        except SandboxError as exc:
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED, f"{name} cannot be used: {exc}"
+            ) from exc
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED,
+                f"{name} cannot be used: not open within {OPEN_TIMEOUT_S:g} s",
+            ) from exc
+
+    async def _open(self, name: str) -> Room:
+        opened: asyncio.Future[Room] = asyncio.get_running_loop().create_future()
+        task = self._group.create_task(self._keep(name, opened), name=f"room-{name}")
+        try:
+            return await opened
+        except BaseException:
+            task.cancel()
+            raise
 
     async def _keep(self, name: str, opened: asyncio.Future[Room]) -> None:
         """Open a room and own it: it is closed by the task that opened it."""

@@ -104,7 +104,10 @@ async def test_a_provider_that_cannot_be_opened_fails_the_run_and_is_tried_again
     async with open_core(KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open) as core:
         cores.append(core)
         failed = await _ask(core, "/docker", ts="1795302364.000100")
-        assert (failed.state, failed.error_code) == (RunState.FAILED, ErrorCode.SANDBOX_LOST)
+        assert (failed.state, failed.error_code) == (
+            RunState.FAILED,
+            ErrorCode.SANDBOX_CREATION_FAILED,
+        )
         again = await _ask(core, "/docker", ts="1795302365.000100")
         assert again.state is RunState.SUCCEEDED
 
