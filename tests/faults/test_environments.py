@@ -146,3 +146,28 @@ async def test_stopped_while_it_is_made(tmp_path: Path) -> None:
             )
             is None
         )
+
+
+async def test_one_that_its_provider_let_expire_is_made_once_more(tmp_path: Path) -> None:
+    """Within the run, which finds its thread's files; a second loss in the same run ends it."""
+    async with core_of(tmp_path) as core:
+        first = request_of([{"write": "notes", "text": "kept"}, {"final": "done"}])
+        await core.intake.accept(first)
+        await ended(core, first.run_id)
+        gone = SandboxError(SandboxErrorCode.NOT_FOUND, "the snapshot has expired")
+        core.provider.fail("create", core.provider.count("create") + 1, gone)
+        second = request_of([{"read": "notes"}], ts="1795302364.000200", thread_ts=first.message_ts)
+        with capture_logs() as logs:
+            await core.intake.accept(second)
+            run = await ended(core, second.run_id)
+        assert (run.state, run.answer) == (RunState.SUCCEEDED, "kept")
+        events = [entry["event"] for entry in logs]
+        assert (events.count("environment.lost"), events.count("environment.ready")) == (1, 1)
+        assert "sandbox.workspace_lost" not in events
+        # The next creation, then, after the environment's own, the one for the run.
+        for ahead in (1, 3):
+            core.provider.fail("create", core.provider.count("create") + ahead, gone)
+        third = request_of([{"final": "x"}], ts="1795302364.000300")
+        await core.intake.accept(third)
+        failed = await ended(core, third.run_id)
+        assert failed.error_code is ErrorCode.SANDBOX_CREATION_FAILED
