@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,6 +37,9 @@ CA_VARIABLES = (
     "CURL_CA_BUNDLE",
     "NODE_EXTRA_CA_CERTS",
 )
+
+_REGIONS = {"vercel": ("[a-z]{3}[0-9]", "iad1 and the like"), "deno": ("ams|ord", "ams or ord")}
+"""Form, and how to say it. Source: documentation of Vercel, Regions, and of Deno, Sandbox volumes, read 2026-11."""
 
 WordList = Annotated[tuple[str, ...], NoDecode]
 """Words separated by commas or white space."""
@@ -328,6 +332,15 @@ class Settings(BaseSettings):
             )
         if self.orion_sandbox == "deno" and not self.deno_deploy_token:
             raise ValueError("ORION_SANDBOX: deno needs DENO_DEPLOY_TOKEN; `orion setup deno` asks")
+        region = self.orion_sandbox_region
+        clouds = (self.orion_sandbox,) if self.orion_sandbox in _REGIONS else tuple(_REGIONS)
+        if region is not None and not any(self.region_of(cloud) for cloud in clouds):
+            forms = "; ".join(f"{cloud}: {_REGIONS[cloud][1]}" for cloud in clouds)
+            raise ValueError(f"ORION_SANDBOX_REGION: no region {region!r} ({forms})")
+        if self.orion_sandbox == "vercel" and self.orion_sandbox_vcpus % 1:
+            raise ValueError(
+                f"ORION_SANDBOX_VCPUS: vercel has whole processors (is {self.orion_sandbox_vcpus:g})"
+            )
         return self
 
     @model_validator(mode="after")
@@ -367,6 +380,11 @@ class Settings(BaseSettings):
         """The model named for the chosen agent."""
         own: str | None = getattr(self, f"orion_model_{self.orion_agent}")
         return own or self.orion_model
+
+    def region_of(self, cloud: str) -> str | None:
+        """The region, if that cloud can have one of such a name."""
+        region = self.orion_sandbox_region
+        return region if region is not None and re.fullmatch(_REGIONS[cloud][0], region) else None
 
     @property
     def mcp_servers(self) -> McpServers:

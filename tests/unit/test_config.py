@@ -201,3 +201,36 @@ def test_a_mounted_directory_is_one_projects(
     monkeypatch.delenv("ORION_MOUNT_DIR")
     with pytest.raises(SettingsError, match="ORION_MOUNT_OVERLAY"):
         load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"ORION_SANDBOX": "vercel"}, "ORION_SANDBOX: vercel needs VERCEL_TOKEN"),
+        ({"ORION_SANDBOX": "vercel", "VERCEL_TOKEN": "x"}, "VERCEL_PROJECT_ID"),
+        ({"ORION_SANDBOX": "deno"}, "ORION_SANDBOX: deno needs DENO_DEPLOY_TOKEN"),
+        (
+            {"ORION_SANDBOX": "deno", "DENO_DEPLOY_TOKEN": "x", "ORION_SANDBOX_REGION": "iad1"},
+            "ORION_SANDBOX_REGION: no region 'iad1' (deno: ams or ord)",
+        ),
+        (
+            {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_REGION": "ams"},
+            "ORION_SANDBOX_REGION: no region 'ams' (vercel: iad1 and the like)",
+        ),
+        ({"ORION_SANDBOX_REGION": "mars"}, "ORION_SANDBOX_REGION: no region 'mars'"),
+        (
+            {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_VCPUS": "1.5"},
+            "ORION_SANDBOX_VCPUS: vercel has whole processors (is 1.5)",
+        ),
+        ({"ORION_PUBLIC_URL": "orion.example.com"}, "ORION_PUBLIC_URL"),
+    ],
+)
+def test_a_cloud_that_cannot_be_used_so_is_told_at_the_start(
+    settings: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is missing, and which regions and limits a cloud has."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError) as failure:
+        load_settings(env_file=None)
+    assert said in str(failure.value)
