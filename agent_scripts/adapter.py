@@ -24,6 +24,9 @@ class AgentPaths:
     home: str
     run: str
     environment: str
+    waiting: str = ""
+    """Directory of a supervisor that waits for this start, with all scripts in it; empty = none does: the start brings its
+    own, in `run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +165,14 @@ class AgentAdapter(Protocol):
 
         Raises:
             ValueError: the session id is none that the agent could have; nothing of it reaches a command line.
+        """
+        ...
+
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        """How to start its process before there is a turn; None = it cannot be.
+
+        Called with `inside.standby.WAIT` behind this argv, it loads what is slow and calls `inside.standby.wait_for_task`;
+        the argv of any `command` with these paths begins with this one. Neither secrets nor anything of a user are in it.
         """
         ...
 

@@ -11,7 +11,11 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReaso
 
 _LATEST_UNIX_S = 4e9
 """In the year 2096."""
-_SUPERVISOR_FILES = ("supervisor.py", "relay.py", "process_tree.py", "usage.py")
+_SUPERVISOR_FILES = (
+    *("supervisor.py", "records.py", "relay.py", "process_tree.py", "usage.py"),
+    *("standby.py", "waiting.py"),
+)
+_CONFIG, _PLAN = "supervisor.json", "plan.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +84,7 @@ def added_path(paths: AgentPaths) -> str:
 
 def inside_path(paths: AgentPaths, name: str) -> str:
     """Where a file of `agent_scripts/inside` lies in the sandbox: its package layout is kept, so that it can import."""
-    return f"{paths.run}/agent_scripts/inside/{name}"
+    return f"{paths.waiting or paths.run}/agent_scripts/inside/{name}"
 
 
 def inside_files(paths: AgentPaths, names: Sequence[str]) -> tuple[AgentFile, ...]:
@@ -100,7 +104,7 @@ def supervised(
     """The same command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
 
     The result needs no environment and no stdin: both are in the supervisor's configuration, which the supervisor
-    deletes as soon as it has read it.
+    deletes as soon as it has read it. With `paths.waiting` it runs already: writing the files starts the agent.
 
     Raises:
         ValueError: the command wants `{relay}`, but there is no socket to lead it to.
@@ -109,7 +113,7 @@ def supervised(
         raise ValueError(
             "the agent's environment names {relay}, but the sandbox has no broker socket"
         )
-    config_path = f"{paths.run}/supervisor.json"
+    config_path = f"{paths.waiting or paths.run}/{_CONFIG}"
     config = {
         "argv": list(command.argv),
         "env": dict(command.env),
@@ -122,15 +126,51 @@ def supervised(
         "disk_paths": [paths.work, paths.home],
         **asdict(limits),
     }
+    files = (*command.files, *inside_files(paths, _SUPERVISOR_FILES))
+    if paths.waiting:
+        files = tuple(file for file in files if not file.path.startswith(f"{paths.waiting}/"))
     return AgentCommand(
         argv=("python3", "-I", inside_path(paths, "supervisor.py"), config_path),
         env={},
+        # Last: whoever waits for it finds everything else there.
+        files=(*files, AgentFile(path=config_path, data=json.dumps(config).encode())),
+    )
+
+
+def waiting(standby: AgentCommand | None, *, paths: AgentPaths, max_wait_s: float) -> AgentCommand:
+    """A supervisor that waits in `paths.waiting` for what `supervised` makes with the same paths, its agent loaded.
+
+    It ends by itself after `max_wait_s`, or when the agent ends before it has its task.
+    """
+    plan_path = f"{paths.waiting}/{_PLAN}"
+    plan = {
+        "argv": list(standby.argv) if standby else [],
+        "env": dict(standby.env) if standby else {},
+        "cwd": paths.work,
+        "max_wait_s": max_wait_s,
+    }
+    script, config_path = inside_path(paths, "supervisor.py"), f"{paths.waiting}/{_CONFIG}"
+    return AgentCommand(
+        argv=("python3", "-I", script, config_path, plan_path),
+        env={},
         files=(
-            *command.files,
+            *(standby.files if standby else ()),
             *inside_files(paths, _SUPERVISOR_FILES),
-            AgentFile(path=config_path, data=json.dumps(config).encode()),
+            AgentFile(path=plan_path, data=json.dumps(plan).encode()),
         ),
     )
+
+
+def is_waiting(line: str) -> bool:
+    """Whether this line of its stdout says that it waits, with all loaded."""
+    try:
+        match json.loads(line):
+            case {"kind": "waiting"}:
+                return True
+            case _:
+                return False
+    except ValueError:
+        return False
 
 
 def following(paths: AgentPaths) -> AgentCommand:

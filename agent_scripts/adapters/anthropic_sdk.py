@@ -30,7 +30,9 @@ from agent_scripts.supervision import inside_files, inside_path
 
 _DEFAULT_MODEL = "claude-sonnet-5-5"
 """Source: anthropic 2.12.0, types/model.py, read 2026-11."""
-_SCRIPT_FILES = ("anthropic_agent.py", "agent_tools.py", "process_tree.py")
+_SCRIPT_FILES = (
+    *("anthropic_agent.py", "agent_tools.py", "process_tree.py", "rehearsal.py", "standby.py"),
+)
 _LOCK = Path(__file__).parent.parent / "environments" / "anthropic.lock"
 _MODEL_SILENCE_S = 90
 _TOOL_TIMEOUT_S = 300
@@ -82,23 +84,22 @@ class AnthropicAdapter:
             "tool_output_bytes": _TOOL_OUTPUT_BYTES,
         }
         return AgentCommand(
-            argv=(
-                f"{paths.environment}/venv/bin/python",
-                inside_path(paths, "anthropic_agent.py"),
-                request_path,
-            ),
+            argv=(*_script(paths), request_path),
             env={
                 "ANTHROPIC_BASE_URL": turn.model_url,
                 "ANTHROPIC_API_KEY": turn.run_token,
-                "HOME": paths.home,
-                "LANG": "C.UTF-8",
-                "NO_PROXY": "127.0.0.1",
+                **_surroundings(paths),
             },
             # ASCII escapes carry whatever a message holds, lone surrogates too.
             files=(
                 AgentFile(path=request_path, data=json.dumps(request).encode("ascii")),
                 *inside_files(paths, _SCRIPT_FILES),
             ),
+        )
+
+    def standby(self, paths: AgentPaths) -> AgentCommand:
+        return AgentCommand(
+            argv=_script(paths), env=_surroundings(paths), files=inside_files(paths, _SCRIPT_FILES)
         )
 
     def parser(self) -> EventParser:
@@ -152,6 +153,14 @@ class AnthropicParser:
             known = record["code"] in set(AgentErrorCode)
             code = AgentErrorCode(record["code"]) if known else AgentErrorCode.EXECUTION_FAILED
             self._error = (code, f"{record.get('message', '')} (status {record.get('status')})")
+
+
+def _script(paths: AgentPaths) -> tuple[str, str]:
+    return f"{paths.environment}/venv/bin/python", inside_path(paths, "anthropic_agent.py")
+
+
+def _surroundings(paths: AgentPaths) -> dict[str, str]:
+    return {"HOME": paths.home, "LANG": "C.UTF-8", "NO_PROXY": "127.0.0.1"}
 
 
 def _read_tool_started(record: dict[str, Any]) -> AgentEvent:

@@ -124,6 +124,10 @@ class ClaudeCodeAdapter:
             },
         )
 
+    def standby(self, paths: AgentPaths) -> None:
+        """It takes 0.3 s to start, and has no way to be told its task later."""
+        del paths
+
     def parser(self) -> EventParser:
         return ClaudeCodeParser()
 

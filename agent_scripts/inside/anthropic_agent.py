@@ -1,6 +1,7 @@
 """One turn on the Anthropic API, with tools, inside the sandbox.
 
-Usage: `python anthropic_agent.py REQUEST.json`, with ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY in the environment. Prints
+Usage: `python anthropic_agent.py REQUEST.json`, with ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY in the environment; with
+`--wait` instead it loads everything and waits for these (`standby.py`). Prints
 one JSON object a line, of type text, tool_started, tool_finished, usage, alive, and at the end either final (exit 0)
 or error (exit 1) with a code of `agent_scripts.errors.AgentErrorCode`.
 """
@@ -22,6 +23,8 @@ import httpx2
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # files keep their package layout
 
 from agent_scripts.inside import agent_tools
+from agent_scripts.inside.rehearsal import rehearse
+from agent_scripts.inside.standby import WAIT, wait_for_task
 
 _MAX_RETRIES = 2
 _CONNECT_TIMEOUT_S = 10
@@ -291,6 +294,9 @@ async def answer(request: dict[str, Any], *, api_key: str, base_url: str) -> int
 
 def main() -> int:
     """Answer the request named on the command line."""
+    if sys.argv[1] == WAIT:
+        rehearse()
+        wait_for_task()
     request = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     key, url = os.environ["ANTHROPIC_API_KEY"], os.environ["ANTHROPIC_BASE_URL"]
     return asyncio.run(answer(request, api_key=key, base_url=url))

@@ -1,6 +1,7 @@
 """Runs one agent inside the sandbox: limits, stop, and a numbered log of everything it prints.
 
-Usage: `python3 -I supervisor.py CONFIG.json`. Standard library only, and nothing newer than Python 3.9: this runs on
+Usage: `python3 -I supervisor.py CONFIG.json [PLAN.json]`; with a plan it is started ahead of its configuration and waits
+for it (`waiting.py`). Standard library only, and nothing newer than Python 3.9: this runs on
 whatever `python3` the sandbox has. One thread and one poll loop decide everything; the relay has threads of its own.
 """
 
@@ -21,8 +22,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from agent_scripts.inside import process_tree
+from agent_scripts.inside.records import LineSplitter, Recorder
 from agent_scripts.inside.relay import broker_url
+from agent_scripts.inside.standby import Standby
 from agent_scripts.inside.usage import Usage
+from agent_scripts.inside.waiting import EndedError, wait_for_config
 
 _POLL_S = 0.1
 _CLOSED_POLL_S = 0.02
@@ -35,84 +39,18 @@ _FLUSH_S = 10.0
 """A host that does not read its stdout is waited for this long at the end; events.jsonl has everything anyway."""
 _STDOUT = 1
 _READ_BYTES = 64 * 1024
-_WRITE_BYTES = 4096
-_CUT_MARK = " …[cut]"
-
-
-class Recorder:
-    """Writes each record to events.jsonl at once, and to stdout as fast as the host reads it.
-
-    Neither a full disk nor a closed or stuck stdout ever stops the supervisor. What waits for stdout is bounded by
-    `max_output_bytes`.
-    """
-
-    def __init__(self, events_path: str) -> None:
-        self._seq = 0
-        self._log: Any = Path(events_path).open("wb", buffering=0)  # noqa: SIM115 - open until the process ends
-        self.pending = bytearray()
-        self._stdout_open = True
-
-    def write(self, kind: str, **fields: object) -> None:
-        self._seq += 1
-        record = {"seq": self._seq, "t": round(time.time(), 3), "kind": kind, **fields}
-        data = json.dumps(record).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            self._log.write(data)
-        if self._stdout_open:
-            self.pending += data
-
-    def pump(self) -> None:
-        """Hand stdout what it takes without blocking. Call it when poll says writable.
-
-        Source: pipe(7), poll reports writable when PIPE_BUF (4096) bytes fit.
-        """
-        try:
-            written = os.write(_STDOUT, self.pending[:_WRITE_BYTES])
-            del self.pending[:written]
-        except OSError:
-            self._stdout_open = False
-            self.pending.clear()
-
-
-class LineSplitter:
-    """Cuts one stream into lines of at most `max_line_bytes`; the rest of a longer line is dropped."""
-
-    def __init__(self, max_line_bytes: int) -> None:
-        self._max = max_line_bytes
-        self._carry = bytearray()
-        self._truncated = False
-
-    def feed(self, data: bytes) -> list[tuple[str, bool]]:
-        *complete, rest = data.split(b"\n")
-        lines = []
-        for piece in complete:
-            self._add(piece)
-            lines.append(self._take())
-        self._add(rest)
-        return lines
-
-    def end(self) -> list[tuple[str, bool]]:
-        """A last line without newline counts."""
-        return [self._take()] if self._carry else []
-
-    def _add(self, piece: bytes) -> None:
-        room = self._max - len(self._carry)
-        self._carry += piece[:room]
-        self._truncated = self._truncated or len(piece) > room
-
-    def _take(self) -> tuple[str, bool]:
-        text = self._carry.decode("utf-8", "replace") + (_CUT_MARK if self._truncated else "")
-        line = (text, self._truncated)
-        self._carry.clear()
-        self._truncated = False
-        return line
+_ARGUMENTS = 2
+"""The script and its configuration."""
 
 
 class Supervision:
     """One agent process from its start to its exit record."""
 
-    def __init__(self, config: dict[str, Any], recorder: Recorder) -> None:
+    def __init__(
+        self, config: dict[str, Any], recorder: Recorder, standby: Standby | None = None
+    ) -> None:
         self._config = config
+        self._standby = standby
         self._recorder = recorder
         self._usage = Usage(config)
         self._signalled = False
@@ -153,16 +91,7 @@ class Supervision:
     def _start(self) -> bool:
         config = self._config
         try:
-            with Path(config["stdin_path"] or os.devnull).open("rb") as stdin:
-                process = subprocess.Popen(
-                    config["argv"],
-                    env=self._environment(),
-                    cwd=config["cwd"],
-                    stdin=stdin,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    start_new_session=True,
-                )
+            process = self._open_process()
         except OSError as exc:
             text = f"cannot start {config['argv'][0]}: {exc}"
             self._recorder.write("line", stream="stderr", text=text, truncated=False)
@@ -181,6 +110,24 @@ class Supervision:
                 self._streams[pipe.fileno()] = (name, LineSplitter(config["max_line_bytes"]))
                 self._selector.register(pipe.fileno(), selectors.EVENT_READ)
         return True
+
+    def _open_process(self) -> subprocess.Popen[bytes]:
+        config, environment = self._config, self._environment()
+        how = {"cwd": config["cwd"], "stdin_path": config["stdin_path"]}
+        if self._standby is not None and self._standby.begin(
+            config["argv"], env=environment, **how
+        ):
+            return self._standby.process
+        with Path(config["stdin_path"] or os.devnull).open("rb") as stdin:
+            return subprocess.Popen(
+                config["argv"],
+                env=environment,
+                cwd=config["cwd"],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
 
     def _environment(self) -> dict[str, str]:
         url = broker_url(self._config["broker"]) if self._config["broker"] else ""
@@ -270,10 +217,18 @@ class Supervision:
 def main() -> None:
     """Supervise what the configuration says, to its end."""
     path = Path(sys.argv[1])
-    config = json.loads(path.read_text("utf-8"))
+    standby = None
+    if len(sys.argv) > _ARGUMENTS:
+        plan = json.loads(Path(sys.argv[2]).read_text("utf-8"))
+        try:
+            config, standby = wait_for_config(path, plan)
+        except EndedError as exc:
+            sys.exit(str(exc))
+    else:
+        config = json.loads(path.read_text("utf-8"))
     # It holds the run token; gone before the agent starts, so that no snapshot of the sandbox can keep it.
     path.unlink()
-    supervision = Supervision(config, Recorder(config["events_path"]))
+    supervision = Supervision(config, Recorder(config["events_path"]), standby)
     supervision.run()
     supervision.flush()
     # A stop belongs to this run only; another run in the same folder must not find it.

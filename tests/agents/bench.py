@@ -100,6 +100,8 @@ class Bench:
     socket_path: Path
     environment: Path
     number: int = 0
+    keeps_stderr: bool = False
+    """The supervisor's own, for the test to read."""
 
     @property
     def work(self) -> Path:
@@ -126,11 +128,12 @@ class Bench:
         *texts: str,
         limits: SupervisionLimits = LIMITS,
         request: dict[str, Any] | None = None,
+        paths: AgentPaths | None = None,
         **turn: Any,
     ) -> AgentCommand:
         """The supervised command of one turn; `request` changes fields of the script's request file."""
         self.number += 1
-        paths = self.paths()
+        paths = replace(paths, run=self.paths().run) if paths else self.paths()
         messages = [
             TurnMessage(role="assistant" if index % 2 else "user", text=text)
             for index, text in enumerate(texts)
@@ -156,18 +159,14 @@ class Bench:
         command: AgentCommand,
         *,
         on_record: Callable[[AgentRecord], None] = lambda _: None,
+        process: asyncio.subprocess.Process | None = None,
     ) -> Turn:
-        """Start the supervisor and follow it to its end."""
+        """Start the supervisor, unless it waits already, and follow it to its end."""
         write_files(command)
         turn = Turn()
         parser = AnthropicAdapter().parser()
         started = time.monotonic()
-        process = await asyncio.create_subprocess_exec(
-            *command.argv,
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": str(self.tmp)},
-            stdout=asyncio.subprocess.PIPE,
-            limit=4_000_000,
-        )
+        process = process or await self.start(command)
         assert process.stdout is not None
         try:
             async with asyncio.timeout(WAIT_S):
@@ -195,6 +194,16 @@ class Bench:
             )
         )
         return turn
+
+    async def start(self, command: AgentCommand) -> asyncio.subprocess.Process:
+        """The supervisor's process."""
+        return await asyncio.create_subprocess_exec(
+            *command.argv,
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "TMPDIR": str(self.tmp)},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE if self.keeps_stderr else None,
+            limit=4_000_000,
+        )
 
     async def ask(self, *texts: str, **options: Any) -> Turn:
         return await self.run(self.command(*texts, **options))

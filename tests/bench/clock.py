@@ -40,6 +40,10 @@ class ClockAdapter:
         script = f"{turn.paths.environment}/clock.py"
         return AgentCommand(argv=("python3", "-I", script), env={}, files=())
 
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        del paths
+        return None
+
     def parser(self) -> AnthropicParser:
         return AnthropicParser()
 

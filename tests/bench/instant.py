@@ -67,6 +67,10 @@ class InstantAdapter:
         request = AgentFile(path=f"{turn.paths.run}/request.json", data=texts.encode())
         return AgentCommand(argv=("instant",), env={}, files=(request,))
 
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        del paths
+        return None
+
     def parser(self) -> AnthropicParser:
         return AnthropicParser()
 

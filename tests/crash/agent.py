@@ -51,5 +51,9 @@ class SmallAdapter:
             files=(AgentFile(path=asked, data=data),),
         )
 
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        del paths
+        return None
+
     def parser(self) -> AnthropicParser:
         return AnthropicParser()

@@ -111,6 +111,10 @@ class PlanAdapter:
             ),
         )
 
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        del paths
+        return None
+
     def parser(self) -> "PlanParser":
         return PlanParser()
 

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
-from agent_scripts.inside.supervisor import LineSplitter
+from agent_scripts.inside.records import LineSplitter
 from agent_scripts.supervision import (
     AgentExited,
     AgentLine,
