@@ -227,6 +227,12 @@ class Settings(BaseSettings):
         le=86_400,
         description="Seconds a thread's sandbox is kept after a run; its files are saved in any case.",
     )
+    orion_warm_pool_size: int | None = Field(
+        None,
+        ge=0,
+        le=100,
+        description="Sandboxes that wait with the agent loaded, each for one new thread; default: 1, but 0 where an idle sandbox costs money, and 0 in any case with ORION_MOUNT_DIR.",
+    )
     orion_retention_days: int = Field(
         14,
         ge=2,

@@ -170,6 +170,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             left=left,
         )
         room = rooms.furnish(provider)
+        await stack.enter_async_context(room.pool.open())
         runners = Runners(
             room,
             open_room=rooms.open,
@@ -219,7 +220,13 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             kept_for=timedelta(days=settings.orion_retention_days),
             clock=clock,
         )
-        health = create_health(store=store, dispatcher=dispatcher, slack=slack, provider=provider)
+        health = create_health(
+            store=store,
+            dispatcher=dispatcher,
+            slack=slack,
+            provider=provider,
+            pools=runners.pools,
+        )
         await dispatcher.start(around("handlers", service))
         stack.push_async_callback(_drain, dispatcher, health)
         end_background = await stack.enter_async_context(
@@ -230,6 +237,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 room.workspaces.close_forever(),
                 _identify_forever(slack),
                 _prepare_quietly(room.runner),
+                room.pool.fill_forever(room.runner.spec_to_wait),
                 *(runners.open_quietly(name) for name in elsewhere),
             )
         )
@@ -241,7 +249,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             web=WebParts(
                 slack=handler,
                 health=health,
-                metrics=Metrics(store=store, export_failures=export_failures),
+                metrics=Metrics(store=store, export_failures=export_failures, pools=runners.pools),
                 broker=broker.router,
                 ops_token=settings.orion_ops_token.get_secret_value()
                 if settings.orion_ops_token

@@ -4,7 +4,7 @@ import asyncio
 import platform
 import shlex
 import sqlite3
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.model import RunId
 from app.runs.policy import RunPolicy
+from app.runs.pool import PoolFigures
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import Session
@@ -186,6 +187,15 @@ def network_for(settings: Settings, session: Session, provider: SandboxProvider)
     return BrokeredNetwork(endpoint=str(path))
 
 
+def pool_size(settings: Settings, *, is_remote: bool) -> int:
+    """How many prepared sandboxes shall wait at a provider; none for a mounted directory, which may change meanwhile."""
+    if settings.mount is not None:
+        return 0
+    if settings.orion_warm_pool_size is None:
+        return 0 if is_remote else 1
+    return settings.orion_warm_pool_size
+
+
 def sandbox_limits(settings: Settings) -> SandboxLimits:
     """Of every sandbox in which an agent works."""
     return SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB)
@@ -285,7 +295,12 @@ def entry_options(settings: Settings) -> EntryOptions:
 
 
 def create_health(
-    *, store: SqlRunStore, dispatcher: Dispatcher, slack: SlackConnection, provider: SandboxProvider
+    *,
+    store: SqlRunStore,
+    dispatcher: Dispatcher,
+    slack: SlackConnection,
+    provider: SandboxProvider,
+    pools: Callable[[], Sequence[PoolFigures]],
 ) -> Health:
     """What `/readyz` asks."""
 
@@ -302,8 +317,11 @@ def create_health(
     async def sandbox() -> str:
         return f"{provider.name}: {await provider.probe()}"
 
+    async def pool() -> str:
+        return "; ".join(str(one) for one in pools()) or "off"
+
     return Health(
-        inside={"database": database, "engine": engine},
+        inside={"database": database, "engine": engine, "pool": pool},
         outside={"slack": auth, "sandbox": sandbox},
         clock=SystemClock(),
     )

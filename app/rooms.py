@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from agent_scripts.adapter import AgentAdapter
+from agent_scripts.registry import create_adapter
 from app.brokerage.doors import DoorBroker
 from app.config import Settings
-from app.parts import broker_for, create_runner
+from app.parts import broker_for, create_runner, pool_size
 from app.providers import create_named
 from app.redaction import Masker
 from app.runs.policy import RunPolicy
+from app.runs.pool import WarmPool
 from app.runs.ports import Clock
 from app.runs.runners import Room
 from app.runs.session import Session, SessionStore
@@ -39,6 +41,15 @@ class Rooms:
 
     def furnish(self, provider: SandboxProvider) -> Room:
         """A room at a provider that is open."""
+        is_remote = Capability.REMOTE in provider.capabilities
+        adapter = self.adapter or create_adapter(self.settings.orion_agent)
+        broker = broker_for(self.settings, self.broker, is_remote=is_remote)
+        pool = WarmPool(
+            provider=provider,
+            adapter=adapter,
+            broker=broker,
+            size=pool_size(self.settings, is_remote=is_remote),
+        )
         workspaces = Workspaces(
             provider=provider,
             store=self.sessions,
@@ -49,17 +60,16 @@ class Rooms:
             mount=self.settings.mount,
             elsewhere=partial(create_named, self.settings),
             on_gone=self.broker.close,
+            pool=pool,
         )
         runner = create_runner(
             self.settings,
             provider=provider,
-            broker=broker_for(
-                self.settings, self.broker, is_remote=Capability.REMOTE in provider.capabilities
-            ),
+            broker=broker,
             workspaces=workspaces,
-            adapter=self.adapter,
+            adapter=adapter,
         )
-        return Room(name=provider.name, runner=runner, workspaces=workspaces)
+        return Room(name=provider.name, runner=runner, workspaces=workspaces, pool=pool)
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Room]:
@@ -71,8 +81,14 @@ class Rooms:
         async with create_named(self.settings, name) as provider, open_task_group() as group:
             await provider.sweep([SandboxId(session.sandbox_id) for session in self.left])
             room = self.furnish(provider)
-            closing = group.create_task(room.workspaces.close_forever(), name=f"close-{name}")
-            try:
-                yield room
-            finally:
-                closing.cancel()
+            work = (
+                room.workspaces.close_forever(),
+                room.pool.fill_forever(room.runner.spec_to_wait),
+            )
+            async with room.pool.open():
+                tasks = [group.create_task(one, name=f"room-{name}") for one in work]
+                try:
+                    yield room
+                finally:
+                    for task in tasks:
+                        task.cancel()

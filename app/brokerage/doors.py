@@ -57,14 +57,29 @@ class DoorBroker:
             async with self._open_door(path, grant.session_id):
                 yield token
 
+    def adopt(self, session_id: SessionId, door: SessionId) -> None:
+        self.close(session_id)
+        # The sandbox sees that directory itself; the name leads there, also after a restart.
+        self._path(session_id).parent.symlink_to(self._path(door).parent.name)
+
     def close(self, session_id: SessionId) -> None:
-        shutil.rmtree(self._path(session_id).parent, ignore_errors=True)
+        directory = self._path(session_id).parent
+        if directory.is_symlink():
+            adopted = directory.resolve()
+            directory.unlink()
+            directory = adopted
+        shutil.rmtree(directory, ignore_errors=True)
 
     def close_others(self, kept: Collection[SessionId]) -> None:
         """At the start: remove the doors that an earlier process left, but for sandboxes that shall be attached to."""
-        names = {self._path(session_id).parent.name for session_id in kept}
+        directories = [self._path(session_id).parent for session_id in kept]
+        names = {path.name for path in (*directories, *(one.resolve() for one in directories))}
         for path in self._directory.iterdir():
-            if path.name not in names:
+            if path.name in names:
+                continue
+            if path.is_symlink():
+                path.unlink()
+            else:
                 shutil.rmtree(path, ignore_errors=True)
 
     def _path(self, session_id: SessionId) -> Path:

@@ -33,6 +33,9 @@ class PublicBroker:
         with self._admission.open_grant(grant, on_call, on_effect) as token:
             yield token
 
+    def adopt(self, session_id: SessionId, door: SessionId) -> None:
+        """All have the same."""
+
     def close(self, session_id: SessionId) -> None:
         """Nothing was opened."""
 
@@ -61,6 +64,9 @@ class DirectBroker:
     ) -> AsyncIterator[str]:
         del grant, on_call, on_effect
         yield STAND_IN
+
+    def adopt(self, session_id: SessionId, door: SessionId) -> None:
+        """All have the same."""
 
     def close(self, session_id: SessionId) -> None:
         """Nothing was opened."""

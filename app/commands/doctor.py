@@ -10,7 +10,7 @@ import httpx
 from app.additions import ORION_TOML, load_additions
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.parts import UnsupportedPythonError, check_python, slack_options
+from app.parts import UnsupportedPythonError, check_python, pool_size, slack_options
 from app.providers import choose_provider, create_provider
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
@@ -54,6 +54,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("engine", _engine),
         ("sandbox", _sandbox),
         *((("mount", _mount),) if settings.mount is not None else ()),
+        ("pool", _pool),
         ("slack", _slack),
         ("model", _model),
         ("langfuse", _langfuse),
@@ -132,6 +133,22 @@ async def _sandbox(settings: Settings) -> str:
 
 async def _mount(settings: Settings) -> str:
     return f"! {settings.mount.sentence}" if settings.mount else "not set"
+
+
+async def _pool(settings: Settings) -> str:
+    size = pool_size(settings, is_remote=False)
+    if settings.orion_warm_pool_size is None:
+        clouds = "none at clouds (ORION_WARM_POOL_SIZE is not set)"
+    else:
+        clouds = f"{pool_size(settings, is_remote=True)} at clouds"
+    wanted = f"{size} prepared sandboxes on this machine, {clouds}"
+    url = f"http://{settings.orion_host}:{settings.orion_port}/readyz"
+    try:
+        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=False) as http:
+            found = (await http.get(url)).json()["pool"]["detail"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return wanted
+    return f"{wanted}; {found}"
 
 
 async def _slack(settings: Settings) -> str:

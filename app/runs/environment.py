@@ -120,6 +120,10 @@ class AgentEnvironment:
             _log.info("environment.ready", environment=self.name, duration_s=duration_s)
         return snapshot
 
+    async def find(self) -> SnapshotRef | None:
+        """It, if it is there."""
+        return await self._provider.find_snapshot(self.name)
+
     async def restore(self, attempt: Attempt) -> SnapshotRef:
         """It, for a run, which shows and traces whether it had to be made."""
         snapshot = await self._provider.find_snapshot(self.name)

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,11 +18,13 @@ from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
 from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
+from app.runs.places import agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
-from app.runs.session import session_id_for
+from app.runs.session import SessionId, session_id_for
 from app.runs.tail import AgentTail
+from app.runs.waiting import UnfitSandboxError, WaitingAgent
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
@@ -31,12 +33,13 @@ from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,
     SandboxLimits,
-    SandboxPaths,
     SandboxSpec,
     SnapshotRef,
 )
 
 FILE_TIMEOUT_S = 30.0
+HAND_OVER_TIMEOUT_S = 3.0
+"""In a container it takes some 0.15 s; a new sandbox with a new agent some 2 s."""
 SAVING_S = 120.0
 """For what a run does after its agent's end, in the life of its sandbox."""
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
@@ -100,6 +103,14 @@ class AgentRunner:
         """
         await self._environment.prepare()
 
+    async def spec_to_wait(self, door: SessionId, wait_s: float) -> SandboxSpec | None:
+        """Of a sandbox that may wait so long for a run of any thread; None as long as there is no environment."""
+        snapshot = await self._environment.find()
+        if snapshot is None:
+            return None
+        lifetime_s = wait_s + self._policy.run_timeout_s + SAVING_S
+        return self._spec(snapshot, door, lifetime_s=lifetime_s, labels={"orion.pool": "true"})
+
     async def abandon(self, run: Run) -> None:
         """See that nothing of a run goes on that an earlier process began, and that will not be executed."""
         await self._workspaces.abandon(run)
@@ -141,7 +152,7 @@ class AgentRunner:
                     return None
                 workspace.is_usable = False  # until its agent has ended well
                 sandbox = workspace.sandbox
-                left = await find_left_agent(sandbox, _agent_paths(sandbox.paths), attempt.run)
+                left = await find_left_agent(sandbox, agent_paths(sandbox.paths), attempt.run)
                 if left is None:
                     return None
                 watch = FileWatch(sandbox, repository=left.repository)
@@ -165,9 +176,18 @@ class AgentRunner:
             return finished
 
     async def _run_turn(self, attempt: Attempt) -> TurnFinished:
+        try:
+            return await self._turn(attempt, may_have_waited=True)
+        except UnfitSandboxError as exc:
+            _log.warning("sandbox.unfit", sandbox_id=attempt.sandbox_id, reason=str(exc))
+        return await self._turn(attempt, may_have_waited=False)
+
+    async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupting(), _deadline(attempt):
-                workspace = await self._open_workspace(attempt, stack)
+                workspace = await self._open_workspace(
+                    attempt, stack, may_have_waited=may_have_waited
+                )
                 directory = _start_paths(attempt, workspace.sandbox).run
                 watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
                 token = await stack.enter_async_context(
@@ -181,12 +201,19 @@ class AgentRunner:
             await self._conclude(attempt, workspace, watch, finished)
             return finished
 
-    async def _open_workspace(self, attempt: Attempt, stack: AsyncExitStack) -> Workspace:
+    async def _open_workspace(
+        self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
+    ) -> Workspace:
         """In the agent's environment; one that its provider has let expire is made once more."""
         snapshot = await self._environment.restore(attempt)
         try:
             return await stack.enter_async_context(
-                self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+                self._workspaces.open(
+                    attempt,
+                    self._spec_of(attempt, snapshot),
+                    self._who,
+                    may_have_waited=may_have_waited,
+                )
             )
         except SandboxError as exc:
             if exc.code is not SandboxErrorCode.NOT_FOUND:
@@ -195,7 +222,7 @@ class AgentRunner:
         await self._provider.delete_snapshot(snapshot.id)
         snapshot = await self._environment.restore(attempt)
         return await stack.enter_async_context(
-            self._workspaces.open(attempt, self._spec(attempt, snapshot), self._who)
+            self._workspaces.open(attempt, self._spec_of(attempt, snapshot), self._who)
         )
 
     def _grant(self, attempt: Attempt) -> ModelGrant:
@@ -226,7 +253,11 @@ class AgentRunner:
         session = None
         if self._adapter.has_sessions:
             session = AgentSession(id=known or str(uuid.uuid4()), resume=bool(known))
-        start = _Start(paths=_start_paths(attempt, workspace.sandbox), token=token, session=session)
+        paths = _start_paths(attempt, workspace.sandbox)
+        waiting = workspace.waiting
+        if waiting is not None:
+            paths = replace(paths, waiting=waiting.directory)
+        start = _Start(paths=paths, token=token, session=session, waiting=waiting)
         look = partial(watch.begin, is_empty=workspace.is_empty)
         finished = await self._start_agent(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
@@ -234,8 +265,9 @@ class AgentRunner:
             known = ""
             start = replace(
                 start,
-                paths=replace(start.paths, run=f"{start.paths.run}{ANEW}"),
+                paths=replace(start.paths, run=f"{start.paths.run}{ANEW}", waiting=""),
                 session=AgentSession(id=str(uuid.uuid4()), resume=False),
+                waiting=None,
             )
             finished = await self._start_agent(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known
@@ -251,20 +283,31 @@ class AgentRunner:
         """`prepare`: what must be done besides before the agent may begin."""
         async with attempt.stop.interrupting(), _deadline(attempt):
             argv, _ = await together(self._write_script(attempt, sandbox, start), prepare())
-        return await self._execute_agent(attempt, sandbox, start.paths, argv)
+        return await self._execute_agent(attempt, sandbox, start.paths, argv, start.waiting)
 
-    def _spec(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
-        endpoint = self._broker.endpoint_for(session_id_for(attempt.run.thread))
+    def _spec_of(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
+        return self._spec(
+            snapshot,
+            session_id_for(attempt.run.thread),
+            lifetime_s=attempt.remaining_s() + SAVING_S,
+            labels={"orion.run": attempt.run.id},
+        )
+
+    def _spec(
+        self,
+        snapshot: SnapshotRef,
+        session_id: SessionId,
+        *,
+        lifetime_s: float,
+        labels: Mapping[str, str],
+    ) -> SandboxSpec:
+        endpoint = self._broker.endpoint_for(session_id)
         return SandboxSpec(
             snapshot_id=snapshot.id,
             work_dir=self._settings.work_dir,
             network=BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
-            lifetime_s=attempt.remaining_s() + SAVING_S,
-            labels={
-                "orion.managed": "true",
-                "orion.run": attempt.run.id,
-                "orion.agent": self._adapter.name,
-            },
+            lifetime_s=lifetime_s,
+            labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
             limits=self._settings.sandbox_limits,
         )
 
@@ -301,22 +344,32 @@ class AgentRunner:
             ),
         )
         with attempt.trace.step("write-script") as step:
-            async with asyncio.timeout(FILE_TIMEOUT_S):
-                await sandbox.write_files({file.path: file.data for file in command.files})
+            files = {file.path: file.data for file in command.files}
+            if start.waiting is None:
+                async with asyncio.timeout(FILE_TIMEOUT_S):
+                    await sandbox.write_files(files)
+            else:
+                await _hand_over(start.waiting, files)
             step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
             if start.session is not None:
                 step.set(agent_session="resumed" if start.session.resume else "new")
         return command.argv
 
     async def _execute_agent(
-        self, attempt: Attempt, sandbox: Sandbox, paths: AgentPaths, argv: Sequence[str]
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        paths: AgentPaths,
+        argv: Sequence[str],
+        waiting: WaitingAgent | None = None,
     ) -> TurnFinished:
         attempt.enter("Thinking")
         with attempt.trace.step("execute-agent") as step:
             attempt.agent_step = step
             _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
             tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
-            finished = await tail.run(await sandbox.spawn(argv))
+            process = waiting.process if waiting else await sandbox.spawn(argv)
+            finished = await tail.run(process)
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
             if finished.cost_usd is not None:
                 step.set(cost_usd=finished.cost_usd)
@@ -342,6 +395,8 @@ class _Start:
     """With a run directory of its own."""
     token: str = field(repr=False)
     session: AgentSession | None
+    waiting: WaitingAgent | None
+    """Who is loaded for it."""
 
 
 @asynccontextmanager
@@ -356,6 +411,23 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         raise OrionError(
             ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
         ) from exc
+
+
+async def _hand_over(waiting: WaitingAgent, files: Mapping[str, bytes]) -> None:
+    """Give an agent that waits its task; that it begins within seconds is what shows that it is well.
+
+    Raises:
+        UnfitSandboxError: it does not.
+    """
+    try:
+        async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+            await waiting.sandbox.write_files(files)
+            has_begun = await waiting.process.until_begun()
+    except (SandboxError, OSError, TimeoutError) as exc:
+        raise UnfitSandboxError(str(exc) or f"silent for {HAND_OVER_TIMEOUT_S:g} s") from exc
+    if not has_begun:
+        raise UnfitSandboxError("its supervisor has ended")
+    waiting.prove()
 
 
 async def _stand_in(sandbox: Sandbox) -> str:
@@ -380,12 +452,6 @@ def _has_no_memory(finished: TurnFinished, attempt: Attempt) -> bool:
 
 
 def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
-    paths = _agent_paths(sandbox.paths)
+    paths = agent_paths(sandbox.paths)
     run = attempt.run
     return replace(paths, run=run_directory(paths, run, attempt=run.attempt))
-
-
-def _agent_paths(paths: SandboxPaths) -> AgentPaths:
-    return AgentPaths(
-        work=paths.work, home=paths.home, run=paths.run, environment=paths.environment
-    )

@@ -236,6 +236,10 @@ class ModelBroker(Protocol):
         """
         ...
 
+    def adopt(self, session_id: SessionId, door: SessionId) -> None:
+        """The endpoint that a sandbox was given for `door` is from now on the thread's, whose own goes; so is its end."""
+        ...
+
     def close(self, session_id: SessionId) -> None:
         """The thread's sandbox is gone, or will be without another run: its endpoint is not needed. May be repeated."""
         ...

@@ -12,6 +12,7 @@ from app.runs.attempt import Attempt
 from app.runs.execution import AgentRunner
 from app.runs.model import Run
 from app.runs.policy import RunPolicy
+from app.runs.pool import PoolFigures, WarmPool
 from app.runs.session import session_id_for
 from app.runs.workspaces import Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -30,6 +31,7 @@ class Room:
     name: str
     runner: AgentRunner
     workspaces: Workspaces
+    pool: WarmPool
 
 
 OpenRoom = Callable[[str], AbstractAsyncContextManager[Room]]
@@ -64,6 +66,11 @@ class Runners:
         self._group = group
         self._others: dict[str, _Other] = {}
         self._closing = asyncio.Event()
+
+    def pools(self) -> Sequence[PoolFigures]:
+        """Of the rooms that are open and have one."""
+        rooms = (self._default, *(other.room for other in self._others.values()))
+        return [room.pool.figures for room in rooms if room is not None and room.pool.size > 0]
 
     def identity(self, run: Run, *, earlier: Sequence[Run]) -> tuple[str, str, str]:
         """Agent, model and provider of a run; `earlier`: those of its thread, in order. An attempt after a crash stays where it was."""

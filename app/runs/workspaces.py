@@ -18,6 +18,7 @@ from app.runs.model import Run
 from app.runs.mount import Mount
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy
+from app.runs.pool import WarmPool
 from app.runs.ports import Clock
 from app.runs.session import (
     GONE,
@@ -29,6 +30,7 @@ from app.runs.session import (
     session_id_for,
 )
 from app.runs.visits import Visits
+from app.runs.waiting import UnfitSandboxError, WaitingAgent
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
@@ -64,6 +66,8 @@ class Workspace:
     """False = there is nothing to save that was not saved before."""
     agent_session_id: str = ""
     """By which the agent will find its own memory among these files."""
+    waiting: WaitingAgent | None = None
+    """Whom the sandbox has loaded already."""
 
     @property
     def is_empty(self) -> bool:
@@ -86,6 +90,7 @@ class Workspaces:
         mount: Mount | None = None,
         elsewhere: OpenProvider,
         on_gone: Callable[[SessionId], None],
+        pool: WarmPool | None = None,
     ) -> None:
         """`on_gone` hears of each thread whose sandbox goes, before it does.
 
@@ -100,6 +105,7 @@ class Workspaces:
         self._clock = clock
         self._mask = mask
         self._on_gone = on_gone
+        self._pool = pool
         self._opening: set[SessionId] = set()
         self._kept = KeptSandboxes(
             provider=provider,
@@ -115,12 +121,18 @@ class Workspaces:
 
     @asynccontextmanager
     async def open(
-        self, attempt: Attempt, spec: SandboxSpec, who: AgentIdentity
+        self,
+        attempt: Attempt,
+        spec: SandboxSpec,
+        who: AgentIdentity,
+        *,
+        may_have_waited: bool = False,
     ) -> AsyncIterator[Workspace]:
         """The thread's files above the environment of `spec`, for the length of the block.
 
         When the block ends well, they are saved and the sandbox is kept; after an error it is destroyed, and the next run
-        finds what was saved before.
+        finds what was saved before. `may_have_waited`: without files to bring, a sandbox of the pool may be given, which an
+        UnfitSandboxError in the block gives up.
 
         Raises:
             SandboxError: no sandbox could be made.
@@ -136,6 +148,11 @@ class Workspaces:
             slug = session.snapshot_slug if session else ""
             sandbox = await self._kept.take(attempt, session, environment_id=spec.snapshot_id)
             is_new = False
+            waiting = None
+            if sandbox is None and may_have_waited and not slug:
+                waiting = self._take_waiting(attempt, spec, session_id)
+            if waiting is not None:
+                sandbox, is_new = waiting.sandbox, True
             if sandbox is None:
                 if slug:
                     spec = replace(spec, workspace_id=SnapshotId(slug))
@@ -144,7 +161,7 @@ class Workspaces:
                     attempt,
                     spec,
                     policy=self._policy,
-                    make_room=self._kept.make_room,
+                    make_room=self._make_room,
                 )
         except BaseException:
             if session_id not in self._kept:
@@ -153,7 +170,9 @@ class Workspaces:
         finally:
             self._opening.discard(session_id)
         begin = self._beginning(attempt, session, sandbox, who)
-        async with self._using(attempt, sandbox, begin, environment_id=spec.snapshot_id) as opened:
+        async with self._using(
+            attempt, sandbox, begin, environment_id=spec.snapshot_id, waiting=waiting
+        ) as opened:
             opened.is_new = is_new
             if is_new:
                 opened.agent_session_id = ""
@@ -187,6 +206,7 @@ class Workspaces:
         begin: Callable[[], Awaitable[Session]],
         *,
         environment_id: SnapshotId | None,
+        waiting: WaitingAgent | None = None,
     ) -> AsyncIterator[Workspace]:
         try:
             attempt.sandbox_id = sandbox.id
@@ -196,9 +216,15 @@ class Workspaces:
                 sandbox=sandbox,
                 is_new=False,
                 agent_session_id=session.agent_session_id,
+                waiting=waiting,
             )
             yield workspace
             saved = await self._save(attempt, workspace) if workspace.is_usable else None
+        except UnfitSandboxError:
+            self._on_gone(session_id_for(attempt.run.thread))
+            if waiting is not None and self._pool is not None:
+                self._pool.discard(waiting)
+            raise
         except BaseException as exc:
             await self._close(attempt, sandbox, first_error=exc)
             raise
@@ -276,6 +302,26 @@ class Workspaces:
             return
         async with self._elsewhere(name) as provider:
             yield provider
+
+    def _take_waiting(
+        self, attempt: Attempt, spec: SandboxSpec, session_id: SessionId
+    ) -> WaitingAgent | None:
+        # A person may be at work in the thread's directory of the broker, and a mounted one may have changed since.
+        is_fit = self._mount is None and not self._visits.is_visited(session_id)
+        if self._pool is None or self._pool.size == 0 or not is_fit:
+            return None
+        with attempt.trace.step("take-warm") as step:
+            found = self._pool.take(spec, session_id)
+            step.set(origin="pool", taken=found is not None)
+            if found is not None:
+                step.set(sandbox_id=found.sandbox.id)
+                _log.info("sandbox.taken", sandbox_id=found.sandbox.id)
+            return found
+
+    async def _make_room(self) -> bool:
+        if self._pool is not None and self._pool.make_room():
+            return True
+        return await self._kept.make_room()
 
     def _beginning(
         self, attempt: Attempt, session: Session | None, sandbox: Sandbox, who: AgentIdentity

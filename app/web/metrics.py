@@ -1,20 +1,38 @@
 """Figures for Prometheus."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
+from app.runs.pool import PoolFigures
 from app.runs.run_store import RunStore
 
 ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)
 """Slack gives up after 3 s."""
 
+_POOL_FIGURES = {
+    "size": "Prepared sandboxes that shall wait.",
+    "waiting": "Prepared sandboxes that wait.",
+    "taken": "Runs that were given a prepared sandbox, since start.",
+    "missed": "Runs that found none and made their own, since start.",
+    "failed": "Prepared sandboxes that came to nothing, since start.",
+    "is_stopped": "1 while none are prepared because too many came to nothing.",
+}
+"""Fields of `PoolFigures`."""
+
 
 class Metrics:
     """One registry per service, so that two in one process (tests) do not share figures."""
 
-    def __init__(self, *, store: RunStore, export_failures: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        *,
+        store: RunStore,
+        export_failures: Callable[[], int],
+        pools: Callable[[], Sequence[PoolFigures]],
+    ) -> None:
         self._store = store
+        self._pools = pools
         self._export_failures = export_failures
         self._registry = CollectorRegistry()
         self._acknowledgements = Histogram(
@@ -39,6 +57,11 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._pool_figures = {
+            name: Gauge(f"orion_pool_{name}", says, ["provider"], registry=self._registry)
+            for name, says in _POOL_FIGURES.items()
+        }
+
     def acknowledged(self, status: int, seconds: float) -> None:
         self._acknowledgements.labels(status=str(status)).observe(seconds)
 
@@ -47,5 +70,8 @@ class Metrics:
             self._runs.labels(state=state).set(count)
         for delivery, count in (await self._store.deliveries()).items():
             self._deliveries.labels(delivery=delivery).set(count)
+        for pool in self._pools():
+            for name, gauge in self._pool_figures.items():
+                gauge.labels(provider=pool.provider).set(getattr(pool, name))
         self._trace_failures.set(self._export_failures())
         return generate_latest(self._registry)

@@ -176,7 +176,12 @@ async def open_orion(
     put_environments(prepared, state_dir)
     orion = OrionProcess(
         state_dir=state_dir,
-        settings={**orion_environment(world.url, world.config), **settings},
+        # Tests count sandboxes and their steps; those about the pool turn it on.
+        settings={
+            **orion_environment(world.url, world.config),
+            "ORION_WARM_POOL_SIZE": "0",
+            **settings,
+        },
         command=command,
     )
     world.lookalike.events_url = f"{orion.url}/slack/events"

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +39,7 @@ from app.runs.model import (
     ThreadMessage,
 )
 from app.runs.policy import RunPolicy
+from app.runs.pool import WarmPool
 from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.runners import OpenRoom, Room, Runners
 from app.runs.session import SessionId
@@ -225,6 +226,7 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
+        self.adopted: list[tuple[SessionId, SessionId]] = []
         self.has_effects = False
         """Every run asks for something outside as soon as it may."""
 
@@ -244,6 +246,9 @@ class PaperBroker:
         if self.has_effects and on_effect is not None:
             await on_effect()
         yield f"token-of-{grant.run_id}"
+
+    def adopt(self, session_id: SessionId, door: SessionId) -> None:
+        self.adopted.append((session_id, door))
 
     def close(self, session_id: SessionId) -> None:
         self.closed.append(session_id)
@@ -272,6 +277,7 @@ class Core:
     service: RunService
     intake: Intake
     workspaces: Workspaces
+    room: Room
     broker: PaperBroker
     room_of: Callable[[SandboxProvider], Room]
     """Another one, at a provider that is open."""
@@ -286,15 +292,17 @@ async def open_core(
     elsewhere: OpenProvider = nowhere,
     open_room: OpenRoom = no_room,
     channels: Mapping[str, str] | None = None,
+    pool_size: int = 0,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
-    async with FakeProvider() as provider, open_task_group() as group:
+    async with FakeProvider() as provider, open_task_group() as group, AsyncExitStack() as stack:
         state = Path(socket).parent
         broker = PaperBroker(socket)
 
-        def room_of(provider: SandboxProvider) -> Room:
+        def room_of(provider: SandboxProvider, *, pool_size: int = 0) -> Room:
+            pool = WarmPool(provider=provider, adapter=PlanAdapter(), broker=broker, size=pool_size)
             workspaces = Workspaces(
                 provider=provider,
                 store=store.sessions,
@@ -304,6 +312,7 @@ async def open_core(
                 visits=Visits(state / "visits"),
                 elsewhere=elsewhere,
                 on_gone=broker.close,
+                pool=pool,
             )
             runner = AgentRunner(
                 provider=provider,
@@ -320,9 +329,9 @@ async def open_core(
                 ),
                 policy=policy,
             )
-            return Room(name=provider.name, runner=runner, workspaces=workspaces)
+            return Room(name=provider.name, runner=runner, workspaces=workspaces, pool=pool)
 
-        room = room_of(provider)
+        room = room_of(provider, pool_size=pool_size)
         runners = Runners(
             room,
             open_room=open_room,
@@ -330,6 +339,7 @@ async def open_core(
             channels=channels or {},
             group=group,
         )
+        await stack.enter_async_context(room.pool.open())
         service = RunService(
             store=store,
             files=store.files,
@@ -358,6 +368,7 @@ async def open_core(
         background = [
             group.create_task(signals.listen_forever(store, service.end_stopped)),
             group.create_task(room.workspaces.close_forever()),
+            group.create_task(room.pool.fill_forever(room.runner.spec_to_wait)),
         ]
         try:
             yield Core(
@@ -369,6 +380,7 @@ async def open_core(
                 service=service,
                 intake=intake,
                 workspaces=room.workspaces,
+                room=room,
                 room_of=room_of,
             )
         finally:

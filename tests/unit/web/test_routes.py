@@ -9,12 +9,17 @@ import httpx
 from fastapi import APIRouter, FastAPI
 
 from app.runs.model import RunState
+from app.runs.pool import PoolFigures
 from app.store.memory import MemoryRunStore
 from app.web.health import Health
 from app.web.hosting import serve
 from app.web.metrics import Metrics
 from app.web.routes import MAX_BODY_BYTES, WebParts, install_routes
 from tests.building import make_run
+
+POOL = PoolFigures(
+    provider="local", size=2, waiting=1, taken=5, missed=3, failed=0, is_stopped=False
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +55,7 @@ def make_parts() -> WebParts:
     return WebParts(
         slack=echo,
         health=Health(inside={"database": fine}, outside={}, clock=HandClock()),
-        metrics=Metrics(store=store, export_failures=lambda: 3),
+        metrics=Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL]),
         broker=APIRouter(),
         ops_token=None,
         is_loopback=True,
@@ -146,12 +151,14 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
     run = make_run()
     await store.add(run)
     await store.update(run.id, state=RunState.RUNNING)
-    metrics = Metrics(store=store, export_failures=lambda: 3)
+    metrics = Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL])
     async with client_of(replace(parts, metrics=metrics)) as client:
         await client.post("/slack/events", content=b"{}", headers={"x-slack-signature": ""})
         text = (await client.get("/metrics")).text
         assert 'orion_runs{state="running"} 1.0' in text
         assert "orion_trace_export_failures 3.0" in text
+        assert 'orion_pool_taken{provider="local"} 5.0' in text
+        assert 'orion_pool_is_stopped{provider="local"} 0.0' in text
         assert 'orion_slack_ack_seconds_count{status="200"} 1.0' in text
     async with client_of(replace(parts, is_loopback=False)) as client:
         assert (await client.get("/metrics")).status_code == 401
