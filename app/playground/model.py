@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ class RequestError(Exception):
 def create_model_app(
     *, pace: ModelPace | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> FastAPI:
-    """`POST /v1/messages` as Anthropic serves it, and `GET /requests`: the last 100 requests with their headers."""
+    """`POST /v1/messages` as Anthropic serves it, and `GET /requests`: the last 100 requests with their time and headers."""
     app = FastAPI(title="Orion offline model", docs_url=None, redoc_url=None, openapi_url=None)
     requests: deque[dict[str, Any]] = deque(maxlen=_LOGGED_REQUESTS)
     chosen_pace = pace or ModelPace()
@@ -75,11 +76,12 @@ def create_model_app(
 
     @app.post("/v1/messages")
     async def create_message(request: Request) -> Response:
+        at = time.time()
         try:
             body = json.loads(await request.body())
         except ValueError:
             body = None
-        requests.append({"headers": dict(request.headers), "body": body})
+        requests.append({"at": at, "headers": dict(request.headers), "body": body})
         request_id = f"req_offline_{secrets.token_hex(8)}"
         try:
             _check(request, body)

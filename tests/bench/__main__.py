@@ -13,6 +13,7 @@ from tests.bench.acks import measure_acks
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.placing import measure_placing
+from tests.bench.pool import measure_docker_pool, measure_pool
 from tests.bench.processes import BenchError
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render
@@ -26,8 +27,11 @@ Fake sandbox: no sandbox, and an agent that answers at once; what is left is Ori
 Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; `claude` by hand is `docker exec` in a sandbox that is there, without
-supervisor and service; the start of an agent is its first moment by its own clock, in a container of its own."""
-PARTS = ("acks", "placing", "turns", "crowd", "docker")
+supervisor and service; the start of an agent is its first moment by its own clock, in a container of its own.
+Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
+run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
+PARTS = ("acks", "placing", "turns", "crowd", "pool", "docker", "docker-pool")
+_OF_DOCKER = ("docker", "docker-pool")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
@@ -46,16 +50,20 @@ async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None
         if "crowd" in parts:
             bolt = (row.baseline for row in rows if row.figure.startswith("ack p99"))
             rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
+        if "pool" in parts:
+            rows += await measure_pool(bench)
         if "docker" in parts:
             rows += await measure_docker(bench)
+        if "docker-pool" in parts:
+            rows += await measure_docker_pool(bench)
 
 
 async def _possible(wanted: Collection[str]) -> list[str]:
     """The wanted parts without those that this machine cannot measure, which are named."""
-    reason = await why_not() if "docker" in wanted else None
+    reason = await why_not() if set(wanted) & set(_OF_DOCKER) else None
     if reason is not None:
         sys.stdout.write(f"left out: Docker ({reason})\n")
-    return [part for part in PARTS if part in wanted and (part != "docker" or reason is None)]
+    return [part for part in PARTS if part in wanted and (part not in _OF_DOCKER or reason is None)]
 
 
 def main() -> int:

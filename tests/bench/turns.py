@@ -43,7 +43,13 @@ class Scene:
         given = orion_environment(self.world.url, LookalikeConfig())
         kept = {name: value for name, value in given.items() if traces or "LANGFUSE" not in name}
         own = {"ORION_STATE_DIR": str(self.state_dir), "ORION_PORT": str(self.port)}
-        return {**kept, **own, "ORION_RUNS_PER_USER_HOUR": "1000", "ORION_SANDBOX": "local"}
+        return {
+            **kept,
+            **own,
+            "ORION_RUNS_PER_USER_HOUR": "1000",
+            "ORION_SANDBOX": "local",
+            "ORION_WARM_POOL_SIZE": "0",
+        }
 
 
 async def measure_turns(bench: Bench) -> Sequence[Row]:
