@@ -266,8 +266,14 @@ async def _tell_alive() -> None:
         emit("alive")
 
 
-async def answer(request: dict[str, Any], *, api_key: str, base_url: str) -> int:
-    """Print the events of the turn; returns the exit code."""
+async def answer(
+    request: dict[str, Any],
+    *,
+    api_key: str,
+    base_url: str,
+    http: anthropic.DefaultAsyncHttpxClient | None,
+) -> int:
+    """Print the events of the turn; returns the exit code. `http` is closed at its end."""
     limits = agent_tools.ToolLimits(
         work=request["work"],
         timeout_s=request["tool_timeout_s"],
@@ -277,7 +283,11 @@ async def answer(request: dict[str, Any], *, api_key: str, base_url: str) -> int
     timeout = anthropic.Timeout(request["silence_timeout_s"], connect=_CONNECT_TIMEOUT_S)
     async with (
         anthropic.AsyncAnthropic(
-            api_key=api_key, base_url=base_url, timeout=timeout, max_retries=_MAX_RETRIES
+            api_key=api_key,
+            base_url=base_url,
+            timeout=timeout,
+            max_retries=_MAX_RETRIES,
+            http_client=http,
         ) as client,
         asyncio.TaskGroup() as tasks,
     ):
@@ -294,12 +304,14 @@ async def answer(request: dict[str, Any], *, api_key: str, base_url: str) -> int
 
 def main() -> int:
     """Answer the request named on the command line."""
+    http = None
     if sys.argv[1] == WAIT:
         rehearse()
+        http = anthropic.DefaultAsyncHttpxClient()  # reads certificates: 20 ms
         wait_for_task()
     request = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     key, url = os.environ["ANTHROPIC_API_KEY"], os.environ["ANTHROPIC_BASE_URL"]
-    return asyncio.run(answer(request, api_key=key, base_url=url))
+    return asyncio.run(answer(request, api_key=key, base_url=url, http=http))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 from agent_scripts.inside.standby import READY, Standby
 
-_POLL_S = 0.02
+_POLL_S = 0.01
 """A look takes some 20 µs; the wait for the configuration grows by half of this."""
 _STDERR_BYTES = 4096
 

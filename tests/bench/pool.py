@@ -1,7 +1,7 @@
 """What a prepared sandbox saves: from a message to the first request that the model sees of it, with a pool and without."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from statistics import median
 
@@ -49,7 +49,7 @@ async def measure_docker_pool(bench: Bench) -> Sequence[Row]:
 
 
 async def _measure(
-    scene: Scene, settings: Mapping[str, str], *, figure: str, target_s: float
+    scene: Scene, settings: dict[str, str], *, figure: str, target_s: float
 ) -> Row:
     count = scene.bench.scale.turn_pairs * TURNS_PER_PAIR
     async with open_client(scene.world.url) as person:
@@ -74,7 +74,7 @@ async def _measure(
 
 @asynccontextmanager
 async def _orion(
-    scene: Scene, settings: Mapping[str, str], *, pool_size: int
+    scene: Scene, settings: dict[str, str], *, pool_size: int
 ) -> AsyncIterator[Server]:
     pool = {"ORION_WARM_POOL_SIZE": str(pool_size), "ORION_SESSION_KEEP_S": "0"}
     async with open_server(
