@@ -29,13 +29,12 @@ from app.providers import Choice, choose_provider, create_provider
 from app.redaction import Masker
 from app.rooms import Rooms
 from app.runs.clock import SystemClock
-from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
 from app.runs.live_log import LiveLogs
 from app.runs.ports import Dispatcher
 from app.runs.reconciler import Reconciler
 from app.runs.retention import Retention
-from app.runs.runners import Runners
+from app.runs.runners import Room, Runners
 from app.runs.session import Session, session_id_for
 from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
@@ -236,7 +235,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 retention.run_forever(),
                 room.workspaces.close_forever(),
                 _identify_forever(slack),
-                _prepare_quietly(room.runner),
+                _prepare_quietly(room),
                 room.pool.fill_forever(room.runner.spec_to_wait),
                 *(runners.open_quietly(name) for name in elsewhere),
             )
@@ -313,10 +312,11 @@ async def _identify_forever(slack: SlackConnection) -> None:
             return
 
 
-async def _prepare_quietly(runner: AgentRunner) -> None:
+async def _prepare_quietly(room: Room) -> None:
     """Have the environment ready before the first question; a failure is logged, and shows with its code in that run."""
     with suppress(SandboxError):
-        await runner.prepare_environment()
+        await room.runner.prepare_environment()
+        room.pool.wake()
 
 
 app = create_app()

@@ -4,6 +4,7 @@ A run takes one at once or makes its own: it never waits for the pool.
 """
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -72,17 +73,25 @@ class WarmPool:
     """Of one provider and agent. Members are told apart by all that a run's own sandbox would be made from."""
 
     def __init__(
-        self, *, provider: SandboxProvider, adapter: AgentAdapter, broker: ModelBroker, size: int
+        self,
+        *,
+        provider: SandboxProvider,
+        adapter: AgentAdapter,
+        broker: ModelBroker,
+        size: int,
+        max_wait_s: float = MAX_WAIT_S,
     ) -> None:
-        """`size` 0 = no pool."""
+        """`size` 0 = no pool. What has waited for `max_wait_s` is replaced."""
         self._provider = provider
         self._adapter = adapter
         self._broker = broker
         self.size = size
+        self._max_wait_s = max_wait_s
         self._waiting: list[WaitingAgent] = []
         self._breaker = Breaker(limit=FAILURES, cool_down_s=COOL_DOWN_S)
         self._changed = asyncio.Event()
         self._group: TaskGroup | None = None
+        self._watching: set[asyncio.Task[None]] = set()
         self._taken = self._missed = self._failed = 0
 
     @property
@@ -99,12 +108,14 @@ class WarmPool:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Owns what waits and, of what was taken, the reading of its output; in the end nothing of it is left."""
+        """Owns what waits and, of what was taken, the reading of its output, for which all runs must have ended before."""
         async with open_task_group() as group:
             self._group = group
             try:
                 yield
             finally:
+                for task in self._watching:
+                    task.cancel()
                 self._drain()
                 self._group = None
 
@@ -114,9 +125,15 @@ class WarmPool:
             self._changed.clear()
             self._expire()
             pause_s = await self._fill(want)
+            overdue_s = min((one.until_s for one in self._waiting), default=math.inf)
+            pause_s = max(0, min(pause_s, overdue_s - time.monotonic()))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
+
+    def wake(self) -> None:
+        """There is an environment now."""
+        self._changed.set()
 
     def take(self, spec: SandboxSpec, session_id: SessionId) -> WaitingAgent | None:
         """One that is the same as what `spec` would make, now the session's own; None = there is none. Never given twice."""
@@ -174,7 +191,7 @@ class WarmPool:
         sandbox = None
         try:
             async with asyncio.timeout(READY_TIMEOUT_S):
-                spec = await want(door, MAX_WAIT_S)
+                spec = await want(door, self._max_wait_s)
                 if spec is None:
                     self._broker.close(door)
                     return None
@@ -190,7 +207,9 @@ class WarmPool:
         directory = f"{sandbox.paths.run}/{_DIRECTORY}"
         paths = replace(agent_paths(sandbox.paths), waiting=directory)
         command = waiting(
-            self._adapter.standby(paths), paths=paths, max_wait_s=MAX_WAIT_S + SUPERVISOR_SLACK_S
+            self._adapter.standby(paths),
+            paths=paths,
+            max_wait_s=self._max_wait_s + SUPERVISOR_SLACK_S,
         )
         await sandbox.write_files({file.path: file.data for file in command.files})
         member = WaitingAgent(
@@ -199,12 +218,14 @@ class WarmPool:
             directory=directory,
             door=door,
             spec=_without_own(spec),
-            until_s=time.monotonic() + MAX_WAIT_S,
+            until_s=time.monotonic() + self._max_wait_s,
             breaker=self._breaker,
         )
         if self._group is None:
             raise AssertionError("the pool is filled while it is open")
-        self._group.create_task(self._watch(member), name=f"pool-{sandbox.id}")
+        task = self._group.create_task(self._watch(member), name=f"pool-{sandbox.id}")
+        self._watching.add(task)
+        task.add_done_callback(self._watching.discard)
         await member.process.until_waiting()
         return member
 

@@ -131,7 +131,8 @@ async def test_a_wait_ends_by_itself(bench: Bench) -> None:
 @pytest.mark.parametrize("how", ["none loaded", "another loaded"])
 async def test_a_command_that_nobody_loaded_is_started(bench: Bench, how: str) -> None:
     """In the supervisor that waited."""
-    cat = ("sh", "-c", "echo ready; cat >/dev/null")
+    mark = f"nobody-loaded-{os.getpid()}"
+    cat = ("sh", "-c", f"echo ready; cat >/dev/null # {mark}")
     standby = None if how == "none loaded" else AgentCommand(argv=cat, env={}, files=())
     async with open_waiting(bench, standby) as waits:
         command = AgentCommand(argv=("echo", "hello"), env={}, files=())
@@ -139,18 +140,19 @@ async def test_a_command_that_nobody_loaded_is_started(bench: Bench, how: str) -
         assert len(wrapped.files) == 1
         turn = await bench.run(wrapped, process=waits.process)
     assert [record.text for record in turn.records if isinstance(record, AgentLine)] == ["hello"]
-    assert processes_with("cat >/dev/null") == []
+    assert processes_with(mark) == []
 
 
 async def test_a_stop_ends_the_agent_that_waited(model: Bench) -> None:
     """As any other, with all that it started."""
+    seconds = str(2_000_000 + os.getpid())
     async with open_waiting(model) as waits:
-        command = model.command("run: sleep 4711.5", paths=waits.paths)
+        command = model.command(f"run: sleep {seconds}", paths=waits.paths)
         turn = await model.run(
             command, on_record=model.stop_when("tool_started"), process=waits.process
         )
     assert (turn.exited.reason, turn.exited.survivors) == ("stopped", 0)
-    assert processes_with("4711.5") == []
+    assert processes_with(seconds) == []
 
 
 def _holders(paths: list[Path]) -> list[Path]:

@@ -48,9 +48,7 @@ async def measure_docker_pool(bench: Bench) -> Sequence[Row]:
             await asyncio.to_thread(remove_images, namespace)
 
 
-async def _measure(
-    scene: Scene, settings: dict[str, str], *, figure: str, target_s: float
-) -> Row:
+async def _measure(scene: Scene, settings: dict[str, str], *, figure: str, target_s: float) -> Row:
     count = scene.bench.scale.turn_pairs * TURNS_PER_PAIR
     async with open_client(scene.world.url) as person:
         async with _orion(scene, settings, pool_size=0):

@@ -39,7 +39,7 @@ from app.runs.model import (
     ThreadMessage,
 )
 from app.runs.policy import RunPolicy
-from app.runs.pool import WarmPool
+from app.runs.pool import MAX_WAIT_S, WarmPool
 from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.runners import OpenRoom, Room, Runners
 from app.runs.session import SessionId
@@ -293,16 +293,28 @@ async def open_core(
     open_room: OpenRoom = no_room,
     channels: Mapping[str, str] | None = None,
     pool_size: int = 0,
+    pool_wait_s: float = MAX_WAIT_S,
+    sandboxes: FakeProvider | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
-    async with FakeProvider() as provider, open_task_group() as group, AsyncExitStack() as stack:
+    async with (
+        sandboxes or FakeProvider() as provider,
+        open_task_group() as group,
+        AsyncExitStack() as stack,
+    ):
         state = Path(socket).parent
         broker = PaperBroker(socket)
 
         def room_of(provider: SandboxProvider, *, pool_size: int = 0) -> Room:
-            pool = WarmPool(provider=provider, adapter=PlanAdapter(), broker=broker, size=pool_size)
+            pool = WarmPool(
+                provider=provider,
+                adapter=PlanAdapter(),
+                broker=broker,
+                size=pool_size,
+                max_wait_s=pool_wait_s,
+            )
             workspaces = Workspaces(
                 provider=provider,
                 store=store.sessions,

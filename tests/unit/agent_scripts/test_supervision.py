@@ -3,6 +3,7 @@
 import ast
 import json
 import sys
+from dataclasses import replace
 from pathlib import PurePosixPath
 
 import pytest
@@ -18,6 +19,7 @@ from agent_scripts.supervision import (
     parse_record,
     stop_path,
     supervised,
+    waiting,
 )
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r1", environment="/env")
@@ -74,11 +76,14 @@ def test_supervised_command_brings_every_file_it_imports() -> None:
     command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     sources = {PurePosixPath(file.path).name: file.data for file in command.files}
     assert b"def main()" in sources["supervisor.py"]
-    imported = {"process_tree.py", "relay.py", "usage.py"}
+    imported = {"process_tree.py", "records.py", "relay.py", "standby.py", "usage.py", "waiting.py"}
     assert imported <= set(sources)
 
 
-@pytest.mark.parametrize("name", ["supervisor.py", "relay.py", "process_tree.py"])
+@pytest.mark.parametrize(
+    "name",
+    ["supervisor.py", "records.py", "relay.py", "process_tree.py", "standby.py", "waiting.py"],
+)
 def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
     """Whatever `python3` a sandbox has from 3.9 on can read them, and they import nothing that is not its own."""
     command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
@@ -96,6 +101,29 @@ def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
         )
     }
     assert modules <= sys.stdlib_module_names | {"agent_scripts"}
+
+
+def test_one_that_waits_is_given_the_rest() -> None:
+    """Scripts and plan come before; the task is the command's own files and, last, the configuration; nothing else is new."""
+    paths = replace(_PATHS, waiting="/orion/waiting")
+    ahead = waiting(
+        AgentCommand(argv=("agent",), env={"LANG": "C"}, files=()), paths=paths, max_wait_s=60
+    )
+    assert ahead.argv[2:] == (
+        "/orion/waiting/agent_scripts/inside/supervisor.py",
+        "/orion/waiting/supervisor.json",
+        "/orion/waiting/plan.json",
+    )
+    assert json.loads(ahead.files[-1].data) == {
+        "argv": ["agent"],
+        "env": {"LANG": "C"},
+        "cwd": "/work",
+        "max_wait_s": 60,
+    }
+    task = supervised(_COMMAND, paths=paths, broker="/s", limits=_LIMITS)
+    assert [file.path for file in task.files] == ["/orion/r1/in", "/orion/waiting/supervisor.json"]
+    whole = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
+    assert task.files[-1].data == whole.files[-1].data
 
 
 def test_relay_without_a_socket_is_refused() -> None:

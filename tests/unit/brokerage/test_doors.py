@@ -121,6 +121,41 @@ async def test_doors_that_a_dead_process_left(world: World) -> None:
         assert await world.ask(OTHER, token) == 200
 
 
+async def test_a_door_that_is_adopted(world: World) -> None:
+    """The thread's tokens are good at the door that the sandbox was given before it had a thread, and no other's are."""
+    waiting = SessionId("pool_3333333333333333")
+    seen_inside = Path(world.broker.endpoint_for(waiting).address)
+    world.broker.endpoint_for(ONE)
+    world.broker.adopt(ONE, waiting)
+    async with (
+        world.broker.open_grant(_grant(ONE), lambda _call: None) as token,
+        world.broker.open_grant(_grant(OTHER), lambda _call: None) as token_of_other,
+    ):
+        assert seen_inside.is_socket()
+        assert await world.ask(waiting, token) == 200
+        assert await world.ask(waiting, token_of_other) == 401
+        assert await world.ask(OTHER, token) == 401
+    assert not seen_inside.exists()
+    world.broker.close_others([ONE])
+    assert len(list(world.directory.iterdir())) == 2
+    async with world.broker.open_grant(_grant(ONE), lambda _call: None) as token:
+        assert await world.ask(waiting, token) == 200
+    world.broker.close(ONE)
+    world.broker.close(OTHER)
+    assert list(world.directory.iterdir()) == []
+
+
+async def test_adopted_doors_that_a_dead_process_left(world: World) -> None:
+    """Both names go when their sandbox is not attached to, and so do those of sandboxes that waited."""
+    for session_id, waiting in ((ONE, "pool_3333333333333333"), (OTHER, "pool_4444444444444444")):
+        world.broker.endpoint_for(SessionId(waiting))
+        world.broker.adopt(session_id, SessionId(waiting))
+    world.broker.endpoint_for(SessionId("pool_5555555555555555"))
+    world.broker.close_others([OTHER])
+    names = {path.name for path in world.directory.iterdir()}
+    assert names == {OTHER[-12:], "4" * 12}
+
+
 async def test_a_path_that_no_socket_can_have(world: World, tmp_path: Path) -> None:
     """It is refused at the start, not in the first run."""
     with pytest.raises(OSError, match="too long"):
