@@ -1,0 +1,137 @@
+"""The one mapping of the SDK's errors to ours.
+
+SandboxApiError               by HTTP status and code: the API has one class for all its answers
+SandboxTerminalStateError       a sandbox ended while it was made
+SandboxStdinError, filesystem   their `cause` says why
+SandboxError                    the rest: an answer of the wrong shape, a stream that broke off
+httpx2.TransportError           the connection broke; the SDK lets these out as they are
+TimeoutError                    no answer in time
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+
+import httpx2
+import vercel.sandbox as sdk
+from pydantic import ValidationError
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+
+API_TIMEOUT_S = 70.0
+"""Of one request: the SDK itself gives up after 60 s. Source: vercel-sandbox 0.10.0."""
+
+_GONE, _LIMIT = SandboxErrorCode.UNAVAILABLE, SandboxErrorCode.LIMIT_REACHED
+_BY_STATUS: Mapping[int, tuple[SandboxErrorCode | None, bool]] = {
+    400: (None, False),
+    401: (_GONE, False),
+    402: (_LIMIT, False),
+    403: (_GONE, False),
+    409: (None, False),
+    410: (_GONE, False),
+    422: (_GONE, False),
+    429: (_LIMIT, True),
+}
+"""Code (None = what the caller says) and whether trying again may help. Of the rest, 5xx may pass and 4xx will not."""
+
+_REMEDIES = {
+    401: "; the credentials are not accepted: check VERCEL_TOKEN, or VERCEL_OIDC_TOKEN",
+    402: "; the plan's allowance is used up",
+    403: "; the credentials do not reach this team or project: check VERCEL_TOKEN, VERCEL_TEAM_ID and VERCEL_PROJECT_ID",
+}
+_LOST_SNAPSHOTS = frozenset({"snapshot_not_found", "snapshot_region_mismatch"})
+_REASON_CHARS = 300
+
+
+@asynccontextmanager
+async def asking(
+    doing: str,
+    *,
+    timeout_s: float = API_TIMEOUT_S,
+    otherwise: SandboxErrorCode = SandboxErrorCode.UNAVAILABLE,
+    missing: SandboxErrorCode = SandboxErrorCode.NOT_FOUND,
+) -> AsyncIterator[None]:
+    """A request to the API: bounded, its errors mapped."""
+    with map_vercel_errors(doing, otherwise=otherwise, missing=missing):
+        async with asyncio.timeout(timeout_s):
+            yield
+
+
+@contextmanager
+def map_vercel_errors(
+    doing: str,
+    *,
+    otherwise: SandboxErrorCode = SandboxErrorCode.UNAVAILABLE,
+    missing: SandboxErrorCode = SandboxErrorCode.NOT_FOUND,
+) -> Iterator[None]:
+    """Raises: SandboxError: `missing` for what does not exist, NOT_FOUND for a snapshot that is gone, LIMIT_REACHED for a
+    quota or too many requests, `otherwise` when the API refuses or fails, UNAVAILABLE when it does not answer.
+    """
+    try:
+        yield
+    except (sdk.SandboxError, httpx2.HTTPError) as exc:
+        raise _mapped(exc, doing, otherwise=otherwise, missing=missing) from exc
+    except TimeoutError as exc:
+        raise SandboxError(_GONE, f"{doing}: no answer in time", retryable=True) from exc
+    except (json.JSONDecodeError, UnicodeDecodeError, ValidationError) as exc:
+        raise SandboxError(otherwise, f"{doing}: an answer of no sense", retryable=True) from exc
+
+
+def _mapped(
+    exc: Exception, doing: str, *, otherwise: SandboxErrorCode, missing: SandboxErrorCode
+) -> SandboxError:
+    match exc:
+        case sdk.SandboxApiError():
+            return _from_status(exc, doing, otherwise=otherwise, missing=missing)
+        case sdk.SandboxTerminalStateError():
+            return SandboxError(
+                otherwise, f"{doing}: the sandbox is {exc.status.value}", retryable=True
+            )
+        case sdk.SandboxStdinError() | sdk.SandboxFilesystemWriteError():
+            if isinstance(exc.cause, Exception):
+                return _mapped(exc.cause, doing, otherwise=otherwise, missing=missing)
+            return SandboxError(otherwise, f"{doing}: {exc}")
+        case sdk.SandboxPathNotFoundError():
+            return SandboxError(missing, f"{doing}: {exc}")
+        case sdk.SandboxCredentialsError():
+            return SandboxError(_GONE, f"{doing}: {exc}")
+        case sdk.SandboxResponseError() | sdk.SandboxStreamError():
+            return SandboxError(
+                otherwise, f"{doing}: an answer of no sense: {_short(exc)}", retryable=True
+            )
+        case httpx2.HTTPError():
+            return SandboxError(
+                _GONE, f"{doing}: the connection to Vercel broke: {_short(exc)}", retryable=True
+            )
+        case _:
+            return SandboxError(otherwise, f"{doing}: {_short(exc)}")
+
+
+def _from_status(
+    exc: sdk.SandboxApiError,
+    doing: str,
+    *,
+    otherwise: SandboxErrorCode,
+    missing: SandboxErrorCode,
+) -> SandboxError:
+    status = exc.status_code
+    text = f"{doing}: {_short(exc)} (HTTP {status}{f', {exc.code}' if exc.code else ''}){_REMEDIES.get(status, '')}"
+    if exc.code in _LOST_SNAPSHOTS:
+        return SandboxError(SandboxErrorCode.NOT_FOUND, text)
+    if status == httpx2.codes.NOT_FOUND:
+        return SandboxError(missing, text)
+    code, retryable = _BY_STATUS.get(status, (None, status >= httpx2.codes.INTERNAL_SERVER_ERROR))
+    return SandboxError(code or otherwise, text, retryable=retryable)
+
+
+def _short(exc: Exception) -> str:
+    """A proxy's error page is long, and nobody's text."""
+    text = " ".join(str(exc).split()) or type(exc).__name__
+    return "a page of HTML" if "<html" in text.lower() else text[:_REASON_CHARS]
+
+
+def is_status(exc: BaseException | None, *statuses: int) -> bool:
+    """Whether an error of ours comes from such an answer."""
+    cause = exc.__cause__ if isinstance(exc, SandboxError) else exc
+    return isinstance(cause, sdk.SandboxApiError) and cause.status_code in statuses
