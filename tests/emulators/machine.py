@@ -37,7 +37,8 @@ BOOT_S, STOP_S = 10.0, 10.0
 _HERE = Path(__file__).parent
 _GUEST = (_HERE / "machine_guest.py").read_text("utf-8")
 _ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")  # fmt: skip
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT")  # fmt: skip
+# SYS_ADMIN and SYS_RESOURCE until its PID 1 has set it up.
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT", "SYS_RESOURCE")  # fmt: skip
 _MESSAGE_BYTES = 65536
 
 

@@ -79,33 +79,27 @@ def map_vercel_errors(
 
 
 def _mapped(
-    exc: Exception, doing: str, *, otherwise: SandboxErrorCode, missing: SandboxErrorCode
+    exc: BaseException, doing: str, *, otherwise: SandboxErrorCode, missing: SandboxErrorCode
 ) -> SandboxError:
+    if isinstance(exc, (sdk.SandboxStdinError, sdk.SandboxFilesystemWriteError)):
+        return _mapped(exc.cause, doing, otherwise=otherwise, missing=missing)
+    if isinstance(exc, sdk.SandboxApiError):
+        return _from_status(exc, doing, otherwise=otherwise, missing=missing)
+    code, text, retryable = otherwise, _short(exc), False
     match exc:
-        case sdk.SandboxApiError():
-            return _from_status(exc, doing, otherwise=otherwise, missing=missing)
         case sdk.SandboxTerminalStateError():
-            return SandboxError(
-                otherwise, f"{doing}: the sandbox is {exc.status.value}", retryable=True
-            )
-        case sdk.SandboxStdinError() | sdk.SandboxFilesystemWriteError():
-            if isinstance(exc.cause, Exception):
-                return _mapped(exc.cause, doing, otherwise=otherwise, missing=missing)
-            return SandboxError(otherwise, f"{doing}: {exc}")
+            text, retryable = f"the sandbox is {exc.status.value}", True
         case sdk.SandboxPathNotFoundError():
-            return SandboxError(missing, f"{doing}: {exc}")
+            code = missing
         case sdk.SandboxCredentialsError():
-            return SandboxError(_GONE, f"{doing}: {exc}")
+            code = _GONE
         case sdk.SandboxResponseError() | sdk.SandboxStreamError():
-            return SandboxError(
-                otherwise, f"{doing}: an answer of no sense: {_short(exc)}", retryable=True
-            )
+            text, retryable = f"an answer of no sense: {text}", True
         case httpx2.HTTPError():
-            return SandboxError(
-                _GONE, f"{doing}: the connection to Vercel broke: {_short(exc)}", retryable=True
-            )
+            code, text, retryable = _GONE, f"the connection to Vercel broke: {text}", True
         case _:
-            return SandboxError(otherwise, f"{doing}: {_short(exc)}")
+            pass
+    return SandboxError(code, f"{doing}: {text}", retryable=retryable)
 
 
 def _from_status(
@@ -125,7 +119,7 @@ def _from_status(
     return SandboxError(code or otherwise, text, retryable=retryable)
 
 
-def _short(exc: Exception) -> str:
+def _short(exc: BaseException) -> str:
     """A proxy's error page is long, and nobody's text."""
     text = " ".join(str(exc).split()) or type(exc).__name__
     return "a page of HTML" if "<html" in text.lower() else text[:_REASON_CHARS]

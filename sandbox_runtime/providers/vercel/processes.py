@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import anyio
 import httpx2
 import vercel.sandbox as sdk
 from typing_extensions import override
@@ -34,6 +35,8 @@ _MISSED_BEATS = 3.5
 _RECONNECTS = 6
 _RECONNECT_S = 0.5
 _EXIT_TIMEOUT_S = 10.0
+_HAS_ENDED = frozenset({400, 404, 409})
+"""How the service may refuse to signal what has ended: waiting for it tells."""
 _GONE = SandboxErrorCode.UNAVAILABLE
 _STREAMS = {"o": OutputStream.STDOUT, "e": OutputStream.STDERR}
 
@@ -146,9 +149,16 @@ class MachineProcess(Process):
         return self._exit_code is not None
 
     async def send(self, data: bytes) -> None:
-        """To the runner."""
+        """To the runner.
+
+        Raises:
+            SandboxError: UNAVAILABLE when it takes nothing any more.
+        """
         assert self._process.stdin is not None  # noqa: S101 - it was started with one
-        await self._process.stdin.send(data)
+        try:
+            await self._process.stdin.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            raise SandboxError(_GONE, "a command takes no more input") from exc
 
     async def until_started(self) -> None:
         """Wait for the runner's word that it has its request."""
@@ -270,4 +280,8 @@ class MachineProcess(Process):
         await self.send(_KILL)
 
     async def _signal(self) -> None:
-        await self._process.terminate()
+        try:
+            await self._process.terminate()
+        except sdk.SandboxApiError as exc:
+            if exc.status_code not in _HAS_ENDED:
+                raise

@@ -44,6 +44,7 @@ def encode(text: str) -> str:
 
 
 def decode(value: str) -> str:
+    """What `encode` was given, if it was not too long."""
     return unquote(value)
 
 

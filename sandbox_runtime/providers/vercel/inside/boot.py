@@ -27,6 +27,7 @@ _ENV_NAMES = (
     "AWS_CA_BUNDLE",
     "DENO_CERT",
 )
+_ARGUMENTS_OF_USER = 3
 _NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 
@@ -133,7 +134,7 @@ def _write(path: str, text: str) -> None:
 def main() -> None:
     """Once as the image's user, once as root."""
     task, source = json.loads(base64.b64decode(sys.argv[1])), sys.argv[2]
-    if len(sys.argv) == 3:
+    if len(sys.argv) == _ARGUMENTS_OF_USER:
         env = {name: os.environ[name] for name in _ENV_NAMES if name in os.environ}
         argv = [sys.executable or "python3", "-I", "-S", "-c", source, sys.argv[1], source]
         os.execvp("sudo", ["sudo", "-n", *argv, json.dumps(env)])

@@ -34,7 +34,7 @@ _VICTIM = "500"
 """Out of memory, the kernel shall take the command rather than this process. Source: proc(5), oom_score_adj."""
 
 
-class Killed(Exception):
+class Killed(Exception):  # noqa: N818 - no error
     """By whoever waits for the command, or because its time is over."""
 
 
@@ -71,14 +71,14 @@ class Output:
 
 def main() -> None:
     """Read the request, run it, end it."""
-    woken = _signals()
-    with open("/proc/self/comm", "w") as file:  # noqa: PTH123  # pathlib would double the time of a start
+    with open("/proc/self/comm", "w") as file:  # pathlib would double the time of a start
         file.write("sandbox-run")
     signal.alarm(_REQUEST_S)  # nothing was started yet: whoever asked may be gone
     lengths = _read(24)
     request = json.loads(_read(int(lengths[:12])))
     stdin = _input(int(lengths[12:]))
     signal.alarm(0)
+    woken = _signals()  # until here SIGTERM ends it: nothing was started
     os.fchown(stdin, request["uid"], request["uid"])
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     output = Output(request["window"], request["keep"])
@@ -162,7 +162,7 @@ def _limit(limits: dict[str, int]) -> None:
         hard = resource.getrlimit(kind)[1]
         limit = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         resource.setrlimit(kind, (limit, limit))
-    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123  # same
+    with open("/proc/self/oom_score_adj", "w") as file:  # same
         file.write(_VICTIM)
 
 
@@ -200,7 +200,7 @@ def _execute(request: dict[str, object]) -> None:
         os._exit(_NOT_EXECUTABLE)
     argv = [os.fsencode(argument) for argument in request["argv"]]  # type: ignore[attr-defined]  # same
     env = {os.fsencode(k): os.fsencode(v) for k, v in request["env"].items()}  # type: ignore[attr-defined]  # same
-    os.execvpe(argv[0], argv, env)  # noqa: S606  # no shell is the point
+    os.execvpe(argv[0], argv, env)  # no shell is the point
 
 
 def _watch(
@@ -293,11 +293,11 @@ def _descendants() -> tuple[set[int], bool]:
     """
     children: dict[int, list[int]] = {}
     is_whole = True
-    for entry in os.listdir("/proc"):  # noqa: PTH208  # plain and quick
+    for entry in os.listdir("/proc"):  # plain and quick
         if not entry.isdigit():
             continue
         try:
-            with open(f"/proc/{entry}/stat", "rb") as file:  # noqa: PTH123  # same
+            with open(f"/proc/{entry}/stat", "rb") as file:  # same
                 parent = int(file.read().rpartition(b")")[2].split()[1])
         except OSError:
             is_whole = False
