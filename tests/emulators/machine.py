@@ -122,7 +122,8 @@ class Machine:
             "gid": found.uid,
         }
         self._count += 1
-        process = self._processes[self._count] = MachineProcess(self, self._count)
+        number = self._count
+        process = self._processes[number] = MachineProcess(self, number)
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
 
@@ -152,7 +153,7 @@ class Machine:
                     lambda reader=reader: asyncio.StreamReaderProtocol(reader),  # type: ignore[misc]  # bound now
                     os.fdopen(read, "rb", buffering=0),
                 )
-            socket.send_fds(control, [json.dumps({"id": self._count}).encode()], theirs)
+            socket.send_fds(control, [json.dumps({"id": number}).encode()], theirs)
         return process
 
     async def run(

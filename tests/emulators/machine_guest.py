@@ -159,10 +159,8 @@ def _forbid_namespaces() -> None:
     """No user namespaces inside, as in a kernel without them; the mounted /proc shows its settings read-only."""
     libc = ctypes.CDLL(None)
     libc.mount(b"proc", _PRIVATE, b"proc", 0, None)
-    with (
-        contextlib.suppress(OSError),
-        open(_PRIVATE + b"/sys/user/max_user_namespaces", "w") as file,
-    ):  # same
+    path = _PRIVATE + b"/sys/user/max_user_namespaces"
+    with contextlib.suppress(OSError), open(path, "w") as file:  # noqa: PTH123  # pathlib takes its time
         file.write("0")
     libc.umount2(_PRIVATE, _MNT_DETACH)
 

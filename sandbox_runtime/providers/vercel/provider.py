@@ -10,14 +10,14 @@ import vercel.sandbox as sdk
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.owner import Owner
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.vercel import tags as keys
 from sandbox_runtime.providers.vercel.creation import Creation, Order
 from sandbox_runtime.providers.vercel.credentials import Credentials
 from sandbox_runtime.providers.vercel.errors import asking
-from sandbox_runtime.providers.vercel.machine import HOME, About, Machine
+from sandbox_runtime.providers.vercel.looking import USER, command_env, info_of, is_left
+from sandbox_runtime.providers.vercel.machine import About, Machine
 from sandbox_runtime.providers.vercel.network import network_policy
 from sandbox_runtime.providers.vercel.origin import find_origin
 from sandbox_runtime.providers.vercel.sandbox import VercelSandbox, destroy_logged
@@ -40,8 +40,6 @@ from sandbox_runtime.types import (
 )
 
 PROBE_TIMEOUT_S = 10.0
-_USER = "agent"
-_RUNNING = frozenset({sdk.SandboxStatus.PENDING, sdk.SandboxStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +122,10 @@ class VercelProvider(SandboxProvider):
                 f"no answer from a sandbox at Vercel within {PROBE_TIMEOUT_S:g} s",
                 retryable=True,
             ) from exc
-        if found.text.strip() != _USER:
+        if found.text.strip() != USER:
             raise SandboxError(
                 SandboxErrorCode.ISOLATION_UNAVAILABLE,
-                f"commands in the image {self._settings.image} do not run as {_USER}",
+                f"commands in the image {self._settings.image} do not run as {USER}",
             )
         return f"Vercel Sandbox in {self._settings.region}: a microVM each, {self._settings.vcpus} processors, no way to root"
 
@@ -155,7 +153,7 @@ class VercelProvider(SandboxProvider):
                 "sandboxes at Vercel do not work in a directory of the host",
             )
         policy = network_policy(spec.network)
-        env = _env(spec)
+        env = command_env(spec)
         validate_command(["sh"], env=env, cwd=None)
         opened = self._require_opened()
         origin = await find_origin(opened.snapshots, spec)
@@ -214,13 +212,13 @@ class VercelProvider(SandboxProvider):
         records = await self._require_opened().snapshots.records(
             key=keys.MANAGED, value=keys.SANDBOX
         )
-        infos = (info for info in map(_info, records) if wanted <= info.labels.items())
+        infos = (info for info in map(info_of, records) if wanted <= info.labels.items())
         return tuple(sorted(infos, key=lambda info: info.created_at))
 
     @override
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
         record = await self._require_opened().snapshots.record(sandbox_id)
-        return _info(record) if record is not None else None
+        return info_of(record) if record is not None else None
 
     @override
     def release(self, sandbox_id: SandboxId) -> None:
@@ -235,7 +233,7 @@ class VercelProvider(SandboxProvider):
             key=keys.MANAGED, value=keys.SANDBOX
         )
         kept = {*keep, *self._sandboxes}
-        left = [record for record in records if record.name not in kept and _is_left(record)]
+        left = [record for record in records if record.name not in kept and is_left(record)]
         for record in left:
             await end_record(record)
         return len(left)
@@ -319,36 +317,6 @@ class VercelProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-def _env(spec: SandboxSpec) -> dict[str, str]:
-    """Of every command, beside the image's PATH and the names of its CA certificates."""
-    env = {"HOME": HOME, "USER": _USER, "LOGNAME": _USER, "LANG": "C.UTF-8"}
-    if spec.environment_writable:
-        # Download caches go where no snapshot keeps them.
-        env |= {"XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.npm"}  # noqa: S108
-    return env | dict(spec.env)
-
-
-def _info(record: sdk.Sandbox) -> SandboxInfo:
-    return SandboxInfo(
-        id=SandboxId(record.name),
-        provider=PROVIDER_NAME,
-        running=record.status in _RUNNING,
-        created_at=datetime.fromtimestamp((record.created_at or 0) / 1000, UTC),
-        labels=keys.labels_of(record.tags or {}),
-    )
-
-
-def _is_left(record: sdk.Sandbox) -> bool:
-    """Over, or of a process of this machine that lives no more."""
-    if record.status not in _RUNNING:
-        return True
-    owner = keys.owner_of(record.tags or {})
-    if owner is None:
-        return False
-    is_here = owner.started.partition("@")[2] == Owner.current().started.partition("@")[2]
-    return is_here and not owner.alive
 
 
 def _ignore(_step: str) -> None:

@@ -76,7 +76,8 @@ class Command:
         told = 0
         while True:
             async with self._news:
-                await self._news.wait_for(lambda: len(self._log) > told or self._is_over)
+                while len(self._log) == told and not self._is_over:
+                    await self._news.wait()
                 fresh, is_over = self._log[told:], self._is_over
             for name, text in fresh:
                 yield json.dumps({"stream": name, "data": text}).encode() + b"\n"

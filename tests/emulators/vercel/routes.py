@@ -29,8 +29,11 @@ _ARCHIVE_BYTES = 512 * 1024 * 1024
 def add_routes(app: FastAPI, world: Callable[[], World]) -> None:
     """Each answers as the service does; what it refuses is raised as `Refused`."""
     _add_sandboxes(app, world)
+    _add_snapshots(app, world)
+    _add_records(app, world)
     _add_sessions(app, world)
     _add_commands(app, world)
+    _add_input(app, world)
     _add_files(app, world)
 
 
@@ -80,6 +83,8 @@ def _add_sandboxes(app: FastAPI, world: Callable[[], World]) -> None:
         ]
         return _page(request, "sandboxes", found)
 
+
+def _add_snapshots(app: FastAPI, world: Callable[[], World]) -> None:
     @app.get("/api/v2/sandboxes/snapshots", name="snapshots")
     async def list_snapshots(request: Request) -> dict[str, Any]:
         return _page(request, "snapshots", list(world().snapshots.values()))
@@ -96,6 +101,8 @@ def _add_sandboxes(app: FastAPI, world: Callable[[], World]) -> None:
         await world().delete_snapshot(snapshot_id)
         return {"snapshot": {**state, "status": "deleted"}}
 
+
+def _add_records(app: FastAPI, world: Callable[[], World]) -> None:
     @app.get("/api/v2/sandboxes/sessions", name="sessions")
     async def list_sessions(request: Request) -> dict[str, Any]:
         name = request.query_params.get("name")
@@ -165,17 +172,19 @@ def _add_sessions(app: FastAPI, world: Callable[[], World]) -> None:
         return {"snapshot": made, "session": session.state()}
 
 
+_COMMANDS = "/api/v2/sandboxes/sessions/{session_id}/cmd"
+
+
+def _command(world: World, session_id: str, command_id: str) -> Command:
+    session = _session(world, session_id)
+    session.require_running()
+    if command_id not in session.commands:
+        raise Refused(404, "not_found", "no such command")
+    return session.commands[command_id]
+
+
 def _add_commands(app: FastAPI, world: Callable[[], World]) -> None:
-    path = "/api/v2/sandboxes/sessions/{session_id}/cmd"
-
-    def find(session_id: str, command_id: str) -> Command:
-        session = _session(world(), session_id)
-        session.require_running()
-        if command_id not in session.commands:
-            raise Refused(404, "not_found", "no such command")
-        return session.commands[command_id]
-
-    @app.post(path, name="start")
+    @app.post(_COMMANDS, name="start")
     async def start(session_id: str, request: Request) -> Response:
         session, body = _session(world(), session_id), await request.json()
         session.require_running()
@@ -187,34 +196,36 @@ def _add_commands(app: FastAPI, world: Callable[[], World]) -> None:
             return JSONResponse({"command": command.state()})
         return StreamingResponse(_told(session, command), media_type=NDJSON)
 
-    @app.get(path, name="commands")
+    @app.get(_COMMANDS, name="commands")
     async def commands(session_id: str) -> dict[str, Any]:
         session = _session(world(), session_id)
         return {"commands": [command.state() for command in session.commands.values()]}
 
-    @app.get(f"{path}/{{command_id}}", name="command")
+    @app.get(f"{_COMMANDS}/{{command_id}}", name="command")
     async def get(session_id: str, command_id: str, request: Request) -> dict[str, Any]:
-        command = find(session_id, command_id)
+        command = _command(world(), session_id, command_id)
         if request.query_params.get("wait") == "true":
             await command.wait()
         return {"command": command.state()}
 
-    @app.get(f"{path}/{{command_id}}/logs", name="logs")
+    @app.get(f"{_COMMANDS}/{{command_id}}/logs", name="logs")
     async def logs(session_id: str, command_id: str) -> Response:
-        command = find(session_id, command_id)
+        command = _command(world(), session_id, command_id)
         return StreamingResponse(
             _until_stopped(world().sessions[session_id], command), media_type=NDJSON
         )
 
-    @app.post(f"{path}/{{command_id}}/kill", name="kill")
+
+def _add_input(app: FastAPI, world: Callable[[], World]) -> None:
+    @app.post(f"{_COMMANDS}/{{command_id}}/kill", name="kill")
     async def kill(session_id: str, command_id: str, request: Request) -> dict[str, Any]:
-        command = find(session_id, command_id)
+        command = _command(world(), session_id, command_id)
         command.process.signal(int((await request.json())["signal"]))
         return {"command": command.state()}
 
-    @app.post(f"{path}/{{command_id}}/stdin", name="stdin")
+    @app.post(f"{_COMMANDS}/{{command_id}}/stdin", name="stdin")
     async def stdin(session_id: str, command_id: str, request: Request) -> dict[str, Any]:
-        command, body = find(session_id, command_id), await request.json()
+        command, body = _command(world(), session_id, command_id), await request.json()
         if not command.takes_input:
             raise Refused(400, "command_stdin_unavailable")
         offset = body.get("offset")
