@@ -126,16 +126,12 @@ class Machine:
         process = self._processes[number] = MachineProcess(self, number)
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
-
-            def pipe() -> tuple[int, int]:
-                return os.pipe()
-
             request = os.memfd_create("request")
             stack.callback(os.close, request)
             os.write(request, json.dumps(body).encode())
             theirs = [request]
             if stdin:
-                read, write = pipe()
+                read, write = os.pipe()
                 theirs.append(read)
                 transport, protocol = await loop.connect_write_pipe(
                     lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
@@ -146,7 +142,7 @@ class Machine:
                 theirs.append(os.open("/dev/null", os.O_RDONLY))
             stack.callback(os.close, theirs[1])
             for reader in (process.stdout, process.stderr):
-                read, write = pipe()
+                read, write = os.pipe()
                 theirs.append(write)
                 stack.callback(os.close, write)
                 await loop.connect_read_pipe(

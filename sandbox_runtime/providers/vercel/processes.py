@@ -116,8 +116,7 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
     process = MachineProcess(host, started, has_window=command.keep_bytes is None)
     try:
         async with asking(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
-            await process.send(command.encode(beat_s=host.beat_s))
-            await process.until_started()
+            await process.request(command.encode(beat_s=host.beat_s))
     except BaseException:
         with suppress(SandboxError):
             await process.kill()
@@ -138,6 +137,7 @@ class MachineProcess(Process):
         self._taken = False
         self._exit_code: int | None = None
         self._killed = False
+        self._is_requested = False
 
     @property
     def id(self) -> str:
@@ -160,8 +160,10 @@ class MachineProcess(Process):
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             raise SandboxError(_GONE, "a command takes no more input") from exc
 
-    async def until_started(self) -> None:
-        """Wait for the runner's word that it has its request."""
+    async def request(self, data: bytes) -> None:
+        """Send it, and wait for the runner's word that it has it."""
+        await self.send(data)
+        self._is_requested = True
         line = await self._line()
         if line != "!":
             raise SandboxError(_GONE, f"a command did not start: {line[:100]!r}", retryable=True)
@@ -277,6 +279,8 @@ class MachineProcess(Process):
             raise failure
 
     async def _ask(self) -> None:
+        if not self._is_requested:
+            raise SandboxError(_GONE, "a command has only a part of its request")
         await self.send(_KILL)
 
     async def _signal(self) -> None:
