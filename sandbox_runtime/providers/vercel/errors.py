@@ -10,17 +10,21 @@ TimeoutError                    no answer in time
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
 
 import httpx2
 import vercel.sandbox as sdk
 from pydantic import ValidationError
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_exponential
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 
 API_TIMEOUT_S = 70.0
 """Of one request: the SDK itself gives up after 60 s. Source: vercel-sandbox 0.10.0."""
+ATTEMPTS = 3
+_BACKOFF_S = 0.2
 
 _GONE, _LIMIT = SandboxErrorCode.UNAVAILABLE, SandboxErrorCode.LIMIT_REACHED
 _BY_STATUS: Mapping[int, tuple[SandboxErrorCode | None, bool]] = {
@@ -42,6 +46,31 @@ _REMEDIES = {
 }
 _LOST_SNAPSHOTS = frozenset({"snapshot_not_found", "snapshot_region_mismatch"})
 _REASON_CHARS = 300
+
+
+_T = TypeVar("_T")
+
+
+async def ask(
+    work: Callable[[], Awaitable[_T]],
+    doing: str,
+    *,
+    timeout_s: float = API_TIMEOUT_S,
+    otherwise: SandboxErrorCode = SandboxErrorCode.UNAVAILABLE,
+    missing: SandboxErrorCode = SandboxErrorCode.NOT_FOUND,
+) -> _T:
+    """A request that may be repeated without harm: tried three times while that may help. The SDK repeats few by itself."""
+    retrying = AsyncRetrying(
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(multiplier=_BACKOFF_S),
+        retry=retry_if_exception(lambda exc: isinstance(exc, SandboxError) and exc.retryable),
+        reraise=True,
+    )
+    async for attempt in retrying:
+        with attempt:
+            async with asking(doing, timeout_s=timeout_s, otherwise=otherwise, missing=missing):
+                return await work()
+    raise AssertionError("tenacity ends with a result or an error")
 
 
 @asynccontextmanager
@@ -116,6 +145,8 @@ def _from_status(
     if status == httpx2.codes.NOT_FOUND:
         return SandboxError(missing, text)
     code, retryable = _BY_STATUS.get(status, (None, status >= httpx2.codes.INTERNAL_SERVER_ERROR))
+    if status == httpx2.codes.TOO_MANY_REQUESTS and otherwise is not SandboxErrorCode.CREATE_FAILED:
+        code = None  # of sandboxes there are enough only when one is made
     return SandboxError(code or otherwise, text, retryable=retryable)
 
 

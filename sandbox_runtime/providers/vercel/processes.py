@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process
-from sandbox_runtime.providers.vercel.errors import asking, is_status
+from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
 from sandbox_runtime.providers.vercel.machine import AGENT_UID
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
 
@@ -103,16 +103,20 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
         SandboxError: UNAVAILABLE when it cannot be started.
     """
     doing = "cannot run a command"
-    async with asking(doing, otherwise=_GONE, missing=_GONE):
-        # Cancelled in here, it may have been started, but waits for its request, in vain and not for long.
-        started = await host.session.create_process(
+    # Without an answer, or cancelled here, one may have been started: it waits for its request, in vain and not for long.
+    started = await ask(
+        lambda: host.session.create_process(
             "python3",
             list(_RUNNER),
             cwd="/",
             sudo=True,
             stdin=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-        )
+        ),
+        doing,
+        otherwise=_GONE,
+        missing=_GONE,
+    )
     process = MachineProcess(host, started, has_window=command.keep_bytes is None)
     try:
         async with asking(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
@@ -218,6 +222,8 @@ class MachineProcess(Process):
         line = await self._reader.readline()
         if line.endswith("\n"):
             self._lines += 1
+        elif (await self._process.refresh()).returncode is None:
+            raise httpx2.RemoteProtocolError("the output ended before the command")
         return line.rstrip("\n")
 
     async def _reconnect(self) -> None:

@@ -1,6 +1,5 @@
 """The Vercel provider: sandboxes as microVMs, environments and workspaces as snapshots of their disks."""
 
-import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,11 +14,11 @@ from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.vercel import tags as keys
 from sandbox_runtime.providers.vercel.creation import Creation, Order
 from sandbox_runtime.providers.vercel.credentials import Credentials
-from sandbox_runtime.providers.vercel.errors import asking
-from sandbox_runtime.providers.vercel.looking import USER, command_env, info_of, is_left
+from sandbox_runtime.providers.vercel.looking import command_env, info_of, is_left
 from sandbox_runtime.providers.vercel.machine import About, Machine
 from sandbox_runtime.providers.vercel.network import network_policy
 from sandbox_runtime.providers.vercel.origin import find_origin
+from sandbox_runtime.providers.vercel.probing import probe
 from sandbox_runtime.providers.vercel.sandbox import VercelSandbox, destroy_logged
 from sandbox_runtime.providers.vercel.settings import (
     MAX_LIFETIME_S,
@@ -38,8 +37,6 @@ from sandbox_runtime.types import (
     SnapshotId,
     SnapshotRef,
 )
-
-PROBE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,34 +106,15 @@ class VercelProvider(SandboxProvider):
 
     @override
     async def probe(self) -> str:
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                sandbox = await self.create(SandboxSpec())
-                try:
-                    found = await sandbox.exec(["id", "-un"], timeout_s=PROBE_TIMEOUT_S)
-                finally:
-                    await sandbox.destroy()
-        except TimeoutError as exc:
-            raise SandboxError(
-                SandboxErrorCode.UNAVAILABLE,
-                f"no answer from a sandbox at Vercel within {PROBE_TIMEOUT_S:g} s",
-                retryable=True,
-            ) from exc
-        if found.text.strip() != USER:
-            raise SandboxError(
-                SandboxErrorCode.ISOLATION_UNAVAILABLE,
-                f"commands in the image {self._settings.image} do not run as {USER}",
-            )
-        return f"Vercel Sandbox in {self._settings.region}: a microVM each, {self._settings.vcpus} processors, no way to root"
+        return await probe(self, self._settings)
 
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
         tell = progress or _ignore
         tell("checking")
         opened = self._require_opened()
-        async with asking("cannot use Vercel Sandbox"):
-            async for _ in opened.client.query_sandboxes(page_size=1):
-                break
+        # Of all that could be wrong, the credentials are; an image that lacks something says so when it boots.
+        await opened.snapshots.records(key=keys.MANAGED, value=keys.SNAPSHOT)
         tell("exists")
         return SnapshotRef(
             id=SnapshotId(BASE),
@@ -261,8 +239,7 @@ class VercelProvider(SandboxProvider):
 
     async def _machine(self, opened: Opened, handle: sdk.Sandbox) -> Machine:
         if handle.current_session is None:
-            async with asking("cannot find the session of a sandbox"):
-                handle = await opened.client.get_sandbox(name=handle.name)
+            handle = await opened.snapshots.record(handle.name) or handle
         return Machine.of(handle)
 
     async def _boot_saved(self, snapshot: SnapshotTags) -> Machine:

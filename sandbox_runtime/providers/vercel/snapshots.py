@@ -15,7 +15,7 @@ import vercel.sandbox as sdk
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.vercel import tags as keys
-from sandbox_runtime.providers.vercel.errors import asking, is_status
+from sandbox_runtime.providers.vercel.errors import ATTEMPTS, ask, asking, is_status
 from sandbox_runtime.providers.vercel.machine import About, Machine
 from sandbox_runtime.providers.vercel.settings import VercelSettings
 from sandbox_runtime.providers.vercel.tags import SnapshotTags
@@ -60,8 +60,7 @@ class Snapshots:
         if not self._id.fullmatch(name):
             return None
         try:
-            async with asking("cannot find a sandbox"):
-                return await self._client.get_sandbox(name=name)
+            return await ask(lambda: self._client.get_sandbox(name=name), "cannot find a sandbox")
         except SandboxError as exc:
             if exc.code is SandboxErrorCode.NOT_FOUND:
                 return None
@@ -72,13 +71,16 @@ class Snapshots:
         query = sdk.SandboxQueryByName(
             name_prefix=self.prefix, tag=sdk.TagFilter(key=key, value=value)
         )
-        async with asking("cannot list sandboxes", timeout_s=_LIST_TIMEOUT_S):
+
+        async def records() -> Sequence[sdk.Sandbox]:
             # Asked for by prefix, and looked at again: a listing that ignores it must not show what is not ours.
             return [
                 record
                 async for record in self._client.query_sandboxes(query=query)
                 if self._id.fullmatch(record.name)
             ]
+
+        return await ask(records, "cannot list sandboxes", timeout_s=_LIST_TIMEOUT_S)
 
     async def find_named(self, name: str) -> SnapshotRef | None:
         """The newest of that name that still exists."""
@@ -100,25 +102,23 @@ class Snapshots:
         snapshot = SnapshotTags.decode(record.tags or {}) if record is not None else None
         if record is None or snapshot is None:
             return
+        await self._delete(snapshot.vercel_id)
+        await end_record(record)
+
+    async def _delete(self, vercel_id: str) -> None:
+        async def delete() -> None:
+            await (await self._client.get_snapshot(snapshot_id=vercel_id)).delete()
+
         try:
-            async with asking("cannot delete a snapshot"):
-                found = await self._client.get_snapshot(snapshot_id=snapshot.vercel_id)
-                await found.delete()
+            await ask(delete, "cannot delete a snapshot")
         except SandboxError as exc:
             if exc.code is not SandboxErrorCode.NOT_FOUND and not is_status(exc, 410):
-                raise
-        try:
-            async with asking("cannot delete a snapshot's record"):
-                await record.destroy(delete_orphan_snapshots=False)
-        except SandboxError as exc:
-            if exc.code is not SandboxErrorCode.NOT_FOUND:
                 raise
 
     async def save(self, machine: Machine, about: About, name: str | None) -> SnapshotRef:
         """A snapshot of a sandbox in which no command runs any more; it is off afterwards."""
         size_bytes = await machine.prepare_to_save()
-        async with asking("cannot save a sandbox", timeout_s=_SNAPSHOT_TIMEOUT_S, missing=_GONE):
-            made = await machine.session.snapshot(expiration=self._keep_s)
+        made = await self._save_once(machine)
         snapshot = SnapshotTags(
             vercel_id=made.id,
             name=name,
@@ -128,16 +128,36 @@ class Snapshots:
         )
         record = machine.handle
         try:
-            async with asking("cannot write down a snapshot"):
-                await record.update(tags=snapshot.encode())
+            await ask(lambda: record.update(tags=snapshot.encode()), "cannot write down a snapshot")
         except BaseException:
-            # Nobody would ever find it.
-            async with asking("cannot delete a snapshot"):
-                await made.delete()
+            await self._delete(made.id)  # nobody would ever find it
             raise
         if name is not None:
             await self._replace(record.name, snapshot)
         return _ref(record.name, snapshot)
+
+    async def _save_once(self, machine: Machine) -> sdk.Snapshot:
+        """Whatever becomes of the answer: the record says which snapshot is the sandbox's last one."""
+        before = machine.handle.current_snapshot_id
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                async with asking(
+                    "cannot save a sandbox", timeout_s=_SNAPSHOT_TIMEOUT_S, missing=_GONE
+                ):
+                    return await machine.session.snapshot(expiration=self._keep_s)
+            except SandboxError as exc:
+                if not exc.retryable:
+                    raise
+                found = await self.record(machine.handle.name)
+                made = found.current_snapshot_id if found is not None else None
+                if made is not None and made != before:
+                    return await ask(
+                        lambda made=made: self._client.get_snapshot(snapshot_id=made),  # type: ignore[misc]  # bound now
+                        "cannot find a snapshot",
+                    )
+                if attempt == ATTEMPTS:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def move_workspace(self, saved: SnapshotTags, target: Machine, boot: BootSaved) -> None:
         """The files of work and home of a snapshot into a running machine, through here."""
@@ -170,8 +190,10 @@ class Snapshots:
 
     async def _exists(self, snapshot: SnapshotTags) -> bool:
         try:
-            async with asking("cannot find a snapshot"):
-                found = await self._client.get_snapshot(snapshot_id=snapshot.vercel_id)
+            found = await ask(
+                lambda: self._client.get_snapshot(snapshot_id=snapshot.vercel_id),
+                "cannot find a snapshot",
+            )
         except SandboxError as exc:
             if exc.code is SandboxErrorCode.NOT_FOUND or is_status(exc, 410):
                 return False
@@ -201,8 +223,7 @@ async def end_record(record: sdk.Sandbox) -> None:
     """Stop it and remove its record; what is gone already is fine. Snapshots stay."""
     for doing, step in (("stop", record.stop), ("destroy", record.destroy)):
         try:
-            async with asking(f"cannot {doing} a sandbox"):
-                await step()
+            await ask(step, f"cannot {doing} a sandbox")
         except SandboxError as exc:
             if exc.code is not SandboxErrorCode.NOT_FOUND and not is_status(exc, 410, 422):
                 raise
