@@ -131,7 +131,7 @@ class Creation:
     async def _look(self, name: str, failure: SandboxError) -> sdk.Sandbox:
         """What the request has made; if nothing, or nothing of use, its failure is raised."""
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT_S):
+            async with asyncio.timeout(min(_LOOK_TIMEOUT_S, self._settings.create_timeout_s)):
                 record = await self._snapshots.record(name)
                 while record is not None and record.status not in (
                     sdk.SandboxStatus.RUNNING,

@@ -32,7 +32,8 @@ _WINDOW = 64
 _ASK_S, _SIGNAL_S = 2.5, 2.0
 """How long each way to kill may take: together less than the contract's 5 s."""
 _MISSED_BEATS = 3.5
-_RECONNECTS = 6
+_RECONNECTS = 3
+"""Without a new frame between them; the SDK tries three times in each."""
 _RECONNECT_S = 0.5
 _EXIT_TIMEOUT_S = 10.0
 _HAS_ENDED = frozenset({400, 404, 409})
@@ -211,34 +212,35 @@ class MachineProcess(Process):
                 failures += 1
                 if not exc.retryable or failures > _RECONNECTS:
                     raise
+                await self._leave()
                 await asyncio.sleep(_RECONNECT_S * failures)
-                await self._reconnect()
                 continue
             if line != ".":
                 return line
 
     async def _next(self) -> str:
-        assert self._reader is not None  # noqa: S101 - it was asked for
-        line = await self._reader.readline()
+        reader = self._reader or await self._reconnect()
+        line = await reader.readline()
         if line.endswith("\n"):
             self._lines += 1
         elif (await self._process.refresh()).returncode is None:
             raise httpx2.RemoteProtocolError("the output ended before the command")
         return line.rstrip("\n")
 
-    async def _reconnect(self) -> None:
+    async def _reconnect(self) -> sdk.TextReader:
         """From the beginning, up to where we were."""
-        if self._reader is not None:
+        found = await self._host.session.get_process(self._process.id)
+        assert found.stdout is not None  # noqa: S101 - of one that was looked up there is
+        for _ in range(self._lines):
+            await found.stdout.readline()
+        self._reader = found.stdout
+        return found.stdout
+
+    async def _leave(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
             with suppress(sdk.SandboxError, httpx2.HTTPError):
-                await self._reader.aclose()
-        with suppress(SandboxError):
-            async with asking("cannot find a command again", otherwise=_GONE, missing=_GONE):
-                found = await self._host.session.get_process(self._process.id)
-                self._reader, seen = found.stdout, self._lines
-                self._lines = 0
-                while self._lines < seen and self._reader is not None:
-                    if not await self._next():
-                        break
+                await reader.aclose()
 
     async def _collect(self) -> int:
         """The exit code, after an end of output that did not tell it."""
@@ -258,9 +260,7 @@ class MachineProcess(Process):
     async def _end(self, code: int) -> None:
         if self._exit_code is None:
             self._exit_code = code
-        if self._reader is not None:
-            with suppress(sdk.SandboxError, httpx2.HTTPError):
-                await self._reader.aclose()
+        await self._leave()
 
     @override
     async def kill(self) -> None:

@@ -1,38 +1,22 @@
-"""The Vercel provider over the real SDK and the emulated service."""
+"""Every fact of the sandbox contract over the Vercel provider: the real SDK against the emulated service."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 
 from sandbox_runtime.providers.vercel import VercelProvider
 from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
-from tests.contract.sandbox_runtime.vercel_service import run_service, settings_for
-from tests.emulators.vercel.server import Emulator
+from tests.contract.sandbox_runtime.vercel_service import VercelService
 
 pytestmark = pytest.mark.bubblewrap
 
 _SOCKET_FACT = "broker_is_reached"
-"""Over a unix socket, which nothing at Vercel can reach: below, over a URL."""
-
-
-@pytest.fixture(scope="module")
-def service() -> Iterator[tuple[Emulator, int]]:
-    with run_service() as service:
-        yield service
+"""Over a unix socket, which nothing at Vercel can reach; over a URL: test_vercel_network.py."""
 
 
 @pytest.fixture
-def emulator(service: tuple[Emulator, int]) -> Iterator[Emulator]:
-    emulator, _ = service
-    emulator.faults.clear()
-    emulator.seen.clear()
-    yield emulator
-    emulator.faults.clear()
-
-
-@pytest.fixture
-async def provider(emulator: Emulator) -> AsyncIterator[VercelProvider]:
-    async with VercelProvider(settings_for(emulator)) as provider:
+async def provider(vercel: VercelService) -> AsyncIterator[VercelProvider]:
+    async with VercelProvider(vercel.settings(beat_s=20.0)) as provider:
         yield provider
 
 

@@ -20,7 +20,7 @@ from tests.emulators.machine_network import Address
 from tests.emulators.vercel.faults import Fault, Faults, never
 from tests.emulators.vercel.routes import add_routes
 from tests.emulators.vercel.shapes import unknown_fields
-from tests.emulators.vercel.world import TEAM, TOKEN, Refused, World
+from tests.emulators.vercel.world import CONCURRENCY, TEAM, TOKEN, Refused, World
 
 START_S, STOP_S = 10.0, 30.0
 _STREAMS = ("run", "logs")
@@ -50,6 +50,18 @@ class Emulator:
     def count(self, endpoint: str) -> int:
         """Requests to it."""
         return sum(seen.endpoint == endpoint for seen in self.seen)
+
+    def reset(self) -> None:
+        """No fault, nothing seen."""
+        self.faults.clear()
+        self.seen.clear()
+        self.world.start_s = 0.0
+        self.world.concurrency = CONCURRENCY
+
+    def running(self) -> list[str]:
+        """Names of sandboxes with a session that is not over."""
+        records = list(self.world.sandboxes.values())
+        return [r.name for r in records if r.session and r.session.status in ("pending", "running")]
 
     def end_lifetime(self, name: str) -> None:
         """A sandbox's time is over, now."""

@@ -19,6 +19,7 @@ MAX_TAGS, MAX_TAG_CHARS, MAX_NAME_CHARS = 5, 256, 128
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS, DEFAULT_TIMEOUT_MS = 60_000, 24 * 3_600_000, 300_000
 CPUS = (1, 2, 4, 8)
 REGION = "iad1"
+CONCURRENCY = 50
 CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -124,7 +125,7 @@ class World:
         self.sandboxes: dict[str, SandboxRecord] = {}
         self.sessions: dict[str, Session] = {}
         self.snapshots: dict[str, dict[str, Any]] = {}
-        self.concurrency = 50
+        self.concurrency = CONCURRENCY
         self.start_s = 0.0
         """How long a session is pending."""
         self.created = 0
