@@ -1,4 +1,4 @@
-"""Which fields each request may have; recorded from the real SDK by `python -m tests.emulators.vercel.record`."""
+"""Which fields each request may have; the recorded shapes come from the real SDK 0.10.0."""
 
 import json
 from collections.abc import Collection, Mapping
