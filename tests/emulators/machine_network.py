@@ -28,13 +28,15 @@ _CLONE_NEWNET = 0x40000000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A server of the emulated internet: really one on this host's loopback."""
+    """A server of the emulated internet: really one on this host's loopback, or one that this host reaches."""
 
     host: str
     """127.0.0.1, or a name, which then resolves inside to a loopback address."""
     port: int
     target: int = 0
-    """The real port on 127.0.0.1; 0 = the same."""
+    """The real port; 0 = the same."""
+    target_host: str = "127.0.0.1"
+    """Where it really is. Elsewhere, for what package installers need."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ class Network:
     ) -> None:
         head = await reader.readuntil(b"\r\n\r\n") if rewrite is not None else b""
         async with asyncio.timeout(_CONNECT_S):
-            upstream, out = await asyncio.open_connection("127.0.0.1", to.target or to.port)
+            upstream, out = await asyncio.open_connection(to.target_host, to.target or to.port)
         try:
             if rewrite is not None:
                 out.write(_rewritten(head, rewrite))
