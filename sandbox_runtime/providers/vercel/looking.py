@@ -1,6 +1,7 @@
 """What is told of sandboxes, and what their commands find in their environment."""
 
 from datetime import UTC, datetime
+from typing import TypeGuard
 
 import vercel.sandbox as sdk
 
@@ -32,6 +33,11 @@ def info_of(record: sdk.Sandbox) -> SandboxInfo:
         created_at=datetime.fromtimestamp((record.created_at or 0) / 1000, UTC),
         labels=keys.labels_of(record.tags or {}),
     )
+
+
+def is_sandbox(record: sdk.Sandbox | None) -> TypeGuard[sdk.Sandbox]:
+    """And not what tells of a snapshot."""
+    return record is not None and (record.tags or {}).get(keys.MANAGED) == keys.SANDBOX
 
 
 def is_left(record: sdk.Sandbox) -> bool:

@@ -14,7 +14,12 @@ from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.vercel import tags as keys
 from sandbox_runtime.providers.vercel.creation import Creation, Order
 from sandbox_runtime.providers.vercel.credentials import Credentials
-from sandbox_runtime.providers.vercel.looking import command_env, info_of, is_left
+from sandbox_runtime.providers.vercel.looking import (
+    command_env,
+    info_of,
+    is_left,
+    is_sandbox,
+)
 from sandbox_runtime.providers.vercel.machine import About, Machine
 from sandbox_runtime.providers.vercel.network import network_policy
 from sandbox_runtime.providers.vercel.origin import find_origin
@@ -64,11 +69,6 @@ class VercelProvider(SandboxProvider):
     @override
     def name(self) -> str:
         return PROVIDER_NAME
-
-    @property
-    def namespace(self) -> str:
-        """`VercelSettings.name`, with which the names of all its sandboxes begin."""
-        return self._settings.name
 
     @property
     @override
@@ -170,7 +170,7 @@ class VercelProvider(SandboxProvider):
             return self._sandboxes[sandbox_id]
         opened = self._require_opened()
         record = await opened.snapshots.record(sandbox_id)
-        if record is None or (record.tags or {}).get(keys.MANAGED) != keys.SANDBOX:
+        if not is_sandbox(record):
             raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
         machine = await self._machine(opened, record)
         about, booted = await machine.about()
@@ -196,7 +196,7 @@ class VercelProvider(SandboxProvider):
     @override
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
         record = await self._require_opened().snapshots.record(sandbox_id)
-        return info_of(record) if record is not None else None
+        return info_of(record) if is_sandbox(record) else None
 
     @override
     def release(self, sandbox_id: SandboxId) -> None:
@@ -266,9 +266,8 @@ class VercelProvider(SandboxProvider):
 
     async def _end(self, sandbox_id: SandboxId) -> None:
         record = await self._require_opened().snapshots.record(sandbox_id)
-        if record is not None and (record.tags or {}).get(keys.MANAGED) == keys.SANDBOX:
+        if is_sandbox(record):
             await end_record(record)
-        self._sandboxes.pop(sandbox_id, None)
 
     def _own(self, opened: Opened, machine: Machine, about: About) -> VercelSandbox:
         sandbox = VercelSandbox(
@@ -277,6 +276,7 @@ class VercelProvider(SandboxProvider):
             beat_s=self._settings.beat_s,
             save=opened.snapshots.save,
             end=self._end,
+            forget=self.release,
         )
         self._sandboxes[sandbox.id] = sandbox
         return sandbox

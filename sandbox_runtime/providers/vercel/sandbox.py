@@ -59,11 +59,13 @@ class VercelSandbox(Sandbox):
         beat_s: float,
         save: Save,
         end: Callable[[SandboxId], Awaitable[None]],
+        forget: Callable[[SandboxId], None],
     ) -> None:
         self._machine = machine
         self._about = about
         self._save = save
         self._end = end
+        self._forget = forget
         self._host = Host(
             session=machine.session, beat_s=beat_s, is_closed=lambda: self._is_destroyed
         )
@@ -204,15 +206,11 @@ class VercelSandbox(Sandbox):
                 return
             if self._saved is None:
                 await self._end(self.id)
+            self._forget(self.id)
             self._is_over = True
             for process in list(self._processes):
                 await process.kill()
             self._forget_ended()
-
-    @property
-    def is_saved(self) -> bool:
-        """It is off, and its record belongs to a snapshot."""
-        return self._saved is not None
 
     def _command(
         self,

@@ -11,7 +11,7 @@ from tests.emulators.machine import Machine, boot
 from tests.emulators.machine_disk import discard
 from tests.emulators.machine_network import CLOSED, OPEN, Address, Policy, adding
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=5).read().decode())"
 

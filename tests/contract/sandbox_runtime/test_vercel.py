@@ -8,7 +8,7 @@ from sandbox_runtime.providers.vercel import VercelProvider
 from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _SOCKET_FACT = "broker_is_reached"
 """Over a unix socket, which nothing at Vercel can reach; over a URL: test_vercel_network.py."""

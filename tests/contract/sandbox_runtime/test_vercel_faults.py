@@ -14,7 +14,7 @@ from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.faults import Fault, failing, talking_nonsense
 from tests.emulators.vercel.server import Emulator
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GONE, _FAILED = SandboxErrorCode.UNAVAILABLE, SandboxErrorCode.CREATE_FAILED
 _LIMIT, _MISSING = SandboxErrorCode.LIMIT_REACHED, SandboxErrorCode.NOT_FOUND

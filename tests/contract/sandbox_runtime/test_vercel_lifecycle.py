@@ -17,7 +17,7 @@ from sandbox_runtime.providers.vercel import VercelProvider, VercelSettings
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.shapes import recorded, shape_of
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _ROOT = Path(__file__).parents[3]
 _CRASHING = """

@@ -25,7 +25,7 @@ from tests.contract.sandbox_runtime.vercel_service import BROKER_HOST, VercelSer
 from tests.emulators.vercel.server import Seen
 from tests.emulators.vercel.world import TOKEN
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1] + '/x', timeout=5).read().decode())"
 
