@@ -11,6 +11,7 @@ PROVIDERS: Mapping[str, str] = {
     "docker": "sandbox_runtime.providers.docker:DockerProvider",
     "fake": "sandbox_runtime.testing.fake:FakeProvider",
     "local": "sandbox_runtime.providers.local:LocalProvider",
+    "vercel": "sandbox_runtime.providers.vercel:VercelProvider",
 }
 
 

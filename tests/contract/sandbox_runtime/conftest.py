@@ -1,4 +1,4 @@
-"""One image and one namespace on the engine for all tests; at the end nothing of it is left."""
+"""One image and one namespace on the engine, one emulated cloud; at the end nothing of it is left."""
 
 import subprocess
 from collections.abc import AsyncIterator, Iterator
@@ -7,6 +7,7 @@ from secrets import token_hex
 import pytest
 
 from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from tests.contract.sandbox_runtime.vercel_service import VercelService, run_service
 from tests.docker_image import ensure_image
 
 
@@ -33,6 +34,21 @@ async def provider(docker_settings: DockerSettings) -> AsyncIterator[DockerProvi
     """Modules for several providers have one of their own."""
     async with DockerProvider(docker_settings) as provider:
         yield provider
+
+
+@pytest.fixture(scope="module")
+def vercel_service() -> Iterator[VercelService]:
+    with run_service() as service:
+        yield service
+
+
+@pytest.fixture
+def vercel(vercel_service: VercelService) -> Iterator[VercelService]:
+    """With no fault set and nothing seen yet; at the end nothing runs there."""
+    vercel_service.emulator.reset()
+    yield vercel_service
+    vercel_service.emulator.reset()
+    assert vercel_service.emulator.running() == []
 
 
 def _docker(*arguments: str) -> str:

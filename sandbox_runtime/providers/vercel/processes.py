@@ -1,0 +1,297 @@
+"""A command in a machine and everything it starts: output with back-pressure, exit, and a verified kill.
+
+The service keeps what a command says and tells it from the beginning on each connection. What is read here are the frames
+of inside/run.py, so a connection that broke off, or carries nothing, is made anew, and frames that were seen are skipped.
+"""
+
+import asyncio
+import base64
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import anyio
+import httpx2
+import vercel.sandbox as sdk
+from typing_extensions import override
+
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Process
+from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
+from sandbox_runtime.providers.vercel.machine import AGENT_UID
+from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
+
+KILLED = 128 + 9
+START_TIMEOUT_S = 90.0
+_RUNNER = ("-I", "-S", "/run/sandbox-runtime/run.py")
+_KILL, _TAKEN = b"K", b"C"
+_WINDOW = 64
+"""Pieces of output, of 48 KiB at most each, that a command may be ahead of its reader; told in halves."""
+_ASK_S, _SIGNAL_S = 2.5, 2.0
+"""How long each way to kill may take: together less than the contract's 5 s."""
+_MISSED_BEATS = 3.5
+_RECONNECTS = 3
+"""Without a new frame between them; the SDK tries three times in each."""
+_RECONNECT_S = 0.5
+_EXIT_TIMEOUT_S = 10.0
+_HAS_ENDED = frozenset({400, 404, 409})
+"""How the service may refuse to signal what has ended: waiting for it tells."""
+_GONE = SandboxErrorCode.UNAVAILABLE
+_STREAMS = {"o": OutputStream.STDOUT, "e": OutputStream.STDERR}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One command in a machine."""
+
+    argv: Sequence[str] = field(repr=False)
+    env: Mapping[str, str] = field(repr=False)
+    cwd: str
+    stdin: bytes = field(repr=False)
+    merge_output: bool = False
+    keep_bytes: int | None = None
+    """What is kept of each stream; None = all, and then the reader's pace is the command's."""
+    limit_s: float | None = None
+    """After this it is killed inside, whoever has forgotten it."""
+    limits: SandboxLimits
+    memory_bytes: int
+    """Of the machine: a bound that is not below it is the machine's own."""
+
+    def encode(self, *, beat_s: float) -> bytes:
+        """As inside/run.py reads it. Through stdin: neither lists of processes nor the service's records show it."""
+        limits = {
+            "FSIZE": self.limits.max_file_bytes,
+            "NOFILE": self.limits.max_open_files,
+            "NPROC": self.limits.max_processes,
+            "CORE": 0,
+        }
+        if self.limits.memory_bytes < self.memory_bytes:
+            # Not the address space: what today's runtimes reserve of it is far more than they use.
+            limits["DATA"] = self.limits.memory_bytes
+        body = json.dumps(
+            {
+                "argv": list(self.argv),
+                "env": dict(self.env),
+                "cwd": self.cwd,
+                "merge": self.merge_output,
+                "window": _WINDOW if self.keep_bytes is None else 0,
+                "keep": -1 if self.keep_bytes is None else self.keep_bytes + 1,
+                "limit_s": self.limit_s,
+                "beat_s": beat_s,
+                "limits": limits,
+                "uid": AGENT_UID,
+            }
+        ).encode()
+        return b"".join((b"%012d%012d" % (len(body), len(self.stdin)), body, self.stdin))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """Where commands of one sandbox run."""
+
+    session: sdk.SandboxRuntimeSession
+    beat_s: float
+    is_closed: Callable[[], bool]
+    """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
+
+
+async def start_process(host: Host, command: Command) -> "MachineProcess":
+    """Start it; it really runs when this returns.
+
+    Raises:
+        SandboxError: UNAVAILABLE when it cannot be started.
+    """
+    doing = "cannot run a command"
+    # Without an answer, or cancelled here, one may have been started: it waits for its request, in vain and not for long.
+    started = await ask(
+        lambda: host.session.create_process(
+            "python3",
+            list(_RUNNER),
+            cwd="/",
+            sudo=True,
+            stdin=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ),
+        doing,
+        otherwise=_GONE,
+        missing=_GONE,
+    )
+    process = MachineProcess(host, started, has_window=command.keep_bytes is None)
+    try:
+        async with asking(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
+            await process.request(command.encode(beat_s=host.beat_s))
+    except BaseException:
+        with suppress(SandboxError):
+            await process.kill()
+        raise
+    return process
+
+
+class MachineProcess(Process):
+    """A started `Command`."""
+
+    def __init__(self, host: Host, process: sdk.Process, *, has_window: bool) -> None:
+        self._host = host
+        self._process = process
+        self._reader = process.stdout
+        self._has_window = has_window
+        self._untold = 0
+        self._lines = 0
+        self._taken = False
+        self._exit_code: int | None = None
+        self._killed = False
+        self._is_requested = False
+
+    @property
+    def id(self) -> str:
+        """Of the runner, at the service: whoever attaches finds it by this."""
+        return self._process.id
+
+    @property
+    def ended(self) -> bool:
+        return self._exit_code is not None
+
+    async def send(self, data: bytes) -> None:
+        """To the runner.
+
+        Raises:
+            SandboxError: UNAVAILABLE when it takes nothing any more.
+        """
+        assert self._process.stdin is not None  # noqa: S101 - it was started with one
+        try:
+            await self._process.stdin.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
+            raise SandboxError(_GONE, "a command takes no more input") from exc
+
+    async def request(self, data: bytes) -> None:
+        """Send it, and wait for the runner's word that it has it."""
+        await self.send(data)
+        self._is_requested = True
+        line = await self._line()
+        if line != "!":
+            raise SandboxError(_GONE, f"a command did not start: {line[:100]!r}", retryable=True)
+
+    @override
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        if self._taken:
+            raise RuntimeError("events may be iterated once")
+        self._taken = True
+        while (line := await self._line()) and line[0] != "x":
+            if line[0] in _STREAMS:
+                yield ExecOutput(stream=_STREAMS[line[0]], data=base64.b64decode(line[1:]))
+                await self._tell_taken()
+        code = int(line[1:]) if line else await self._collect()
+        await self._end(code)
+        yield ExecExited(exit_code=code)
+
+    async def _tell_taken(self) -> None:
+        self._untold += 1
+        if self._has_window and self._untold >= _WINDOW // 2:
+            told, self._untold = self._untold, 0
+            with suppress(SandboxError):  # the log says what has become of it
+                async with asking("cannot go on reading a command"):
+                    await self.send(_TAKEN * told)
+
+    async def _line(self) -> str:
+        """The next frame; empty at the end."""
+        failures = 0
+        while True:
+            try:
+                async with asking(
+                    "the output of a command was lost",
+                    timeout_s=self._host.beat_s * _MISSED_BEATS,
+                    otherwise=_GONE,
+                    missing=_GONE,
+                ):
+                    line = await self._next()
+            except SandboxError as exc:
+                if self._killed or self._host.is_closed():
+                    return ""
+                failures += 1
+                if not exc.retryable or failures > _RECONNECTS:
+                    raise
+                await self._leave()
+                await asyncio.sleep(_RECONNECT_S * failures)
+                continue
+            if line != ".":
+                return line
+
+    async def _next(self) -> str:
+        reader = self._reader or await self._reconnect()
+        line = await reader.readline()
+        if line.endswith("\n"):
+            self._lines += 1
+        elif (await self._process.refresh()).returncode is None:
+            raise httpx2.RemoteProtocolError("the output ended before the command")
+        return line.rstrip("\n")
+
+    async def _reconnect(self) -> sdk.TextReader:
+        """From the beginning, up to where we were."""
+        found = await self._host.session.get_process(self._process.id)
+        assert found.stdout is not None  # noqa: S101 - of one that was looked up there is
+        for _ in range(self._lines):
+            await found.stdout.readline()
+        self._reader = found.stdout
+        return found.stdout
+
+    async def _leave(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            with suppress(sdk.SandboxError, httpx2.HTTPError):
+                await reader.aclose()
+
+    async def _collect(self) -> int:
+        """The exit code, after an end of output that did not tell it."""
+        try:
+            async with asking(
+                "the end of a command was lost",
+                timeout_s=_EXIT_TIMEOUT_S,
+                otherwise=_GONE,
+                missing=_GONE,
+            ):
+                return await self._process.wait()
+        except SandboxError:
+            if self._killed or self._host.is_closed():
+                return KILLED
+            raise
+
+    async def _end(self, code: int) -> None:
+        if self._exit_code is None:
+            self._exit_code = code
+        await self._leave()
+
+    @override
+    async def kill(self) -> None:
+        if self.ended:
+            return
+        self._killed = True
+        failure: SandboxError | None = None
+        for timeout_s, way in ((_ASK_S, self._ask), (_SIGNAL_S, self._signal)):
+            try:
+                async with asking(
+                    "cannot kill a command", timeout_s=timeout_s, otherwise=_GONE, missing=_GONE
+                ):
+                    await way()
+                    self._exit_code = await self._process.wait()
+            except SandboxError as exc:
+                failure = exc
+                if is_status(exc, httpx2.codes.NOT_FOUND, httpx2.codes.GONE):
+                    self._exit_code = KILLED  # the machine is off, and all in it is dead
+            if self._exit_code is not None:
+                return
+        if failure is not None and not self._host.is_closed():
+            raise failure
+
+    async def _ask(self) -> None:
+        if not self._is_requested:
+            raise SandboxError(_GONE, "a command has only a part of its request")
+        await self.send(_KILL)
+
+    async def _signal(self) -> None:
+        try:
+            await self._process.terminate()
+        except sdk.SandboxApiError as exc:
+            if exc.status_code not in _HAS_ENDED:
+                raise
