@@ -28,7 +28,7 @@ def base_recipe(settings: DenoSettings) -> str:
     """The script that makes it, whole: a change of it makes another base."""
     names = {"GIT_NAME": settings.git_name, "GIT_EMAIL": settings.git_email}
     lines = [f"{name}={shlex.quote(value)}" for name, value in names.items()]
-    return "\n".join(["set -eu", *lines, settings.setup or SETUP])
+    return "\n".join(["set -eu", "PATH=$PATH:/usr/sbin:/sbin", *lines, settings.setup or SETUP])
 
 
 async def ensure_base(

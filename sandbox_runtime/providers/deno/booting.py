@@ -118,6 +118,7 @@ class Booter:
         """
         expires_at = datetime.now(UTC) + timedelta(seconds=lifetime_s)
         config = SandboxConfig(
+            region=self._settings.region,
             root=root,
             volumes={path: str(slug) for path, slug in paths.items()},
             memory_mib=min(self._settings.memory_mib, max(MIN_MEMORY_MIB, memory_bytes // _MIB)),

@@ -29,6 +29,7 @@ class Secret:
 class SandboxConfig:
     """What to boot."""
 
+    region: str
     root: str
     """Slug of a snapshot, whose files nobody changes, or of a volume."""
     volumes: Mapping[str, str]
@@ -46,6 +47,7 @@ class SandboxConfig:
     def encode(self) -> str:
         """Source: @deno/sandbox 0.13.2, sandbox.js, create; deno-sandbox 0.16.0, sandbox.py, AppConfig."""
         config: dict[str, object] = {
+            "region": self.region,
             "memory_mb": self.memory_mib,
             "stop_at_ms": self.stop_at_ms,
             "labels": dict(self.labels),

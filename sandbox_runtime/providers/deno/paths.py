@@ -15,7 +15,7 @@ BROKER_KEY = "ORION_BROKER_KEY"
 _NO_BROKER = "http://127.0.0.1:9"
 """Where nothing answers (the discard service)."""
 
-ROOT_PYTHON = ("sudo", "-n", "/usr/bin/python3", "-I", "-S", "-c")
+ROOT_PYTHON = ("sudo", "-n", "python3", "-I", "-S", "-c")
 """Deno's images have the user `app`, who may become root. The agent is another user, who may not."""
 
 

@@ -98,6 +98,10 @@ class RpcConnection:
             if answer.done() and not answer.cancelled():
                 answer.exception()  # taken note of, also when the send failed first
 
+    async def variable(self, name: str) -> str:
+        """Of the environment that every process inside gets from the platform; empty without it. Raises as `call`."""
+        return str(await self.call("envGet", {"key": name}) or "")
+
     def take_stream(self, number: int) -> InboundStream:
         """What comes under that number. Whoever takes it calls `drop_stream`."""
         return self._streams.take(number)

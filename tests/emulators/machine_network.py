@@ -1,0 +1,194 @@
+"""What an emulated machine may reach: listeners in its network namespace, served by a filter outside of it.
+
+The machine has a loopback interface only. For each address of the `Internet` a socket listens there that this process
+accepts from, so that nothing inside can go around the filter. Plain HTTP only: that is what a loopback server speaks.
+"""
+
+import asyncio
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+
+from sandbox_runtime.task_group import open_task_group
+
+Headers = list[tuple[str, str]]
+Rewrite = Callable[[Headers], Headers]
+"""What the provider's network makes of a request's header lines."""
+
+_HEAD_BYTES = 64 * 1024
+_PIECE = 64 * 1024
+_CONNECT_S = 5.0
+_CLONE_NEWNET = 0x40000000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A server of the emulated internet: really one on this host's loopback."""
+
+    host: str
+    """127.0.0.1, or a name, which then resolves inside to a loopback address."""
+    port: int
+    target: int = 0
+    """The real port on 127.0.0.1; 0 = the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """Which hosts may be reached, by name, with or without `:port`; None = all. A value rewrites what is sent there."""
+
+    hosts: Mapping[str, Rewrite | None] | None = field(default_factory=dict)
+
+    def find(self, address: Address) -> tuple[bool, Rewrite | None]:
+        """Whether it may be reached, and what is done to its requests."""
+        if self.hosts is None:
+            return True, None
+        for name in (f"{address.host}:{address.port}", address.host):
+            if name in self.hosts:
+                return True, self.hosts[name]
+        return False, None
+
+
+CLOSED = Policy()
+OPEN = Policy(hosts=None)
+
+
+def adding(headers: Mapping[str, str]) -> Rewrite:
+    """Adds header lines, in the place of those of the same name."""
+    names = {name.lower() for name in headers}
+
+    def rewrite(found: Headers) -> Headers:
+        return [line for line in found if line[0].lower() not in names] + list(headers.items())
+
+    return rewrite
+
+
+def inside_addresses(internet: Sequence[Address]) -> dict[str, str]:
+    """Host name -> where it is found inside."""
+    names = dict.fromkeys(address.host for address in internet)
+    return {
+        name: name if name.startswith("127.") else f"127.1.0.{number}"
+        for number, name in enumerate(names, start=1)
+    }
+
+
+class Network:
+    """The network of one machine. `policy` may change at any time; open connections end when it does."""
+
+    def __init__(self, internet: Sequence[Address]) -> None:
+        self._internet = tuple(internet)
+        self._policy = CLOSED
+        self._servers: list[asyncio.Server] = []
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def policy(self) -> Policy:
+        return self._policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self._policy = policy
+        self._cut()
+
+    async def serve(self, pid: int) -> None:
+        """Listen in the network namespace of a process."""
+        for address, listener in zip(self._internet, self._listeners(pid), strict=True):
+            serve = partial(self._filter, address)
+            server = await asyncio.start_server(serve, sock=listener, limit=_HEAD_BYTES)
+            self._servers.append(server)
+
+    def close(self) -> None:
+        """Listen no more, end what is open."""
+        for server in self._servers:
+            server.close()
+        self._cut()
+
+    def _cut(self) -> None:
+        for writer in self._open:
+            writer.transport.abort()
+
+    def _listeners(self, pid: int) -> list[socket.socket]:
+        """Sockets stay in the namespace where they were made; a thread of its own goes there to make them."""
+        inside = inside_addresses(self._internet)
+        made: list[socket.socket] = []
+        failed: list[OSError] = []
+
+        def make() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
+            try:
+                code = libc.setns(namespace, _CLONE_NEWNET)
+                if code != 0:
+                    failed.append(OSError(ctypes.get_errno(), "setns"))
+                    return
+                made.extend(
+                    socket.create_server((inside[address.host], address.port))
+                    for address in self._internet
+                )
+            except OSError as exc:
+                failed.append(exc)
+            finally:
+                os.close(namespace)
+
+        if self._internet:
+            thread = threading.Thread(target=make)
+            thread.start()
+            thread.join()
+        if failed:
+            raise failed[0]
+        return made
+
+    async def _filter(
+        self, to: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        allowed, rewrite = self._policy.find(to)
+        self._open.add(writer)
+        try:
+            if allowed:
+                with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
+                    await self._forward(to, rewrite, reader, writer)
+        finally:
+            self._open.discard(writer)
+            writer.transport.abort() if not allowed else writer.close()
+
+    async def _forward(
+        self,
+        to: Address,
+        rewrite: Rewrite | None,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        head = await reader.readuntil(b"\r\n\r\n") if rewrite is not None else b""
+        async with asyncio.timeout(_CONNECT_S):
+            upstream, out = await asyncio.open_connection("127.0.0.1", to.target or to.port)
+        try:
+            if rewrite is not None:
+                out.write(_rewritten(head, rewrite))
+            async with open_task_group() as group:
+                sending = group.create_task(_pipe(reader, out))
+                await _pipe(upstream, writer)
+                sending.cancel()
+        finally:
+            out.close()
+
+
+def _rewritten(head: bytes, rewrite: Rewrite) -> bytes:
+    """One request for each connection, so that none passes unchanged behind another."""
+    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    headers = [line for line in rewrite(headers) if line[0].lower() != "connection"]
+    text = [first, *(f"{name}: {value}" for name, value in headers), "connection: close", "", ""]
+    return "\r\n".join(text).encode("latin-1")
+
+
+async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(_PIECE):
+            writer.write(data)
+            await writer.drain()
+        if writer.can_write_eof():
+            writer.write_eof()
