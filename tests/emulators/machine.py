@@ -37,7 +37,7 @@ BOOT_S, STOP_S = 10.0, 10.0
 _HERE = Path(__file__).parent
 _GUEST = (_HERE / "machine_guest.py").read_text("utf-8")
 _ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")  # fmt: skip
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT")  # fmt: skip
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "SYS_RESOURCE")  # fmt: skip
 _MESSAGE_BYTES = 65536
 
 
@@ -121,7 +121,8 @@ class Machine:
             "gid": found.uid,
         }
         self._count += 1
-        process = self._processes[self._count] = MachineProcess(self, self._count)
+        number = self._count
+        process = self._processes[number] = MachineProcess(self, number)
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
 
@@ -151,7 +152,7 @@ class Machine:
                     lambda reader=reader: asyncio.StreamReaderProtocol(reader),  # type: ignore[misc]  # bound now
                     os.fdopen(read, "rb", buffering=0),
                 )
-            socket.send_fds(control, [json.dumps({"id": self._count}).encode()], theirs)
+            socket.send_fds(control, [json.dumps({"id": number}).encode()], theirs)
         return process
 
     async def run(

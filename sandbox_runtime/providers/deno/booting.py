@@ -164,5 +164,9 @@ class Booter:
         except SandboxError as exc:
             _log.warning(
                 "lost sandbox not ended",
-                extra={"action": "sandbox.stop_failed", "labels": json.dumps(labels.encode()), "reason": str(exc)},
+                extra={
+                    "action": "sandbox.stop_failed",
+                    "labels": json.dumps(labels.encode()),
+                    "reason": str(exc),
+                },
             )

@@ -45,13 +45,17 @@ class Origin:
 
     @property
     def base_id(self) -> str:
-        return self.environment.id if self.environment.kind is Kind.BASE else self.environment.parent
+        return (
+            self.environment.id if self.environment.kind is Kind.BASE else self.environment.parent
+        )
 
 
 class Disks:
     """Of one namespace in one region."""
 
-    def __init__(self, console: Console, names: Names, *, name: str, region: str, recipe: str) -> None:
+    def __init__(
+        self, console: Console, names: Names, *, name: str, region: str, recipe: str
+    ) -> None:
         """`recipe`: what the base is made by."""
         self._console = console
         self._names = names
@@ -61,7 +65,9 @@ class Disks:
         self._last_id = NO_ID
         self._given_up: set[str] = set()
 
-    def new_slug(self, kind: Kind, *, name: str | None = None, depth: int = 0, parent: str = NO_ID) -> Slug:
+    def new_slug(
+        self, kind: Kind, *, name: str | None = None, depth: int = 0, parent: str = NO_ID
+    ) -> Slug:
         """Of something made now; its id is that of nothing else of this process."""
         own_id = new_id()
         if own_id <= self._last_id:
@@ -74,7 +80,9 @@ class Disks:
 
     async def base(self) -> Slug | None:
         """The one made by the present recipe, if there is one; the first, when two services made it at once."""
-        found = [s for s, _ in await self._snapshots() if s.kind is Kind.BASE and s.name == self._recipe]
+        found = [
+            s for s, _ in await self._snapshots() if s.kind is Kind.BASE and s.name == self._recipe
+        ]
         return min(found, key=lambda slug: slug.id) if found else None
 
     async def origin(self, spec: SandboxSpec) -> Origin:
@@ -108,7 +116,11 @@ class Disks:
         if wanted.kind is not Kind.SESSION:
             return Origin(environment=wanted)
         for slug, disk in found:
-            if slug.id == wanted.parent and slug.kind is not Kind.SESSION and disk.region == self._region:
+            if (
+                slug.id == wanted.parent
+                and slug.kind is not Kind.SESSION
+                and disk.region == self._region
+            ):
                 return Origin(environment=slug, workspace=wanted)
         raise SandboxError(
             SandboxErrorCode.NOT_FOUND, f"the environment of snapshot {snapshot_id} is gone"
@@ -218,7 +230,8 @@ class Disks:
         except SandboxError as exc:
             self._names.mark_deleted(str(slug))
             _log.warning(
-                "snapshot not removed", extra={"action": "snapshot.remove_failed", "reason": str(exc)}
+                "snapshot not removed",
+                extra={"action": "snapshot.remove_failed", "reason": str(exc)},
             )
 
     async def _snapshots(self) -> Sequence[tuple[Slug, StoredDisk]]:
@@ -242,6 +255,8 @@ class Disks:
         return SnapshotRef(
             id=SnapshotId(str(slug)),
             provider=PROVIDER_NAME,
-            name=self._names.name_of(slug.name) if slug.is_named and slug.kind is not Kind.BASE else None,
+            name=self._names.name_of(slug.name)
+            if slug.is_named and slug.kind is not Kind.BASE
+            else None,
             created_at=slug.created_at,
         )

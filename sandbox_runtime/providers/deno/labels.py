@@ -53,6 +53,7 @@ class SandboxLabels:
         fields = (
             self.volume,
             self.environment,
+            self.base,
             mode,
             str(self.owner.pid),
             ticks,

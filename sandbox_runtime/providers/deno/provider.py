@@ -200,7 +200,8 @@ class DenoProvider(SandboxProvider):
         """
         if spec.work_dir is not None:
             raise SandboxError(
-                SandboxErrorCode.UNSUPPORTED, "Deno sandboxes do not work in a directory of the host"
+                SandboxErrorCode.UNSUPPORTED,
+                "Deno sandboxes do not work in a directory of the host",
             )
         lifetime_s = self._settings.lifetime_s if spec.lifetime_s is None else spec.lifetime_s
         if not 0 < lifetime_s <= MAX_LIFETIME_S:
@@ -257,7 +258,9 @@ class DenoProvider(SandboxProvider):
         )
         return self._own(opened, machine, record, link)
 
-    def _labels(self, volume: Slug, *, environment: str, base: str, spec: SandboxSpec) -> SandboxLabels:
+    def _labels(
+        self, volume: Slug, *, environment: str, base: str, spec: SandboxSpec
+    ) -> SandboxLabels:
         return SandboxLabels(
             namespace=self._settings.name,
             owner=Owner.current(),

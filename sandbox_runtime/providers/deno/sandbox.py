@@ -196,18 +196,14 @@ class DenoSandbox(Sandbox):
 
     @override
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        await self._again(
-            lambda: exec_files.write_files(self.exec, files, work=self.paths.work)
-        )
+        await self._again(lambda: exec_files.write_files(self.exec, files, work=self.paths.work))
 
     @override
     async def read_file(
         self, path: str, *, max_bytes: int = exec_files.DEFAULT_MAX_FILE_BYTES
     ) -> bytes:
         return await self._again(
-            lambda: exec_files.read_file(
-                self.exec, path, work=self.paths.work, max_bytes=max_bytes
-            )
+            lambda: exec_files.read_file(self.exec, path, work=self.paths.work, max_bytes=max_bytes)
         )
 
     async def _again(self, work: Callable[[], Awaitable[_T]]) -> _T:

@@ -49,7 +49,9 @@ _REQUIRED = {
 }
 
 
-def fields(found: Any, known: Mapping[str, type | tuple[type, ...]], *required: str) -> dict[str, Any]:
+def fields(
+    found: Any, known: Mapping[str, type | tuple[type, ...]], *required: str
+) -> dict[str, Any]:
     """Raises: Refused."""
     if not isinstance(found, dict):
         raise Refused(400, "BAD_REQUEST", "not an object")

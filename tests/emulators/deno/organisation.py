@@ -99,7 +99,9 @@ class Organisation:
     def running(self) -> list[Box]:
         return [box for box in self.boxes.values() if box.is_running]
 
-    async def create_volume(self, slug: str, region: str, capacity: object, source: str | None) -> Disk:
+    async def create_volume(
+        self, slug: str, region: str, capacity: object, source: str | None
+    ) -> Disk:
         async with self._lock:
             self._check_slug(slug)
             if region not in REGIONS:
@@ -107,7 +109,9 @@ class Organisation:
             size = _bytes(capacity)
             if not MIN_VOLUME <= size <= MAX_VOLUME:
                 raise Refused(400, "BAD_REQUEST", f"capacity {size} is not within 300 MB and 20 GB")
-            snapshot = None if source in {None, BUILTIN} else self._find(self.snapshots, str(source))
+            snapshot = (
+                None if source in {None, BUILTIN} else self._find(self.snapshots, str(source))
+            )
             if snapshot is not None and snapshot.region != region:
                 raise Refused(400, "REGION_MISMATCH", f"{source} is in {snapshot.region}")
             directory = self._new("volume")
@@ -266,7 +270,9 @@ class Organisation:
     def _mountable(self, name: str, region: str, *, bootable: bool = False) -> Disk:
         disk = self._find(self.volumes, name)
         if disk.region != region:
-            raise Refused(400, "REGION_MISMATCH", f"volume {name} is in {disk.region}, not in {region}")
+            raise Refused(
+                400, "REGION_MISMATCH", f"volume {name} is in {disk.region}, not in {region}"
+            )
         if bootable and not disk.is_bootable:
             raise Refused(400, "BAD_REQUEST", f"volume {name} is not bootable")
         self._check_detached(disk)
@@ -345,4 +351,6 @@ def _bytes(capacity: object) -> int:
 
 
 def _used(directory: Path) -> int:
-    return sum(p.lstat().st_size for p in directory.rglob("*") if p.is_file() and not p.is_symlink())
+    return sum(
+        p.lstat().st_size for p in directory.rglob("*") if p.is_file() and not p.is_symlink()
+    )

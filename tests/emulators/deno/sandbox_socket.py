@@ -52,7 +52,7 @@ class SandboxSocket:
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(1):
                 await self.ws.close(code=1001, message=b"the sandbox has ended")
-        self._cut()
+        self.cut()
         for task in tasks:
             task.cancel()
         for running in list(group._tasks):
@@ -61,7 +61,8 @@ class SandboxSocket:
     async def _watch(self) -> None:
         await self._box.ended.wait()
 
-    def _cut(self) -> None:
+    def cut(self) -> None:
+        """The connection is gone, without a word."""
         request = self.ws._req
         if request is not None and request.transport is not None:
             request.transport.abort()
@@ -103,7 +104,7 @@ class SandboxSocket:
             )
             return
         if fault is not None and fault.kind is Kind.CUT_AFTER:
-            self._cut()
+            self.cut()
             return
         await self._answer(number, result={"ok": found})
         for work in after:
@@ -113,7 +114,7 @@ class SandboxSocket:
         """Whether the call goes on."""
         match fault.kind:
             case Kind.CUT:
-                self._cut()
+                self.cut()
             case Kind.SILENT:
                 self._silent = True
             case Kind.GARBAGE | Kind.HTML:

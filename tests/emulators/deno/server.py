@@ -3,6 +3,7 @@
 import asyncio
 import json
 import secrets
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from aiohttp import web
 from sandbox_runtime.task_group import open_task_group
 from tests.emulators.deno import checking
 from tests.emulators.deno.faults import Fault, Faults, Kind
-from tests.emulators.deno.organisation import Box, Disk, Organisation, Refused
+from tests.emulators.deno.organisation import MAX_LIFETIME_S, Box, Disk, Organisation, Refused
 from tests.emulators.deno.sandbox_socket import SandboxSocket
 from tests.emulators.machine_network import Address
 
@@ -38,6 +39,8 @@ class Emulator:
         self.calls: list[tuple[str, dict[str, Any]]] = []
         self.sockets: set[SandboxSocket] = set()
         self.url = ""
+        self.loop: asyncio.AbstractEventLoop | None = None
+        """Where it runs, if that is not the test's own."""
 
     def routes(self) -> list[web.RouteDef]:
         sandbox = "/api/v3/sandbox/{id}"
@@ -60,9 +63,12 @@ class Emulator:
         ]
 
     def cut_sockets(self) -> None:
-        """All connections to sandboxes, as a network does."""
-        for socket in self.sockets:
-            socket._cut()
+        """All connections to sandboxes, as a network does. From any thread."""
+        for socket in list(self.sockets):
+            if self.loop is None:
+                socket.cut()
+            else:
+                self.loop.call_soon_threadsafe(socket.cut)
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         known = {"cursor", "limit"}
@@ -113,9 +119,7 @@ class Emulator:
     async def _extend(self, request: web.Request) -> web.StreamResponse:
         box = self._box(request)
         found = checking.fields(await _json(request), {"stop_at_ms": int}, "stop_at_ms")
-        latest = asyncio.get_running_loop().time()  # only to be of the same clock as `stop_overdue`
-        del latest
-        box.stop_at = min(found["stop_at_ms"] / 1000, _latest())
+        box.stop_at = min(found["stop_at_ms"] / 1000, time.time() + MAX_LIFETIME_S)
         return web.json_response({"stop_at_ms": int(box.stop_at * 1000)})
 
     async def _ssh(self, request: web.Request) -> web.StreamResponse:
@@ -126,7 +130,9 @@ class Emulator:
 
     async def _volumes(self, request: web.Request) -> web.StreamResponse:
         disks = self.organisation.volumes.values()
-        return _page(request, [_volume(disk) for disk in disks], known={"cursor", "limit", "search"})
+        return _page(
+            request, [_volume(disk) for disk in disks], known={"cursor", "limit", "search"}
+        )
 
     async def _create_volume(self, request: web.Request) -> web.StreamResponse:
         found = checking.fields(await _json(request), _VOLUME, "slug", "region", "capacity")
@@ -185,7 +191,9 @@ class Emulator:
         except Refused as exc:
             return _refusal(exc)
 
-    async def _strike(self, fault: Fault, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _strike(
+        self, fault: Fault, request: web.Request, handler: Handler
+    ) -> web.StreamResponse:
         match fault.kind:
             case Kind.RATE_LIMIT:
                 raise Refused(429, "RATE_LIMITED", "too many requests")
@@ -223,14 +231,6 @@ def endpoint_of(request: web.Request) -> str:
     resource = request.match_info.route.resource
     path = request.path if resource is None else resource.canonical.replace("{id}", "*")
     return f"{request.method} {path}"
-
-
-def _latest() -> float:
-    import time
-
-    from tests.emulators.deno.organisation import MAX_LIFETIME_S
-
-    return time.time() + MAX_LIFETIME_S
 
 
 async def _json(request: web.Request) -> Any:

@@ -61,7 +61,9 @@ def _stop(config: dict[str, object]) -> None:
         shutil.rmtree(_SEED, ignore_errors=True)
         if any(os.listdir(f"{_SESSION}/{name}") for name in _SAVED):  # noqa: PTH208  # quick start
             os.rename(_SESSION, _SEED)  # noqa: PTH104  # same
-            os.mkdir(_SESSION)  # noqa: PTH102  # same
+        else:
+            shutil.rmtree(_SESSION)
+        os.mkdir(_SESSION)  # noqa: PTH102  # same
     os.sync()
 
 

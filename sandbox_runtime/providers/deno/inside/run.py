@@ -32,6 +32,7 @@ _ACK = b"\x06"
 # Source: Linux, include/uapi/linux/prctl.h.
 _SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS, _CAPBSET_DROP = 36, 38, 24
 _MAX_CAPABILITIES = 64
+_CAPABILITY_VERSION_3 = 0x20080522  # Source: Linux, include/uapi/linux/capability.h.
 _TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414  # Source: Linux, include/uapi/asm-generic/ioctls.h.
 _NOT_EXECUTABLE, _MISSING, _KILLED = 126, 127, 137
 _FIXED_FIELDS = 10
@@ -41,6 +42,7 @@ def main() -> None:
     """Read the request, run it, end it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
+    _write("/proc/self/comm", "sandbox-run")
     lengths = _read(24)
     fields = _read(int(lengths[:12])).split(b"\0")
     stdin = _input(int(lengths[12:]))
@@ -99,6 +101,14 @@ def _leave_parent() -> None:
     status = os.waitpid(pid, 0)[1]
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        with open(path, "w") as file:  # noqa: PTH123  # pathlib would double the time of a start
+            file.write(text)
+    except OSError:
+        pass
 
 
 def _read(length: int) -> bytes:
@@ -166,20 +176,15 @@ def _limit(
         resource.setrlimit(kind, (limit, limit))
     for capability in range(_MAX_CAPABILITIES):
         libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
-    for number in (0, 1, 2):
-        if os.isatty(number):
-            os.fchown(number, user, user)
-            break
+    for number in (1, 2):
+        os.fchown(number, user, user)  # so that it can be opened by name
     os.setgroups([])
     os.setgid(user)
     os.setuid(user)
+    libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24))
     libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     # Out of memory, the kernel shall take the command rather than what runs it. Source: proc(5), oom_score_adj.
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123  # quick start
-            file.write("500")
-    except OSError:
-        pass
+    _write("/proc/self/oom_score_adj", "500")
 
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> None:
