@@ -11,7 +11,7 @@ import sys
 
 def main() -> None:
     """Exits as the command does; 1 without permission, as sudo."""
-    with open("/proc/self/comm", "w") as file:
+    with open("/proc/self/comm", "w") as file:  # noqa: PTH123  # quick start
         file.write("sudo")
     argv = sys.argv[1:]
     while argv and argv[0].startswith("-"):

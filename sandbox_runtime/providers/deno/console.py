@@ -1,17 +1,20 @@
 """Deno's control plane as sandboxes need it, over the SDK: typed, bounded, repeated where that is safe, errors mapped."""
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import httpx
-from deno_sandbox import AsyncConsoleClient, AsyncSnapshots, AsyncVolumes, HTTPStatusError
+from deno_sandbox import HTTPStatusError
+from deno_sandbox.console import AsyncConsoleClient, AsyncPaginatedList
 from deno_sandbox.options import InternalOptions
 from deno_sandbox.sandbox import AsyncSandbox
+from deno_sandbox.snapshots import AsyncSnapshots, Snapshot
+from deno_sandbox.volumes import AsyncVolumes
 from tenacity import (
     AsyncRetrying,
     retry_if_exception,
@@ -37,7 +40,6 @@ _FIRST_POLL_S, _MAX_POLL_S = 0.05, 2.0
 _CONFLICT, _GONE = 409, 404
 
 _T = TypeVar("_T")
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,6 @@ class Console:
         Raises:
             SandboxError: NOT_FOUND for an unknown source; CREATE_FAILED.
         """
-
         is_repeated = False
 
         async def create() -> None:
@@ -153,7 +154,7 @@ class Console:
             SandboxError: UNAVAILABLE.
         """
 
-        async def snapshot() -> Any:
+        async def snapshot() -> Snapshot:
             # A repetition first asks whether the one before was done after all.
             return await self._snapshots.get(slug) or await self._volumes.snapshot(
                 volume, slug=slug
@@ -191,14 +192,18 @@ class Console:
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._repeated(
-                f"cannot list {path}",
-                lambda cursor=cursor: self._client.get_paginated(path, cursor, params or None),
+                f"cannot list {path}", partial(self._page, path, cursor, params)
             )
             found += page.items
             cursor = _cursor_of(page.next_cursor)
             if cursor is None:
                 return found
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"{path} has more than {_MAX_PAGES} pages")
+
+    async def _page(
+        self, path: str, cursor: str | None, params: dict[str, Any]
+    ) -> AsyncPaginatedList[dict[str, Any]]:
+        return await self._client.get_paginated(path, cursor, params or None)
 
     async def _repeated(
         self,
@@ -258,7 +263,8 @@ def _cursor_of(found: str | None) -> str | None:
     """The SDK takes the whole link for the cursor (0.16.0, console.py); the platform wants what is in its query."""
     if found is None or "cursor=" not in found:
         return found
-    return httpx.URL(found).params.get("cursor")
+    cursor: str | None = httpx.URL(found).params.get("cursor")
+    return cursor
 
 
 def _sandbox(item: dict[str, Any]) -> ListedSandbox:
@@ -273,7 +279,7 @@ def _sandbox(item: dict[str, Any]) -> ListedSandbox:
         raise _odd(item) from exc
 
 
-def _disk(item: Any, *, allocated: str) -> StoredDisk:
+def _disk(item: Mapping[str, Any], *, allocated: str) -> StoredDisk:
     try:
         return StoredDisk(
             slug=item["slug"], region=item["region"], allocated_bytes=item.get(allocated)

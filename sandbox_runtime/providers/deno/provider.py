@@ -1,45 +1,31 @@
 """The Deno provider: sandboxes as microVMs of Deno Deploy, environments and workspaces as snapshots of volumes."""
 
 import asyncio
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Self
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.owner import Owner
-from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.deno.base import base_recipe, ensure_base
-from sandbox_runtime.providers.deno.booting import Booter, Mounts, give_up, make_mounts
+from sandbox_runtime.providers.deno.booting import Booter, give_up
 from sandbox_runtime.providers.deno.connecting import Connector
-from sandbox_runtime.providers.deno.console import Console, open_console
-from sandbox_runtime.providers.deno.disks import PROVIDER_NAME, Disks, Origin
-from sandbox_runtime.providers.deno.finishing import finish
-from sandbox_runtime.providers.deno.inside_scripts import BOOT_SOURCE
-from sandbox_runtime.providers.deno.labels import SandboxLabels
-from sandbox_runtime.providers.deno.link import Link
+from sandbox_runtime.providers.deno.console import open_console
+from sandbox_runtime.providers.deno.disks import PROVIDER_NAME, Disks
+from sandbox_runtime.providers.deno.machine import Machine
+from sandbox_runtime.providers.deno.making import Made, Opened, find_again, labels_for, make
 from sandbox_runtime.providers.deno.names import Names
-from sandbox_runtime.providers.deno.paths import (
-    BROKER_KEY,
-    RECORD,
-    USER_ID,
-    allowed_hosts,
-    wire_secrets,
-)
-from sandbox_runtime.providers.deno.remote import run_script
+from sandbox_runtime.providers.deno.paths import allowed_hosts
 from sandbox_runtime.providers.deno.rpc import RpcConnection
-from sandbox_runtime.providers.deno.sandbox import DenoSandbox, Machine, Record, destroy_logged
+from sandbox_runtime.providers.deno.sandbox import DenoSandbox, destroy_logged
 from sandbox_runtime.providers.deno.settings import MAX_LIFETIME_S, DenoSettings
-from sandbox_runtime.providers.deno.slugs import NO_ID, Slug
+from sandbox_runtime.providers.deno.slugs import Slug
 from sandbox_runtime.providers.deno.sweeping import list_ours, sweep
-from sandbox_runtime.task_group import TaskGroup, open_task_group
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
-    BrokeredNetwork,
     Capability,
     OpenNetwork,
     SandboxId,
@@ -54,17 +40,6 @@ MAX_RUNNING = 5
 """Of an organisation. Source: Deno documentation, "Deno Sandbox", limits, read 2026-11."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    """What an open provider has."""
-
-    console: Console
-    connector: Connector
-    booter: Booter
-    disks: Disks
-    group: TaskGroup
 
 
 class DenoProvider(SandboxProvider):
@@ -105,6 +80,7 @@ class DenoProvider(SandboxProvider):
         connector = Connector(settings)
         state = settings.state_dir
         self._opened = Opened(
+            settings=settings,
             console=console,
             connector=connector,
             booter=Booter(connector, console, settings),
@@ -163,7 +139,7 @@ class DenoProvider(SandboxProvider):
             found, connection, _ = await opened.booter.boot(
                 root=str(volume),
                 paths={},
-                labels=self._labels(volume, environment=NO_ID, base=NO_ID, spec=SandboxSpec()),
+                labels=labels_for(self._settings, SandboxSpec(), volume=volume.id),
                 allow_net=allowed_hosts(OpenNetwork()),
                 secrets={},
                 memory_bytes=self._settings.memory_mib * 1024**2,
@@ -183,93 +159,7 @@ class DenoProvider(SandboxProvider):
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
         opened = self._require_opened()
-        lifetime_s = self._check(spec)
-        origin = await opened.disks.origin(spec)
-        mounts = await make_mounts(opened.disks, origin, writable=spec.environment_writable)
-        try:
-            return await self._boot(opened, spec, origin, mounts, lifetime_s=lifetime_s)
-        except BaseException:
-            await finish(give_up(opened.disks, mounts.own, mounts.copied))
-            raise
-
-    def _check(self, spec: SandboxSpec) -> float:
-        """How long it shall live.
-
-        Raises:
-            SandboxError: UNSUPPORTED, LIMIT_REACHED, CREATE_FAILED.
-        """
-        if spec.work_dir is not None:
-            raise SandboxError(
-                SandboxErrorCode.UNSUPPORTED,
-                "Deno sandboxes do not work in a directory of the host",
-            )
-        lifetime_s = self._settings.lifetime_s if spec.lifetime_s is None else spec.lifetime_s
-        if not 0 < lifetime_s <= MAX_LIFETIME_S:
-            raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED,
-                f"a Deno sandbox lives at most {MAX_LIFETIME_S:g} s, not {lifetime_s:g}",
-            )
-        try:
-            allowed_hosts(spec.network)
-            wire_secrets(spec.network)
-            slug = Slug.parse("v00000-00000000-0000000-00000000")
-            assert slug is not None  # noqa: S101  # one of ours
-            self._labels(slug, environment=NO_ID, base=NO_ID, spec=spec)
-        except ValueError as exc:
-            raise SandboxError(SandboxErrorCode.CREATE_FAILED, str(exc)) from exc
-        validate_command(["sh"], env=spec.env, cwd=None)
-        return lifetime_s
-
-    async def _boot(
-        self,
-        opened: Opened,
-        spec: SandboxSpec,
-        origin: Origin,
-        mounts: Mounts,
-        *,
-        lifetime_s: float,
-    ) -> DenoSandbox:
-        labels = self._labels(
-            mounts.own, environment=origin.environment.id, base=origin.base_id, spec=spec
-        )
-        sandbox_id, connection, expires_at = await opened.booter.boot(
-            root=mounts.root,
-            paths=mounts.paths,
-            labels=labels,
-            allow_net=allowed_hosts(spec.network),
-            secrets=wire_secrets(spec.network),
-            memory_bytes=spec.limits.memory_bytes,
-            lifetime_s=lifetime_s,
-        )
-        link = Link(opened.connector, opened.group, sandbox_id)
-        link.use(connection)
-        try:
-            record = await _start(connection, spec, fill=mounts.fill)
-        except BaseException:
-            await link.close()
-            await finish(opened.console.end_sandbox(sandbox_id))
-            raise
-        machine = Machine(
-            id=sandbox_id,
-            labels=labels,
-            volume=mounts.own,
-            copied=mounts.copied,
-            expires_at=expires_at,
-        )
-        return self._own(opened, machine, record, link)
-
-    def _labels(
-        self, volume: Slug, *, environment: str, base: str, spec: SandboxSpec
-    ) -> SandboxLabels:
-        return SandboxLabels(
-            namespace=self._settings.name,
-            owner=Owner.current(),
-            volume=volume.id,
-            environment=environment,
-            base=base,
-            environment_writable=spec.environment_writable,
-            labels=dict(spec.labels),
-        )
+        return self._own(opened, await make(opened, spec))
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
@@ -280,37 +170,25 @@ class DenoProvider(SandboxProvider):
             if found.id == sandbox_id:
                 volume = await opened.disks.find_volume(labels.volume)
                 if volume is not None:
-                    return await self._attach(
-                        opened, Machine(id=found.id, labels=labels, volume=volume)
-                    )
+                    machine = Machine(id=found.id, labels=labels, volume=volume)
+                    return self._own(opened, await find_again(opened, machine))
         raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
 
-    async def _attach(self, opened: Opened, machine: Machine) -> DenoSandbox:
-        link = Link(opened.connector, opened.group, machine.id)
-        try:
-            said = await run_script(await link.connection(), f"print(open({RECORD!r}).read())")
-            record = Record.decode(said)
-        except ValueError as exc:
-            await link.close()
-            raise SandboxError(
-                SandboxErrorCode.NOT_FOUND, f"sandbox {machine.id} was never ready"
-            ) from exc
-        except BaseException:
-            await link.close()
-            raise
-        return self._own(opened, machine, record, link)
-
-    def _own(self, opened: Opened, machine: Machine, record: Record, link: Link) -> DenoSandbox:
+    def _own(self, opened: Opened, made: Made) -> DenoSandbox:
+        machine, record, link = made
         sandbox = DenoSandbox(
             machine,
             record,
             link=link,
             console=opened.console,
             disks=opened.disks,
-            forget=lambda ended: self._sandboxes.pop(ended, None),
+            forget=self._forget,
         )
         self._sandboxes[sandbox.id] = sandbox
         return sandbox
+
+    def _forget(self, sandbox_id: SandboxId) -> None:
+        self._sandboxes.pop(sandbox_id, None)
 
     @override
     async def remove(self, sandbox_id: SandboxId) -> None:
@@ -380,27 +258,6 @@ class DenoProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-async def _start(connection: RpcConnection, spec: SandboxSpec, *, fill: str) -> Record:
-    """Make the machine a sandbox."""
-    network = spec.network
-    env = dict(spec.env)
-    if isinstance(network, BrokeredNetwork) and network.headers:
-        env[BROKER_KEY] = await connection.variable(BROKER_KEY)
-    record = Record(
-        env=env,
-        broker=network.endpoint if isinstance(network, BrokeredNetwork) else "",
-        limits=spec.limits,
-    )
-    config = {
-        "user": USER_ID,
-        "fill": fill,
-        "writable": spec.environment_writable,
-        "record": record.encode(),
-    }
-    await run_script(connection, BOOT_SOURCE, "start", json.dumps(config))
-    return record
 
 
 def _left_behind(count: int) -> str:

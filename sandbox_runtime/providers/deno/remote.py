@@ -56,11 +56,8 @@ class Remote:
                 with suppress(ConnectionLost):
                     await connection.end_stream(number)
             raise
-        try:
-            numbers = int(found["stdoutStreamId"]), int(found["stderrStreamId"])
-            pid = int(found["pid"])
-        except (KeyError, TypeError, ValueError) as exc:
-            raise UnexpectedAnswer(str(found)[:200]) from exc
+        numbers = _number(found, "stdoutStreamId"), _number(found, "stderrStreamId")
+        pid = _number(found, "pid")
         streams = dict(zip(OutputStream, map(connection.take_stream, numbers), strict=True))
         return cls(
             connection=connection,
@@ -79,10 +76,7 @@ class Remote:
     async def wait(self, *, timeout_s: float) -> int:
         """Its exit code. Raises: ConnectionLost, RemoteError, UnexpectedAnswer, TimeoutError."""
         found = await self.connection.call("processWait", {"pid": self.pid}, timeout_s=timeout_s)
-        try:
-            return int(found["code"])
-        except (KeyError, TypeError, ValueError) as exc:
-            raise UnexpectedAnswer(str(found)[:200]) from exc
+        return _number(found, "code")
 
     async def finish(self) -> None:
         """Nobody reads or writes it any more."""
@@ -92,6 +86,15 @@ class Remote:
             number, self.stdin = self.stdin, None
             with suppress(ConnectionLost):
                 await self.connection.end_stream(number)
+
+
+def _number(found: object, name: str) -> int:
+    """Of a result. Raises: UnexpectedAnswer."""
+    match found:
+        case dict() if isinstance(number := found.get(name), int):
+            return number
+        case _:
+            raise UnexpectedAnswer(f"no {name} in {str(found)[:200]}")
 
 
 async def run_script(

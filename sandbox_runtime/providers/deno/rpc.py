@@ -75,8 +75,8 @@ class RpcConnection:
 
     async def call(
         self, method: str, params: Mapping[str, object], *, timeout_s: float = CALL_TIMEOUT_S
-    ) -> Any:
-        """The result.
+    ) -> object:
+        """The result, of whatever form.
 
         Raises:
             ConnectionLost: before the answer; whether it was done is not known.
@@ -188,7 +188,7 @@ class RpcConnection:
                 answer.set_exception(ConnectionLost(reason))
 
 
-def _result(message: Mapping[str, Any]) -> Any:
+def _result(message: Mapping[str, Any]) -> object:
     """Raises: RemoteError, UnexpectedAnswer."""
     match message:
         case {"error": {"message": said, **rest}}:

@@ -1,13 +1,11 @@
 """One sandbox of Deno's: commands, files, snapshot, lifetime, end."""
 
 import asyncio
-import json
 import logging
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TypeVar
 
 from typing_extensions import override
@@ -19,73 +17,30 @@ from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import Disks
 from sandbox_runtime.providers.deno.finishing import finish
-from sandbox_runtime.providers.deno.inside_scripts import BOOT_SOURCE
-from sandbox_runtime.providers.deno.labels import SandboxLabels
+from sandbox_runtime.providers.deno.lifetime import Lifetime
 from sandbox_runtime.providers.deno.link import Link
+from sandbox_runtime.providers.deno.machine import Machine, Record, prepare_disk
 from sandbox_runtime.providers.deno.paths import sandbox_env, sandbox_paths
 from sandbox_runtime.providers.deno.processes import (
     KILLED,
     Command,
     RemoteProcess,
-    kill_user,
     start_process,
 )
-from sandbox_runtime.providers.deno.remote import run_script
-from sandbox_runtime.providers.deno.settings import MAX_LIFETIME_S
-from sandbox_runtime.providers.deno.slugs import Kind, Slug
+from sandbox_runtime.providers.deno.slugs import Kind
 from sandbox_runtime.providers.deno.terminal import DenoTerminal, terminal_size
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     ExecExited,
     ExecResult,
     SandboxId,
-    SandboxLimits,
     SandboxPaths,
     SnapshotRef,
     TerminalSize,
 )
 
-_EXTENSION_SLACK_S = 2.0
-"""By which what the platform grants may differ from what was asked for."""
-
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What a sandbox keeps of itself, for a process that attaches to it."""
-
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    broker: str = ""
-    limits: SandboxLimits = field(default_factory=SandboxLimits)
-
-    def encode(self) -> dict[str, object]:
-        return {"env": dict(self.env), "broker": self.broker, "limits": asdict(self.limits)}
-
-    @classmethod
-    def decode(cls, text: bytes) -> "Record":
-        """Raises: ValueError."""
-        try:
-            found = json.loads(text)
-            return cls(
-                env=found["env"], broker=found["broker"], limits=SandboxLimits(**found["limits"])
-            )
-        except (KeyError, TypeError) as exc:
-            raise ValueError(f"not a sandbox's record: {text[:100]!r}") from exc
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What a sandbox consists of."""
-
-    id: str
-    labels: SandboxLabels
-    volume: Slug
-    copied: Slug | None = None
-    """A further volume, from which its workspace was copied."""
-    expires_at: datetime | None = None
-    """None = not known, because another process made it."""
 
 
 class DenoSandbox(Sandbox):
@@ -107,7 +62,7 @@ class DenoSandbox(Sandbox):
         self._console = console
         self._disks = disks
         self._forget = forget
-        self._expires_at = machine.expires_at
+        self._lifetime = Lifetime(console, machine)
         self._processes: set[RemoteProcess] = set()
         self._closed: str | None = None
         """Why nothing may run in it (any more)."""
@@ -136,7 +91,7 @@ class DenoSandbox(Sandbox):
     @property
     def expires_at(self) -> datetime | None:
         """When it ends by itself. Its workspace remains, and `snapshot` still saves it, until `destroy`."""
-        return self._expires_at
+        return self._lifetime.expires_at
 
     @override
     async def exec(
@@ -181,9 +136,8 @@ class DenoSandbox(Sandbox):
         added = {"TERM": "xterm-256color", **(env or {})}
         command = self._command(argv, None, added, b"", bound=True, terminal=terminal_size(size))
         process = await self._start(command)
-        if isinstance(process, EndedProcess):
-            self._require_open()
-            raise AssertionError("it is closed")
+        if not isinstance(process, RemoteProcess):
+            raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"sandbox {self.id} is destroyed")
         return DenoTerminal(process)
 
     @override
@@ -219,25 +173,7 @@ class DenoSandbox(Sandbox):
     async def extend(self, lifetime_s: float) -> None:
         await super().extend(lifetime_s)
         self._require_open()
-        if lifetime_s > MAX_LIFETIME_S:
-            raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED,
-                f"a Deno sandbox lives at most {MAX_LIFETIME_S:g} s from now, not {lifetime_s:g}",
-            )
-        wanted = datetime.now(UTC) + timedelta(seconds=lifetime_s)
-        if self._expires_at is not None and self._expires_at >= wanted:
-            return
-        try:
-            self._expires_at = await self._console.extend(self.id, lifetime_s)
-        except SandboxError as exc:
-            if exc.code is SandboxErrorCode.NOT_FOUND:
-                raise SandboxError(SandboxErrorCode.UNAVAILABLE, str(exc)) from exc
-            raise
-        if self._expires_at < wanted - timedelta(seconds=_EXTENSION_SLACK_S):
-            raise SandboxError(
-                SandboxErrorCode.LIMIT_REACHED,
-                f"sandbox {self.id} ends at {self._expires_at:%H:%M:%S} UTC, whatever is asked for",
-            )
+        await self._lifetime.extend(lifetime_s)
 
     async def expose_ssh(self) -> str:
         """Open it to a person, outside of every other way: arguments for `ssh`. Whoever knows them gets in, as Deno's user,
@@ -272,7 +208,7 @@ class DenoSandbox(Sandbox):
         self._closed = "is being saved"
         try:
             try:
-                await self._prepare_disk()
+                await prepare_disk(await self._link.connection(), self._machine.labels)
             except SandboxError as exc:
                 if exc.retryable or self._machine.labels.environment_writable:
                     raise
@@ -285,12 +221,6 @@ class DenoSandbox(Sandbox):
                 self._closed = "is destroyed" if self._destroyed else None
         self._closed = "is destroyed" if self._destroyed else "was saved"
         await self._link.close()
-
-    async def _prepare_disk(self) -> None:
-        connection = await self._link.connection()
-        await kill_user(connection)
-        config = json.dumps({"writable": self._machine.labels.environment_writable})
-        await run_script(connection, BOOT_SOURCE, "stop", config)
 
     @override
     async def destroy(self) -> None:

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Self
 
+from typing_extensions import override
+
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_DIGITS, _NAMESPACE_DIGITS, _NAME_DIGITS = 8, 5, 6
 NO_ID = "0" * _ID_DIGITS
@@ -50,6 +52,7 @@ class Slug:
     parent: str = NO_ID
     """Id of the environment, or base, that it stands on."""
 
+    @override
     def __str__(self) -> str:
         depth = _DIGITS[self.depth]
         return f"{self.kind}{self.namespace}-{self.id}-{self.name}{depth}-{self.parent}"

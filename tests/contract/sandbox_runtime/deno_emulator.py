@@ -18,7 +18,7 @@ TOKEN = f"ddo_{secrets.token_hex(12)}"
 @contextmanager
 def open_organisation(*internet: Address) -> Iterator[Emulator]:
     """Its disks are outside of the directory of temporary files, which machines have of their own."""
-    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))  # noqa: S108  # same
+    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))  # same
     try:
         with run_emulator(directory / "disks", token=TOKEN, internet=internet) as emulator:
             yield emulator

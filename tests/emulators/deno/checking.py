@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from tests.emulators.deno.organisation import MAX_LIFETIME_S, REGIONS, Refused
+from tests.emulators.deno.resources import MAX_LIFETIME_S, REGIONS, Refused
 
 MIN_MEMORY, MAX_MEMORY = 768, 4096
 MAX_LABELS, MAX_KEY, MAX_VALUE = 5, 64, 128

@@ -25,6 +25,7 @@ def run_emulator(
     directory: Path, *, token: str, internet: Sequence[Address] = ()
 ) -> Iterator[Emulator]:
     """For the length of the block."""
+    directory.mkdir(parents=True, exist_ok=True)
     started: Future[Emulator] = Future()
     stopping = asyncio.Event()
 

@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -12,12 +12,16 @@ from aiohttp import WSMsgType, web
 from sandbox_runtime.task_group import TaskGroup, open_task_group
 from tests.emulators.deno import checking
 from tests.emulators.deno.faults import Fault, Faults, Kind
-from tests.emulators.deno.organisation import APP, Box, Refused
+from tests.emulators.deno.resources import APP, Box, Refused
 from tests.emulators.machine import MachineProcess
 
 MAX_FRAME = 1024 * 1024
 _CHUNK = 32 * 1024
 _STREAM = "$sandbox.stream."
+
+After = list[Coroutine[Any, Any, None]]
+"""What begins when the call was answered."""
+Method = Callable[[Mapping[str, Any]], Awaitable[tuple[Any, After]]]
 
 
 class SandboxSocket:
@@ -31,6 +35,13 @@ class SandboxSocket:
         self._inputs: dict[int, asyncio.Queue[bytes | None]] = {}
         self._count = 0
         self._silent = False
+        self._methods: Mapping[str, Method] = {
+            "spawn": self._spawn,
+            "processWait": self._process_wait,
+            "processKill": self._process_kill,
+            "envGet": self._env_get,
+            "envToObject": self._env_to_object,
+        }
         self.ws = web.WebSocketResponse(max_msg_size=MAX_FRAME, autoping=False)
 
     async def serve(self) -> None:
@@ -80,7 +91,7 @@ class SandboxSocket:
                 if "id" in found:
                     group.create_task(self._call(group, found))
                 else:
-                    self._stream(group, found)
+                    self._stream(found)
 
     async def _call(self, group: TaskGroup, message: Mapping[str, Any]) -> None:
         method, number = message["method"], message["id"]
@@ -97,7 +108,7 @@ class SandboxSocket:
             return
         self._calls.append((method, params))
         try:
-            found, after = await getattr(self, f"_{method}")(params)
+            found, after = await self._methods[method](params)
         except ConnectionError as exc:
             await self._answer(
                 number, result={"error": {"constructorName": "Error", "message": str(exc)}}
@@ -128,7 +139,7 @@ class SandboxSocket:
                 return True
         return False
 
-    def _stream(self, group: TaskGroup, message: Mapping[str, Any]) -> None:
+    def _stream(self, message: Mapping[str, Any]) -> None:
         what = message["method"].removeprefix(_STREAM)
         number = message["params"]["streamId"]
         if what == "start":
@@ -138,7 +149,7 @@ class SandboxSocket:
         elif what in {"end", "error"}:
             self._inputs[number].put_nowait(None)
 
-    async def _spawn(self, params: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    async def _spawn(self, params: Mapping[str, Any]) -> tuple[Any, After]:
         stdin = params.get("stdinStreamId")
         env = {} if params.get("clearEnv") else self._box.env
         process = await self._box.machine.start(
@@ -151,24 +162,24 @@ class SandboxSocket:
         self._count += 3
         pid, out, err = self._count, self._count + 1, self._count + 2
         self._processes[pid] = process
-        work = [self._pump(out, process.stdout), self._pump(err, process.stderr)]
+        work: After = [self._pump(out, process.stdout), self._pump(err, process.stderr)]
         if stdin is not None:
             work.append(self._feed(process, self._inputs[stdin]))
         return {"pid": pid, "stdoutStreamId": out, "stderrStreamId": err}, work
 
-    async def _processWait(self, params: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    async def _process_wait(self, params: Mapping[str, Any]) -> tuple[Any, After]:
         code = await self._processes[params["pid"]].wait()
         signal = "SIGKILL" if code == 137 else None
         return {"success": code == 0, "code": code, "signal": signal, "oom": None}, []
 
-    async def _processKill(self, params: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    async def _process_kill(self, params: Mapping[str, Any]) -> tuple[Any, After]:
         self._processes[params["pid"]].signal({"SIGKILL": 9}.get(params.get("signal", ""), 15))
         return None, []
 
-    async def _envGet(self, params: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    async def _env_get(self, params: Mapping[str, Any]) -> tuple[Any, After]:
         return self._box.env.get(params["key"]), []
 
-    async def _envToObject(self, params: Mapping[str, Any]) -> tuple[Any, list[Any]]:
+    async def _env_to_object(self, _params: Mapping[str, Any]) -> tuple[Any, After]:
         return dict(self._box.env), []
 
     async def _pump(self, number: int, reader: asyncio.StreamReader) -> None:

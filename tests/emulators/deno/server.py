@@ -1,10 +1,9 @@
 """Deno's control plane and sandbox endpoint on loopback, with real commands in emulated machines."""
 
 import asyncio
-import json
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,28 @@ from aiohttp import web
 
 from sandbox_runtime.task_group import open_task_group
 from tests.emulators.deno import checking
+from tests.emulators.deno.answers import (
+    endpoint_of,
+    page,
+    read_json,
+    refuse,
+    render_snapshot,
+    render_volume,
+    spoil,
+)
 from tests.emulators.deno.faults import Fault, Faults, Kind
-from tests.emulators.deno.organisation import MAX_LIFETIME_S, Box, Disk, Organisation, Refused
+from tests.emulators.deno.organisation import Organisation
+from tests.emulators.deno.resources import MAX_LIFETIME_S, Box, Refused
 from tests.emulators.deno.sandbox_socket import SandboxSocket
 from tests.emulators.machine_network import Address
 
-_PAGE = 50
 _POLL_S = 0.05
-_VOLUME = {"slug": str, "region": str, "capacity": (int, str), "from": str}
+_VOLUME: Mapping[str, type | tuple[type, ...]] = {
+    "slug": str,
+    "region": str,
+    "capacity": (int, str),
+    "from": str,
+}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -72,7 +85,7 @@ class Emulator:
 
     async def _list(self, request: web.Request) -> web.StreamResponse:
         known = {"cursor", "limit"}
-        items = [
+        items: list[dict[str, Any]] = [
             {
                 "id": box.id,
                 "createdAt": box.created_at.isoformat(),
@@ -85,9 +98,9 @@ class Emulator:
         ]
         for name, value in request.query.items():
             if name.startswith("labels[") and name.endswith("]"):
-                items = [item for item in items if item["labels"].get(name[7:-1]) == value]  # type: ignore[attr-defined]  # a dict
+                items = [item for item in items if item["labels"].get(name[7:-1]) == value]
                 known.add(name)
-        return _page(request, items, known=known)
+        return page(request, items, known=known)
 
     async def _create(self, request: web.Request) -> web.StreamResponse:
         header = request.headers.get("x-deno-sandbox-config", "")
@@ -118,50 +131,52 @@ class Emulator:
 
     async def _extend(self, request: web.Request) -> web.StreamResponse:
         box = self._box(request)
-        found = checking.fields(await _json(request), {"stop_at_ms": int}, "stop_at_ms")
+        found = checking.fields(await read_json(request), {"stop_at_ms": int}, "stop_at_ms")
         box.stop_at = min(found["stop_at_ms"] / 1000, time.time() + MAX_LIFETIME_S)
         return web.json_response({"stop_at_ms": int(box.stop_at * 1000)})
 
     async def _ssh(self, request: web.Request) -> web.StreamResponse:
         self._box(request)
-        checking.fields(await _json(request), {})
+        checking.fields(await read_json(request), {})
         found = {"hostname": "ssh.deno.test", "username": secrets.token_hex(8), "port": 22}
         return web.json_response(found)
 
     async def _volumes(self, request: web.Request) -> web.StreamResponse:
         disks = self.organisation.volumes.values()
-        return _page(
-            request, [_volume(disk) for disk in disks], known={"cursor", "limit", "search"}
+        return page(
+            request, [render_volume(disk) for disk in disks], known={"cursor", "limit", "search"}
         )
 
     async def _create_volume(self, request: web.Request) -> web.StreamResponse:
-        found = checking.fields(await _json(request), _VOLUME, "slug", "region", "capacity")
+        found = checking.fields(await read_json(request), _VOLUME, "slug", "region", "capacity")
         disk = await self.organisation.create_volume(
             found["slug"], found["region"], found["capacity"], found.get("from")
         )
-        return web.json_response(_volume(disk))
+        return web.json_response(render_volume(disk))
 
     async def _volume(self, request: web.Request) -> web.StreamResponse:
-        return web.json_response(_volume(self.organisation.find_volume(request.match_info["id"])))
+        return web.json_response(
+            render_volume(self.organisation.find_volume(request.match_info["id"]))
+        )
 
     async def _delete_volume(self, request: web.Request) -> web.StreamResponse:
         await self.organisation.delete_volume(request.match_info["id"])
         return web.Response(status=204)
 
     async def _snapshot(self, request: web.Request) -> web.StreamResponse:
-        found = checking.fields(await _json(request), {"slug": str}, "slug")
+        found = checking.fields(await read_json(request), {"slug": str}, "slug")
         disk = await self.organisation.snapshot(request.match_info["id"], found["slug"])
-        return web.json_response(_snapshot(disk))
+        return web.json_response(render_snapshot(disk))
 
     async def _snapshots(self, request: web.Request) -> web.StreamResponse:
         disks = self.organisation.snapshots.values()
-        return _page(
-            request, [_snapshot(disk) for disk in disks], known={"cursor", "limit", "search"}
+        return page(
+            request, [render_snapshot(disk) for disk in disks], known={"cursor", "limit", "search"}
         )
 
     async def _snapshot_of(self, request: web.Request) -> web.StreamResponse:
         found = self.organisation.find_snapshot(request.match_info["id"])
-        return web.json_response(_snapshot(found))
+        return web.json_response(render_snapshot(found))
 
     async def _delete_snapshot(self, request: web.Request) -> web.StreamResponse:
         await self.organisation.delete_snapshot(request.match_info["id"])
@@ -181,15 +196,18 @@ class Emulator:
         self.requests.append((request.method, request.path_qs, body))
         fault = self.faults.take(endpoint_of(request))
         try:
-            if request.headers.get("authorization") != f"Bearer {self.token}":
-                raise Refused(401, "INVALID_TOKEN", "The provided token is invalid")
-            if request.match_info.http_exception is not None:
-                raise Refused(400, "UNKNOWN_ROUTE", f"{request.method} {request.path}")
+            self._check(request)
             if fault is None:
                 return await handler(request)
             return await self._strike(fault, request, handler)
         except Refused as exc:
-            return _refusal(exc)
+            return refuse(exc)
+
+    def _check(self, request: web.Request) -> None:
+        if request.headers.get("authorization") != f"Bearer {self.token}":
+            raise Refused(401, "INVALID_TOKEN", "The provided token is invalid")
+        if request.match_info.http_exception is not None:
+            raise Refused(400, "UNKNOWN_ROUTE", f"{request.method} {request.path}")
 
     async def _strike(
         self, fault: Fault, request: web.Request, handler: Handler
@@ -209,85 +227,9 @@ class Emulator:
             case Kind.CUT_AFTER | Kind.FAIL_AFTER:
                 request["discard"] = True
                 await handler(request)
-        return _spoilt(fault.kind, request)
-
-
-def _spoilt(kind: Kind, request: web.Request) -> web.StreamResponse:
-    match kind:
-        case Kind.CUT | Kind.CUT_AFTER:
-            assert request.transport is not None
-            request.transport.abort()
-            return web.Response()
-        case Kind.HTML:
-            return web.Response(text="<html>welcome to the hotel</html>", content_type="text/html")
-        case Kind.GARBAGE:
-            return web.json_response(["odd", 1, None])
-        case _:
-            raise Refused(500, "INTERNAL_SERVER_ERROR", "an internal error occurred")
-
-
-def endpoint_of(request: web.Request) -> str:
-    """`METHOD /path`, with `*` for ids."""
-    resource = request.match_info.route.resource
-    path = request.path if resource is None else resource.canonical.replace("{id}", "*")
-    return f"{request.method} {path}"
-
-
-async def _json(request: web.Request) -> Any:
-    try:
-        return json.loads(await request.read())
-    except ValueError as exc:
-        raise Refused(400, "BAD_REQUEST", "not JSON") from exc
-
-
-def _refusal(exc: Refused) -> web.Response:
-    return web.json_response(
-        {"code": exc.code, "message": exc.message},
-        status=exc.status,
-        headers={"x-deno-trace-id": secrets.token_hex(16)},
-    )
-
-
-def _page(request: web.Request, items: Sequence[Any], *, known: set[str]) -> web.Response:
-    for name in request.query:
-        if name not in known:
-            raise Refused(400, "BAD_REQUEST", f"unknown parameter {name}")
-    start = int(request.query.get("cursor", "0"))
-    limit = min(int(request.query.get("limit", _PAGE)), _PAGE)
-    headers = {}
-    if start + limit < len(items):
-        link = request.url.update_query(cursor=str(start + limit))
-        headers["Link"] = f'<{link}>; rel="next"'
-    return web.json_response(list(items[start : start + limit]), headers=headers)
-
-
-def _volume(disk: Disk) -> dict[str, Any]:
-    return {
-        "id": disk.id,
-        "slug": disk.slug,
-        "region": disk.region,
-        "capacity": disk.capacity,
-        "estimatedAllocatedSize": 0,
-        "estimatedFlattenedSize": disk.own_bytes,
-        "isBootable": disk.is_bootable,
-        "baseSnapshot": _base(disk),
-    }
-
-
-def _snapshot(disk: Disk) -> dict[str, Any]:
-    return {
-        "id": disk.id,
-        "slug": disk.slug,
-        "region": disk.region,
-        "allocatedSize": disk.own_bytes,
-        "flattenedSize": disk.capacity,
-        "isBootable": disk.is_bootable,
-        "baseSnapshot": _base(disk),
-    }
-
-
-def _base(disk: Disk) -> dict[str, str] | None:
-    return None if disk.source is None else {"id": disk.source.id, "slug": disk.source.slug}
+            case _:
+                pass
+        return spoil(fault.kind, request)
 
 
 @asynccontextmanager
@@ -295,7 +237,6 @@ async def open_emulator(
     directory: Path, *, token: str, internet: Sequence[Address] = ()
 ) -> AsyncIterator[Emulator]:
     """On a free port of loopback, until the end of the block; then nothing of it is left."""
-    directory.mkdir(parents=True, exist_ok=True)
     organisation = Organisation(directory, internet=internet)
     emulator = Emulator(organisation, token=token)
     app = web.Application(middlewares=[emulator.guard])

@@ -44,7 +44,7 @@ def _start(config: dict[str, object]) -> None:
         os.chown(path, user, user)
     if config["writable"]:
         _give(_ENVIRONMENT, user)
-    with open(_RECORD, "w", opener=_private) as file:  # noqa: PTH123  # same
+    with open(_RECORD, "w", opener=_private) as file:  # same
         json.dump(config["record"], file)
 
 

@@ -18,7 +18,7 @@ class Pump:
         self.credit = WINDOW * _FIRST_WINDOWS
         self.routes = routes
         self._waiting = dict.fromkeys(routes.values(), b"")
-        self._poller = poller
+        self.poller = poller
         self._watched: dict[int, int] = {}
         self.is_heard = True
 
@@ -32,9 +32,9 @@ class Pump:
             if data:
                 wanted[sink] = select.POLLOUT
         for fd in self._watched.keys() - wanted.keys():
-            self._poller.unregister(fd)
+            self.poller.unregister(fd)
         for fd, events in wanted.items():
-            self._poller.register(fd, events)
+            self.poller.register(fd, events)
         self._watched = wanted
 
     def take(self, fd: int) -> None:

@@ -36,6 +36,8 @@ _CAPABILITY_VERSION_3 = 0x20080522  # Source: Linux, include/uapi/linux/capabili
 _TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414  # Source: Linux, include/uapi/asm-generic/ioctls.h.
 _NOT_EXECUTABLE, _MISSING, _KILLED = 126, 127, 137
 _FIXED_FIELDS = 10
+_RESIZE, _TYPED = 9, 5
+"""Bytes of an order to resize, and of one to type before what is typed."""
 
 
 def main() -> None:
@@ -78,17 +80,16 @@ def main() -> None:
             for number, fd in enumerate((given[0] if size else stdin, *given)):
                 os.dup2(fd, number)
             os.closerange(3, 64)
-            _limit(libc, int(user), *map(int, limits))
+            _limit(libc, int(user), [int(limit) for limit in limits])
             _execute(argv, env, cwd)
         except OSError as exc:
             _fail(argv[0], exc)
     for fd in {*given, stdin}:
         os.close(fd)
-    poller = select.poll()
-    pump = Pump(routes, poller)
-    code = _watch(pid, woken, poller, pump, terminal, is_bound=is_bound == "1")
+    pump = Pump(routes, select.poll())
+    code = _watch(pid, woken, pump, terminal, is_bound=is_bound == "1")
     kill_tree()
-    _drain(poller, pump)
+    _drain(pump)
     os._exit(code)
 
 
@@ -161,9 +162,9 @@ def _resize(terminal: int, size: str) -> None:
         pass
 
 
-def _limit(
-    libc: ctypes.CDLL, user: int, memory: int, processes: int, fsize: int, nofile: int
-) -> None:
+def _limit(libc: ctypes.CDLL, user: int, limits: list[int]) -> None:
+    """`limits`: bytes of memory, processes, bytes of a file, open files."""
+    memory, processes, fsize, nofile = limits
     for kind, bound in (
         (resource.RLIMIT_FSIZE, fsize),
         (resource.RLIMIT_NOFILE, nofile),
@@ -216,23 +217,21 @@ def _fail(program: bytes, exc: OSError) -> NoReturn:
     os._exit(_MISSING if missing else _NOT_EXECUTABLE)
 
 
-def _watch(
-    pid: int, woken: int, poller: select.poll, pump: Pump, terminal: int | None, *, is_bound: bool
-) -> int:
+def _watch(pid: int, woken: int, pump: Pump, terminal: int | None, *, is_bound: bool) -> int:
     """Pass on output until the command's end or the order to kill it; its exit code."""
     orders = b""
-    poller.register(0, select.POLLIN)
-    poller.register(woken, select.POLLIN)
+    pump.poller.register(0, select.POLLIN)
+    pump.poller.register(woken, select.POLLIN)
     while True:
         pump.watch()
-        for fd, _ in poller.poll():
+        for fd, _ in pump.poller.poll():
             if fd == 0:
                 data = os.read(0, 65536)
                 if not data and is_bound:
                     pump.drop()
                     return _KILLED
                 if not data:
-                    poller.unregister(0)
+                    pump.poller.unregister(0)
                     pump.drop()
                 orders = _obey(orders + data, pump, terminal)
                 if orders.startswith(b"K"):
@@ -253,13 +252,15 @@ def _obey(orders: bytes, pump: Pump, terminal: int | None) -> bytes:
         kind, length = orders[:1], 1
         if kind == b"W":
             pump.credit += WINDOW
-        elif kind == b"R" and len(orders) >= 9:
-            length = 9
+        elif kind == b"R" and len(orders) >= _RESIZE:
+            length = _RESIZE
             if terminal is not None:
-                _resize(terminal, orders[1:9].decode())
-        elif kind == b"I" and len(orders) >= 5 and len(orders) >= 5 + int(orders[1:5]):
-            length = 5 + int(orders[1:5])
-            _type(terminal, orders[5:length])
+                _resize(terminal, orders[1:_RESIZE].decode())
+        elif (
+            kind == b"I" and len(orders) >= _TYPED and len(orders) >= _TYPED + int(orders[1:_TYPED])
+        ):
+            length = _TYPED + int(orders[1:_TYPED])
+            _type(terminal, orders[_TYPED:length])
         elif kind in (b"R", b"I"):
             return orders
         orders = orders[length:]
@@ -274,12 +275,12 @@ def _type(terminal: int | None, data: bytes) -> None:
         pass  # it does not read, and its buffer is full
 
 
-def _drain(poller: select.poll, pump: Pump) -> None:
+def _drain(pump: Pump) -> None:
     """Pass on what is left in the pipes, whose other ends are all closed."""
     orders = b""
     while pump.is_heard and not pump.is_done:
         pump.watch()
-        for fd, _ in poller.poll():
+        for fd, _ in pump.poller.poll():
             if fd == 0:
                 data = os.read(0, 65536)
                 orders = _obey(orders + data, pump, None)
