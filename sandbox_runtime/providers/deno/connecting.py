@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from websockets.asyncio.client import ClientConnection, connect
 
 from sandbox_runtime.providers.deno.errors import UnexpectedAnswer
-from sandbox_runtime.providers.deno.rpc import MAX_FRAME_BYTES, PING_S, RpcConnection
+from sandbox_runtime.providers.deno.rpc import MAX_FRAME_BYTES, RpcConnection
 from sandbox_runtime.providers.deno.settings import DenoSettings
 
 CREATE_TIMEOUT_S = 60.0
@@ -69,6 +69,7 @@ class Connector:
     def __init__(self, settings: DenoSettings) -> None:
         self._url = settings.sandbox_url.replace("http", "ws", 1)
         self._token = settings.token
+        self._silence_s = settings.silence_s
 
     async def create(self, config: SandboxConfig) -> tuple[str, RpcConnection]:
         """A new sandbox's id and the connection to it.
@@ -105,8 +106,8 @@ class Connector:
                 additional_headers={"Authorization": f"Bearer {self._token}", **headers},
                 max_size=MAX_FRAME_BYTES,
                 open_timeout=timeout_s,
-                ping_interval=PING_S,
-                ping_timeout=PING_S,
+                ping_interval=self._silence_s / 2,
+                ping_timeout=self._silence_s / 2,
                 close_timeout=2.0,
                 compression=None,  # base64 of output: it would cost more than it saves
             )

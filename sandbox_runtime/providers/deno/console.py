@@ -1,10 +1,10 @@
 """Deno's control plane as sandboxes need it, over the SDK: typed, bounded, repeated where that is safe, errors mapped."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -13,7 +13,7 @@ from deno_sandbox import HTTPStatusError
 from deno_sandbox.console import AsyncConsoleClient, AsyncPaginatedList
 from deno_sandbox.options import InternalOptions
 from deno_sandbox.sandbox import AsyncSandbox
-from deno_sandbox.snapshots import AsyncSnapshots, Snapshot
+from deno_sandbox.snapshots import AsyncSnapshots
 from deno_sandbox.volumes import AsyncVolumes
 from tenacity import (
     AsyncRetrying,
@@ -25,7 +25,13 @@ from tenacity import (
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.deno.errors import asking
-from sandbox_runtime.providers.deno.labels import ListedSandbox
+from sandbox_runtime.providers.deno.forms import (
+    ListedSandbox,
+    StoredDisk,
+    parse_cursor,
+    parse_disk,
+    parse_sandbox,
+)
 from sandbox_runtime.providers.deno.settings import DenoSettings
 
 SESSION_BYTES = 5_000_000_000
@@ -35,21 +41,11 @@ BUILTIN_BASE = "builtin:debian-13"
 _MAX_PAGES, _PAGE = 200, 100
 _ATTEMPTS = 4
 _MAX_WAIT_S = 8.0
-_STOP_TIMEOUT_S = 30.0
+_STOP_TIMEOUT_S, _STOP_AGAIN_S = 30.0, 3.0
 _FIRST_POLL_S, _MAX_POLL_S = 0.05, 2.0
 _CONFLICT, _GONE = 409, 404
 
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDisk:
-    """A volume or a snapshot."""
-
-    slug: str
-    region: str
-    allocated_bytes: int | None
-    """What it takes beside what it was made from; an estimate."""
 
 
 class Console:
@@ -64,7 +60,7 @@ class Console:
 
     async def list_sandboxes(self) -> Sequence[ListedSandbox]:
         """All of the organisation: the SDK cannot filter by labels (0.16.0: it sends the `repr` of the dictionary)."""
-        return [_sandbox(item) for item in await self._pages("/api/v3/sandboxes", {})]
+        return await self._pages("/api/v3/sandboxes", {}, parse_sandbox)
 
     async def count_running(self) -> int:
         return sum(sandbox.running for sandbox in await self.list_sandboxes())
@@ -75,20 +71,21 @@ class Console:
         Raises:
             SandboxError: UNAVAILABLE, also when it still runs after 30 s.
         """
-        # The request may be slow and fail while it does its work (seen on the platform, 2026): what is listed counts.
-        try:
-            await self._repeated(
-                f"cannot end sandbox {sandbox_id}", lambda: self._handle(sandbox_id).kill()
-            )
-        except SandboxError as exc:
-            if exc.code is SandboxErrorCode.NOT_FOUND:
+        # The request may be slow, or fail, while it does its work (seen on the platform, 2026): what is listed counts.
+        deadline = time.monotonic() + _STOP_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                await self._repeated(
+                    f"cannot end sandbox {sandbox_id}", self._handle(sandbox_id).kill
+                )
+            except SandboxError as exc:
+                if exc.code is not SandboxErrorCode.NOT_FOUND and not exc.retryable:
+                    raise
+            if await self._until(lambda: self._is_over(sandbox_id), timeout_s=_STOP_AGAIN_S):
                 return
-            if not exc.retryable:
-                raise
-        if not await self._until(lambda: self._is_over(sandbox_id), timeout_s=_STOP_TIMEOUT_S):
-            raise SandboxError(
-                SandboxErrorCode.UNAVAILABLE, f"sandbox {sandbox_id} still runs", retryable=True
-            )
+        raise SandboxError(
+            SandboxErrorCode.UNAVAILABLE, f"sandbox {sandbox_id} still runs", retryable=True
+        )
 
     async def _is_over(self, sandbox_id: str) -> bool:
         return not any(
@@ -115,12 +112,12 @@ class Console:
         return AsyncSandbox(self._client, cast("Any", None), sandbox_id)
 
     async def volumes(self) -> Sequence[StoredDisk]:
-        found = await self._pages("/api/v2/volumes", {"limit": _PAGE})
-        return [_disk(item, allocated="estimated_allocated_size") for item in found]
+        parse = partial(parse_disk, allocated="estimated_allocated_size")
+        return await self._pages("/api/v2/volumes", {"limit": _PAGE}, parse)
 
     async def snapshots(self) -> Sequence[StoredDisk]:
-        found = await self._pages("/api/v2/snapshots", {"limit": _PAGE})
-        return [_disk(item, allocated="allocated_size") for item in found]
+        parse = partial(parse_disk, allocated="allocated_size")
+        return await self._pages("/api/v2/snapshots", {"limit": _PAGE}, parse)
 
     async def create_volume(self, slug: str, *, size_bytes: int, source: str | None) -> None:
         """From a snapshot, or empty. When nobody knows whether a request was done, the slug tells.
@@ -135,7 +132,10 @@ class Console:
             if is_repeated and await self._volumes.get(slug) is not None:
                 return
             try:
-                await self._volumes.create(slug, self._region, size_bytes, from_snapshot=source)
+                made = await self._volumes.create(
+                    slug, self._region, size_bytes, from_snapshot=source
+                )
+                parse_disk(made, allocated="")
             except HTTPStatusError as exc:
                 is_repeated = exc.status_code != _CONFLICT  # it is somebody else's then
                 raise
@@ -154,14 +154,14 @@ class Console:
             SandboxError: UNAVAILABLE.
         """
 
-        async def snapshot() -> Snapshot:
+        async def snapshot() -> StoredDisk:
             # A repetition first asks whether the one before was done after all.
-            return await self._snapshots.get(slug) or await self._volumes.snapshot(
+            made = await self._snapshots.get(slug) or await self._volumes.snapshot(
                 volume, slug=slug
             )
+            return parse_disk(made, allocated="allocated_size")
 
-        made = await self._repeated(f"cannot snapshot volume {volume}", snapshot, attempts=8)
-        return _disk(made, allocated="allocated_size")
+        return await self._repeated(f"cannot snapshot volume {volume}", snapshot, attempts=8)
 
     async def delete_volume(self, slug: str) -> bool:
         """Whether it is gone: one that is mounted, or that snapshots were made from, stays."""
@@ -187,23 +187,30 @@ class Console:
 
         return await self._repeated(doing, attempt)
 
-    async def _pages(self, path: str, params: dict[str, Any]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
+    async def _pages(
+        self, path: str, params: dict[str, Any], parse: Callable[[dict[str, Any]], _T]
+    ) -> list[_T]:
+        found: list[_T] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            page = await self._repeated(
-                f"cannot list {path}", partial(self._page, path, cursor, params)
-            )
-            found += page.items
-            cursor = _cursor_of(page.next_cursor)
+            ask = partial(self._page, path, cursor, params, parse)
+            items, cursor = await self._repeated(f"cannot list {path}", ask)
+            found += items
             if cursor is None:
                 return found
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"{path} has more than {_MAX_PAGES} pages")
 
     async def _page(
-        self, path: str, cursor: str | None, params: dict[str, Any]
-    ) -> AsyncPaginatedList[dict[str, Any]]:
-        return await self._client.get_paginated(path, cursor, params or None)
+        self,
+        path: str,
+        cursor: str | None,
+        params: dict[str, Any],
+        parse: Callable[[dict[str, Any]], _T],
+    ) -> tuple[list[_T], str | None]:
+        page: AsyncPaginatedList[Any] = await self._client.get_paginated(
+            path, cursor, params or None
+        )
+        return [parse(item) for item in page.items], parse_cursor(page.next_cursor)
 
     async def _repeated(
         self,
@@ -257,43 +264,3 @@ async def open_console(settings: DenoSettings) -> AsyncIterator[Console]:
         yield Console(client, settings)
     finally:
         await client.close()
-
-
-def _cursor_of(found: str | None) -> str | None:
-    """The SDK takes the whole link for the cursor (0.16.0, console.py); the platform wants what is in its query."""
-    if found is None or "cursor=" not in found:
-        return found
-    cursor: str | None = httpx.URL(found).params.get("cursor")
-    return cursor
-
-
-def _sandbox(item: dict[str, Any]) -> ListedSandbox:
-    try:
-        return ListedSandbox(
-            id=item["id"],
-            running=item["status"] == "running",
-            created_at=_time(item["created_at"]),
-            labels=item.get("labels") or {},
-        )
-    except (KeyError, TypeError, ValueError) as exc:
-        raise _odd(item) from exc
-
-
-def _disk(item: Mapping[str, Any], *, allocated: str) -> StoredDisk:
-    try:
-        return StoredDisk(
-            slug=item["slug"], region=item["region"], allocated_bytes=item.get(allocated)
-        )
-    except (KeyError, TypeError, AttributeError) as exc:
-        raise _odd(item) from exc
-
-
-def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-
-
-def _odd(item: object) -> SandboxError:
-    return SandboxError(
-        SandboxErrorCode.UNAVAILABLE, f"not an answer of Deno: {str(item)[:200]}", retryable=True
-    )

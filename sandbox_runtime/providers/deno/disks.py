@@ -10,7 +10,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.deno.console import ROOT_BYTES, SESSION_BYTES, Console, StoredDisk
+from sandbox_runtime.providers.deno.console import ROOT_BYTES, SESSION_BYTES, Console
+from sandbox_runtime.providers.deno.forms import StoredDisk
 from sandbox_runtime.providers.deno.names import Names
 from sandbox_runtime.providers.deno.slugs import (
     NO_ID,

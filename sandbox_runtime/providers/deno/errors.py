@@ -39,11 +39,11 @@ class UnexpectedAnswer(Exception):  # noqa: N818  # same
 
 
 class RemoteError(Exception):
-    """A call was refused: by the service inside the sandbox, with a code of its own, or for its form."""
+    """A call was refused: by the service inside the sandbox, or for its form."""
 
-    def __init__(self, message: str, *, code: str | None = None) -> None:
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
         super().__init__(message)
-        self.code = code
+        self.retryable = retryable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,9 @@ def map_deno_errors(
         raise SandboxError(
             otherwise, f"{doing}: no answer from Deno in time", retryable=True
         ) from exc
-    except (RemoteError, ProcessAlreadyExited, RpcValidationError, UnknownRpcMethod) as exc:
+    except RemoteError as exc:
+        raise SandboxError(otherwise, f"{doing}: {_short(exc)}", retryable=exc.retryable) from exc
+    except (ProcessAlreadyExited, RpcValidationError, UnknownRpcMethod) as exc:
         raise SandboxError(otherwise, f"{doing}: {_short(exc)}") from exc
     except (
         UnexpectedAnswer,
@@ -146,8 +148,9 @@ def _from_status(
         case 429:
             return SandboxError(SandboxErrorCode.LIMIT_REACHED, text, retryable=True)
         case _:
-            # Of the rest, what the other side failed at may pass, and what it refused will not.
-            return SandboxError(otherwise, text, retryable=status >= 500 or status == 409)  # noqa: PLR2004  # HTTP
+            # Of the rest, what the other side failed at may pass, as may a page in place of an answer; what it refused
+            # will not.
+            return SandboxError(otherwise, text, retryable=not 400 <= status < 500 or status == 409)  # noqa: PLR2004  # HTTP
 
 
 def _short(exc: BaseException) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Self
 
 from sandbox_runtime.owner import Owner
@@ -78,13 +77,3 @@ class SandboxLabels:
                 labels={**{k: v for k, v in found.items() if k != MANAGED}, **own},
             )
         return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedSandbox:
-    """As the control plane lists it."""
-
-    id: str
-    running: bool
-    created_at: datetime
-    labels: Mapping[str, str]

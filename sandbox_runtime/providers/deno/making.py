@@ -131,9 +131,14 @@ async def _boot(
     link.use(connection)
     try:
         record = await _start(connection, spec, fill=mounts.fill)
-    except BaseException:
+    except BaseException as exc:
         await link.close()
         await finish(opened.console.end_sandbox(sandbox_id))
+        if isinstance(exc, SandboxError):
+            text = f"the sandbox did not start: {exc}"
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED, text, retryable=exc.retryable
+            ) from exc
         raise
     machine = Machine(
         id=sandbox_id,

@@ -26,9 +26,9 @@ CALL_TIMEOUT_S = 20.0
 CHUNK_BYTES = 256 * 1024
 """Of an outgoing piece: a frame stays below 1 MiB, where WebSocket libraries end connections."""
 MAX_FRAME_BYTES = 4 * 1024 * 1024
-PING_S = 10.0
-"""A connection that answers no ping for as long is lost."""
 _CLOSE_TIMEOUT_S = 5.0
+_PASSING = frozenset({3, -32000, -32603})
+"""Errors of the other side's own. Source: @deno/sandbox 0.13.2, proto.js."""
 _PONG = "pong"
 """The other side's answer to the text `ping` of the JavaScript SDK; no message."""
 
@@ -192,11 +192,11 @@ def _result(message: Mapping[str, Any]) -> object:
     """Raises: RemoteError, UnexpectedAnswer."""
     match message:
         case {"error": {"message": said, **rest}}:
-            raise RemoteError(f"{said} {rest.get('data') or ''}".strip())
+            text = f"{said} {rest.get('data') or ''}".strip()
+            raise RemoteError(text, retryable=rest.get("code") in _PASSING)
         case {"result": {"error": dict(error)}} if error is not None:
-            code = error.get("code")
             name = error.get("constructorName") or error.get("constructor_name") or "Error"
-            raise RemoteError(f"{name}: {error.get('message', code)}", code=code)
+            raise RemoteError(f"{name}: {error.get('message')}")
         case {"result": {"ok": found}}:
             return found
         case {"result": {**nothing}} if not nothing:

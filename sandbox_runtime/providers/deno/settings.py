@@ -44,6 +44,8 @@ class DenoSettings:
     setup: str | None = None
     """A shell script that root runs to make the base environment, instead of the one here. It needs to leave `python3`
     (3.9 or later), `sh`, the coreutils, and a user `agent` (10001:10001) with the home /session/home."""
+    silence_s: float = 20.0
+    """A connection to a sandbox on which nothing comes for so long, not even the answer to a ping, is lost."""
     retry_wait_s: float = 0.5
     """Before the first repetition of a request that may be repeated; then twice that, and so on."""
 

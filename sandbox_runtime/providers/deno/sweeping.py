@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import Disks
-from sandbox_runtime.providers.deno.labels import ListedSandbox, SandboxLabels
+from sandbox_runtime.providers.deno.forms import ListedSandbox
+from sandbox_runtime.providers.deno.labels import SandboxLabels
 
 _log = logging.getLogger(__name__)
 

@@ -48,6 +48,11 @@ class Organisation:
     def running(self) -> list[Box]:
         return [box for box in self.boxes.values() if box.is_running]
 
+    @property
+    def slugs(self) -> set[str]:
+        """Of all volumes and snapshots."""
+        return {disk.slug for disk in (*self.volumes.values(), *self.snapshots.values())}
+
     async def create_volume(
         self, slug: str, region: str, capacity: object, source: str | None
     ) -> Disk:

@@ -5,6 +5,7 @@ import base64
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import WSMsgType, web
@@ -19,7 +20,7 @@ MAX_FRAME = 1024 * 1024
 _CHUNK = 32 * 1024
 _STREAM = "$sandbox.stream."
 
-After = list[Coroutine[Any, Any, None]]
+After = list[Callable[[], Coroutine[Any, Any, None]]]
 """What begins when the call was answered."""
 Method = Callable[[Mapping[str, Any]], Awaitable[tuple[Any, After]]]
 
@@ -119,7 +120,7 @@ class SandboxSocket:
             return
         await self._answer(number, result={"ok": found})
         for work in after:
-            group.create_task(work)
+            group.create_task(work())
 
     async def _strike(self, fault: Fault, number: int) -> bool:
         """Whether the call goes on."""
@@ -162,9 +163,12 @@ class SandboxSocket:
         self._count += 3
         pid, out, err = self._count, self._count + 1, self._count + 2
         self._processes[pid] = process
-        work: After = [self._pump(out, process.stdout), self._pump(err, process.stderr)]
+        work: After = [
+            partial(self._pump, out, process.stdout),
+            partial(self._pump, err, process.stderr),
+        ]
         if stdin is not None:
-            work.append(self._feed(process, self._inputs[stdin]))
+            work.append(partial(self._feed, process, self._inputs[stdin]))
         return {"pid": pid, "stdoutStreamId": out, "stderrStreamId": err}, work
 
     async def _process_wait(self, params: Mapping[str, Any]) -> tuple[Any, After]:
