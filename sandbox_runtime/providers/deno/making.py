@@ -65,6 +65,9 @@ def check_spec(settings: DenoSettings, spec: SandboxSpec) -> float:
     try:
         allowed_hosts(spec.network)
         wire_secrets(spec.network)
+    except ValueError as exc:
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, str(exc)) from exc
+    try:
         labels_for(settings, spec, volume=NO_ID)
     except ValueError as exc:
         raise SandboxError(SandboxErrorCode.CREATE_FAILED, str(exc)) from exc

@@ -190,11 +190,8 @@ class RemoteProcess(Process):
 
     async def _lost(self, cause: Exception) -> SandboxError:
         await self._remote.finish()
-        return SandboxError(
-            SandboxErrorCode.UNAVAILABLE,
-            f"the connection to a running command was lost: {cause}",
-            retryable=True,
-        )
+        text = f"the connection to a running command was lost: {cause}"
+        return SandboxError(SandboxErrorCode.UNAVAILABLE, text)
 
     async def _end(self, code: int) -> None:
         if self._exit_code is None:

@@ -187,6 +187,15 @@ class DenoProvider(SandboxProvider):
         self._sandboxes[sandbox.id] = sandbox
         return sandbox
 
+    async def expose_ssh(self, sandbox_id: SandboxId) -> str:
+        """Open a sandbox to a person, besides every other way: arguments for `ssh`. Whoever knows them gets in until it ends,
+        as Deno's own user, who may do everything inside.
+
+        Raises:
+            SandboxError: NOT_FOUND, UNAVAILABLE.
+        """
+        return await self._require_opened().console.expose_ssh(sandbox_id)
+
     def _forget(self, sandbox_id: SandboxId) -> None:
         self._sandboxes.pop(sandbox_id, None)
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import websockets
 from websockets.asyncio.client import ClientConnection
+from websockets.protocol import State
 
 from sandbox_runtime.providers.deno.errors import ConnectionLost, RemoteError, UnexpectedAnswer
 from sandbox_runtime.providers.deno.streams import InboundStream, InboundStreams
@@ -48,7 +49,7 @@ class RpcConnection:
 
     @property
     def is_open(self) -> bool:
-        return self._lost is None
+        return self._lost is None and self._connection.state is State.OPEN
 
     async def run(self) -> None:
         """Take in what comes until the connection ends; raises nothing."""

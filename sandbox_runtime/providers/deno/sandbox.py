@@ -165,7 +165,7 @@ class DenoSandbox(Sandbox):
         try:
             return await work()
         except SandboxError as exc:
-            if not exc.retryable or self._closed is not None:
+            if exc.code is not SandboxErrorCode.UNAVAILABLE or self._closed is not None:
                 raise
             return await work()
 
@@ -174,16 +174,6 @@ class DenoSandbox(Sandbox):
         await super().extend(lifetime_s)
         self._require_open()
         await self._lifetime.extend(lifetime_s)
-
-    async def expose_ssh(self) -> str:
-        """Open it to a person, outside of every other way: arguments for `ssh`. Whoever knows them gets in, as Deno's user,
-        who may do everything inside; until it ends.
-
-        Raises:
-            SandboxError: UNAVAILABLE.
-        """
-        self._require_open()
-        return await self._console.expose_ssh(self.id)
 
     @override
     async def snapshot(self, *, name: str | None = None) -> SnapshotRef:
@@ -282,7 +272,9 @@ class DenoSandbox(Sandbox):
             process = await start_process(
                 await self._link.connection(), command, mark=mark, is_closed=lambda: self._destroyed
             )
-        except SandboxError:
+        except SandboxError as exc:
+            if not self._destroyed and exc.retryable:
+                await self._link.connection()  # which says so if it is gone for good
             if not self._destroyed:
                 raise
             # Destroyed while it started: killed, like those that had just got to run.

@@ -83,6 +83,13 @@ class Emulator:
             else:
                 self.loop.call_soon_threadsafe(socket.cut)
 
+    async def run_inside(self, argv: Sequence[str]) -> bytes:
+        """What root finds in the only sandbox that runs. From another thread."""
+        (box,) = self.organisation.running
+        assert self.loop is not None
+        running = asyncio.run_coroutine_threadsafe(box.machine.run(argv), self.loop)
+        return (await asyncio.wrap_future(running)).stdout
+
     async def _list(self, request: web.Request) -> web.StreamResponse:
         known = {"cursor", "limit"}
         items: list[dict[str, Any]] = [
