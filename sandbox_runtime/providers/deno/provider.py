@@ -21,7 +21,7 @@ from sandbox_runtime.providers.deno.names import Names
 from sandbox_runtime.providers.deno.paths import allowed_hosts
 from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.deno.sandbox import DenoSandbox, destroy_logged
-from sandbox_runtime.providers.deno.settings import MAX_LIFETIME_S, DenoSettings
+from sandbox_runtime.providers.deno.settings import DenoSettings
 from sandbox_runtime.providers.deno.slugs import Slug
 from sandbox_runtime.providers.deno.sweeping import list_ours, sweep
 from sandbox_runtime.task_group import open_task_group
@@ -143,7 +143,7 @@ class DenoProvider(SandboxProvider):
                 allow_net=allowed_hosts(OpenNetwork()),
                 secrets={},
                 memory_bytes=self._settings.memory_mib * 1024**2,
-                lifetime_s=MAX_LIFETIME_S,
+                lifetime_s=self._settings.lifetime_s,
             )
             opened.group.create_task(connection.run())
             return found, connection

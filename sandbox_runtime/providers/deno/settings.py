@@ -33,8 +33,8 @@ class DenoSettings:
     needs its own: listing, sweeping and snapshots see only what carries it."""
     memory_mib: int = 2048
     """Of a sandbox, 768 to 4096; less when a sandbox is limited to less."""
-    lifetime_s: float = MAX_LIFETIME_S
-    """Of a sandbox that asks for none, at most 30 minutes. It ends then, whatever became of the service."""
+    lifetime_s: float = 29 * 60.0
+    """Of a sandbox that asks for none, at most 30 minutes, less by what this machine's clock may be ahead. It ends then, whatever became of the service."""
     api_url: str | None = None
     """Another server for both endpoints, control plane and sandboxes, without a path; None = Deno's own."""
     state_dir: Path | None = None

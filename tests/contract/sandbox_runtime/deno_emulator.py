@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sandbox_runtime.providers.deno import DenoSettings
-from tests.emulators.deno.running import SETUP, run_emulator
+from tests.emulators.deno.running import run_emulator
 from tests.emulators.deno.server import Emulator
 from tests.emulators.machine_network import Address
 
@@ -27,6 +27,4 @@ def open_organisation(*internet: Address) -> Iterator[Emulator]:
 
 
 def settings_for(emulator: Emulator, state_dir: Path | None = None) -> DenoSettings:
-    return DenoSettings(
-        token=TOKEN, api_url=emulator.url, setup=SETUP, retry_wait_s=0.03, state_dir=state_dir
-    )
+    return DenoSettings(token=TOKEN, api_url=emulator.url, retry_wait_s=0.03, state_dir=state_dir)

@@ -11,6 +11,9 @@ from tests.emulators.deno.server import Emulator
 
 pytestmark = pytest.mark.bubblewrap
 
+# The broker of a cloud's sandbox is a server that the cloud reaches: test_deno.py, test_network.
+_ISOLATION_FACTS = [fact for fact in ISOLATION_FACTS if fact.name != "broker_is_reached"]
+
 
 @pytest.fixture(scope="module")
 def organisation() -> Iterator[Emulator]:
@@ -32,7 +35,7 @@ async def test_fact(provider: DenoProvider, fact: Fact) -> None:
     await check_fact(fact, provider)
 
 
-@pytest.mark.parametrize("fact", ISOLATION_FACTS, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("fact", _ISOLATION_FACTS, ids=lambda fact: fact.name)
 async def test_isolation_fact(provider: DenoProvider, fact: Fact) -> None:
     """What runs inside cannot reach the host, its network or its neighbours."""
     await check_fact(fact, provider)

@@ -12,12 +12,12 @@ import pytest
 
 from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxSpec, open_sandbox
 from sandbox_runtime.providers.deno import DenoProvider, DenoSettings
+from sandbox_runtime.providers.deno.base import SETUP
 from sandbox_runtime.providers.deno.disks import MAX_DEPTH
 from sandbox_runtime.providers.deno.slugs import Slug
 from sandbox_runtime.task_group import together
 from sandbox_runtime.types import SnapshotRef
 from tests.contract.sandbox_runtime.deno_emulator import TOKEN, open_organisation, settings_for
-from tests.emulators.deno.running import SETUP
 from tests.emulators.deno.server import Emulator
 
 pytestmark = pytest.mark.bubblewrap
@@ -28,7 +28,7 @@ from sandbox_runtime import SandboxSpec
 from sandbox_runtime.providers.deno import DenoProvider, DenoSettings
 
 async def main():
-    settings = DenoSettings(token=sys.argv[1], api_url=sys.argv[2], setup=sys.argv[3])
+    settings = DenoSettings(token=sys.argv[1], api_url=sys.argv[2])
     async with DenoProvider(settings) as provider:
         sandbox = await provider.create(SandboxSpec())
         print(sandbox.id, flush=True)
@@ -64,7 +64,7 @@ async def _save(provider: DenoProvider, spec: SandboxSpec, word: str) -> Snapsho
 
 async def test_base_is_made_once(organisation: Emulator, settings: DenoSettings) -> None:
     """It tells its steps; who comes meanwhile waits; another recipe is another base; a probe makes nothing."""
-    settings = replace(settings, name="once", setup=SETUP + "# other\n")
+    settings = replace(settings, name="once", setup=f"{SETUP}\n# other")
     steps: list[str] = []
     made = organisation.organisation.created
     async with DenoProvider(settings) as provider:
@@ -169,7 +169,7 @@ async def test_names_outlast_the_process(settings: DenoSettings, tmp_path: Path)
 async def test_sweep(organisation: Emulator, provider: DenoProvider) -> None:
     """What a process that died has left goes, unless it shall be kept; what lives stays."""
     before = organisation.organisation.slugs
-    argv = [sys.executable, "-c", _CHILD, TOKEN, organisation.url, SETUP]
+    argv = [sys.executable, "-c", _CHILD, TOKEN, organisation.url]
     env = {"PATH": os.defpath, "PYTHONPATH": os.pathsep.join(sys.path)}
     child = await asyncio.to_thread(
         subprocess.run, argv, env=env, capture_output=True, text=True, timeout=30, check=False

@@ -33,6 +33,7 @@ RPC: dict[str, dict[str, type | tuple[type, ...]]] = {
         "clearEnv": bool,
         "cwd": str,
         "stdinStreamId": int,
+        "stdin": str,
         "stdout": str,
         "stderr": str,
     },

@@ -24,17 +24,19 @@ from tests.emulators.deno.resources import (
     Box,
     Disk,
     Refused,
+    install_system,
     make_policy,
     parse_bytes,
     used_bytes,
 )
 from tests.emulators.machine import Machine
-from tests.emulators.machine_disk import copy, discard, install
+from tests.emulators.machine_disk import copy, discard
 from tests.emulators.machine_network import Address
 
 
 class Organisation:
     def __init__(self, directory: Path, *, internet: Sequence[Address]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._internet = tuple(internet)
         self._lock = asyncio.Lock()
@@ -70,7 +72,7 @@ class Organisation:
                 raise Refused(400, "REGION_MISMATCH", f"{source} is in {snapshot.region}")
             directory = self._new("volume")
             if source == BUILTIN:
-                await asyncio.to_thread(install, IMAGE, directory, self._internet)
+                await asyncio.to_thread(install_system, directory, self._internet)
             elif snapshot is not None:
                 await copy(snapshot.directory, directory)
             else:
@@ -239,7 +241,7 @@ class Organisation:
         if snapshot is not None:
             await copy(snapshot.directory, directory)
         else:
-            await asyncio.to_thread(install, IMAGE, directory, self._internet)
+            await asyncio.to_thread(install_system, directory, self._internet)
         return directory
 
     def _check_detached(self, disk: Disk) -> None:

@@ -12,8 +12,8 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.emulators.machine import Machine
-from tests.emulators.machine_disk import MachineImage, User
-from tests.emulators.machine_network import OPEN, Headers, Policy, Rewrite
+from tests.emulators.machine_disk import SUDO_DIRECTORY, MachineImage, User, install
+from tests.emulators.machine_network import OPEN, Address, Headers, Policy, Rewrite
 
 REGIONS = ("ams", "ord")
 MAX_RUNNING = 5
@@ -27,6 +27,14 @@ _UNITS = {"GB": 10**9, "MB": 10**6, "kB": 10**3, "GiB": 2**30, "MiB": 2**20, "Ki
 
 APP = User(name="app", uid=1, home="/home/app")
 IMAGE = MachineImage(users=(APP,), sudoers=("app",))
+
+_INSTALLER = """#!/bin/sh
+# Nothing can be downloaded here: what is asked for counts as there when this host has it, under /usr.
+case "$1" in
+    update | install) exit 0 ;;
+    *) echo "E: Invalid operation $1" >&2; exit 100 ;;
+esac
+"""
 
 
 class Refused(Exception):  # noqa: N818  # it is an answer
@@ -80,6 +88,14 @@ class Box:
     @property
     def disks(self) -> Sequence[Disk]:
         return [*self.volumes.values(), *([self.root] if self.root else [])]
+
+
+def install_system(directory: Path, internet: Sequence[Address]) -> None:
+    """A disk as the platform's base image has it: this host's programs, and a user who may become root."""
+    install(IMAGE, directory, internet)
+    installer = directory / f".{SUDO_DIRECTORY}/apt-get"
+    installer.write_text(_INSTALLER)
+    installer.chmod(0o755)
 
 
 def make_policy(config: Mapping[str, object], env: dict[str, str]) -> Policy:

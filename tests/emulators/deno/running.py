@@ -12,20 +12,12 @@ from tests.emulators.machine_network import Address
 
 START_S, STOP_S = 20.0, 30.0
 
-SETUP = """
-groupadd --gid 10001 agent
-useradd --uid 10001 --gid 10001 --no-create-home --home-dir /session/home --shell /bin/sh agent
-install -d /session /copy /env
-"""
-"""The base for tests, which install nothing: what the host has is there."""
-
 
 @contextmanager
 def run_emulator(
     directory: Path, *, token: str, internet: Sequence[Address] = ()
 ) -> Iterator[Emulator]:
     """For the length of the block."""
-    directory.mkdir(parents=True, exist_ok=True)
     started: Future[Emulator] = Future()
     stopping = asyncio.Event()
 
