@@ -37,7 +37,8 @@ BOOT_S, STOP_S = 10.0, 10.0
 _HERE = Path(__file__).parent
 _GUEST = (_HERE / "machine_guest.py").read_text("utf-8")
 _ETC = ("alternatives", "ca-certificates", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf", "ssl/certs", "ssl/openssl.cnf")  # fmt: skip
-_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT", "SYS_RESOURCE")  # fmt: skip
+# SYS_ADMIN and SYS_RESOURCE until its PID 1 has set it up.
+_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "NET_BIND_SERVICE", "SETGID", "SETPCAP", "SETUID", "SYS_ADMIN", "SYS_CHROOT", "SYS_RESOURCE")  # fmt: skip
 _MESSAGE_BYTES = 65536
 
 
@@ -125,16 +126,12 @@ class Machine:
         process = self._processes[number] = MachineProcess(self, number)
         loop = asyncio.get_running_loop()
         with ExitStack() as stack:
-
-            def pipe() -> tuple[int, int]:
-                return os.pipe()
-
             request = os.memfd_create("request")
             stack.callback(os.close, request)
             os.write(request, json.dumps(body).encode())
             theirs = [request]
             if stdin:
-                read, write = pipe()
+                read, write = os.pipe()
                 theirs.append(read)
                 transport, protocol = await loop.connect_write_pipe(
                     lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),
@@ -145,7 +142,7 @@ class Machine:
                 theirs.append(os.open("/dev/null", os.O_RDONLY))
             stack.callback(os.close, theirs[1])
             for reader in (process.stdout, process.stderr):
-                read, write = pipe()
+                read, write = os.pipe()
                 theirs.append(write)
                 stack.callback(os.close, write)
                 await loop.connect_read_pipe(

@@ -49,7 +49,7 @@ def install(image: MachineImage, root: Path, internet: Sequence[Address]) -> Non
     """Make a new disk."""
     root.mkdir(parents=True)
     root.chmod(0o755)
-    for name in ("etc/ssl", "home", "opt", "root", "run", "srv", "usr", "var/tmp", f".{SUDO_DIRECTORY}"):  # fmt: skip
+    for name in ("etc/ssl", "home", "mnt", "opt", "root", "run", "srv", "usr", "var/tmp", f".{SUDO_DIRECTORY}"):  # fmt: skip
         (root / name).mkdir(parents=True)
     for name in ("tmp", "var/tmp"):
         (root / name).mkdir(exist_ok=True)

@@ -24,6 +24,9 @@ _MAX_MESSAGE = 65536
 _MAX_FDS = 4
 _DEFAULT_SIGNALS = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD)
 _PR_CAPBSET_DROP, _LAST_CAPABILITY = 24, 40
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, _CAPABILITY_VERSION_3 = 47, 4, 0x20080522
+_MNT_DETACH = 2
+_PRIVATE = b"/mnt"
 _KEPT_CAPABILITIES = frozenset({0, 1, 3, 4, 5, 6, 7, 8, 10, 18})
 """CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT."""
 
@@ -152,16 +155,32 @@ def _become(body: dict[str, object], fds: list[int]) -> None:
         os._exit(127 if isinstance(exc, FileNotFoundError) else 126)
 
 
+def _forbid_namespaces() -> None:
+    """No user namespaces inside, as in a kernel without them; the mounted /proc shows its settings read-only."""
+    libc = ctypes.CDLL(None)
+    libc.mount(b"proc", _PRIVATE, b"proc", 0, None)
+    path = _PRIVATE + b"/sys/user/max_user_namespaces"
+    with contextlib.suppress(OSError), open(path, "w") as file:  # noqa: PTH123  # pathlib takes its time
+        file.write("0")
+    libc.umount2(_PRIVATE, _MNT_DETACH)
+
+
 def _drop_capabilities() -> None:
     """Of root inside too: no mounting, no tracing. Source: capabilities(7), prctl(2), PR_CAPBSET_DROP."""
     libc = ctypes.CDLL(None)
     for number in range(_LAST_CAPABILITY + 1):
         if number not in _KEPT_CAPABILITIES:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)
+    libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    kept = sum(1 << number for number in _KEPT_CAPABILITIES)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    sets = (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)  # effective, permitted, none to inherit
+    libc.capset(ctypes.byref(header), ctypes.byref(sets))
 
 
 def main() -> None:
     """Usage: see above; then the numbers of the users who may use sudo."""
+    _forbid_namespaces()
     _drop_capabilities()
     with open("/proc/self/comm", "w") as file:  # noqa: PTH123  # same
         file.write("init")

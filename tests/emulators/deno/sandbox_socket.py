@@ -52,6 +52,8 @@ class SandboxSocket:
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for process in self._processes.values():
                     process.signal(9)
+                    if process.stdin is not None:
+                        process.stdin.close()
                 for queue in self._inputs.values():
                     queue.put_nowait(None)
                 await self._end(group, tasks)

@@ -35,6 +35,9 @@ _VOLUME: Mapping[str, type | tuple[type, ...]] = {
     "from": str,
 }
 
+_DISCARD = web.RequestKey("discard", bool)
+"""The answer goes nowhere."""
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -119,7 +122,7 @@ class Emulator:
         return await self._talk(request, self._box(request))
 
     async def _talk(self, request: web.Request, box: Box) -> web.StreamResponse:
-        if request.get("discard"):
+        if request.get(_DISCARD):
             return web.Response()  # what it is struck by comes in its place
         socket = SandboxSocket(box, self.faults, self.calls)
         socket.ws.headers["x-deno-sandbox-id"] = box.id
@@ -232,7 +235,7 @@ class Emulator:
             case Kind.SILENT:
                 await asyncio.sleep(3600)
             case Kind.CUT_AFTER | Kind.FAIL_AFTER:
-                request["discard"] = True
+                request[_DISCARD] = True
                 await handler(request)
             case _:
                 pass
