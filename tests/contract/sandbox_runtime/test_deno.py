@@ -125,12 +125,14 @@ async def test_header_from_outside(
 
 async def test_canary(organisation: Emulator, settings: DenoSettings) -> None:
     """Secrets of the service and the token itself show in nothing that is sent, and nowhere inside."""
+    async with DenoProvider(settings) as provider:
+        await provider.ensure_ready()
     secret = secrets.token_hex(16)
     os.environ["ORION_CANARY"] = secret  # noqa: TID251  # planted to be looked for
     try:
         async with (
-            DenoProvider(settings) as provider,
-            open_sandbox(provider, SandboxSpec(env={"MINE": "1"})) as sandbox,
+            DenoProvider(settings) as other,
+            open_sandbox(other, SandboxSpec(env={"MINE": "1"})) as sandbox,
         ):
             script = "cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; env; grep -rs searched-for /session /tmp; echo searched"
             found = await sh(sandbox, script)
@@ -176,6 +178,7 @@ async def test_attach(settings: DenoSettings, tmp_path: Path) -> None:
     """Another process finds the sandbox, its variables and limits, and what was spawned in it; the file goes on growing."""
     settings = replace(settings, state_dir=tmp_path)
     async with DenoProvider(settings) as first:
+        await first.ensure_ready()
         spec = SandboxSpec(env={"WORD": "kept"}, labels={"run": "r9"})
         sandbox = await first.create(spec)
         argv = ["sh", "-c", "while :; do echo $WORD >> events; sleep 0.05; done"]

@@ -46,21 +46,23 @@ class SandboxSocket:
         self.ws = web.WebSocketResponse(max_msg_size=MAX_FRAME, autoping=False)
 
     async def serve(self) -> None:
+        """Until the connection ends, or the sandbox does."""
         try:
             async with open_task_group() as group:
                 tasks = [group.create_task(self._watch()), group.create_task(self._read(group))]
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for process in self._processes.values():
-                    process.signal(9)
-                    if process.stdin is not None:
-                        process.stdin.close()
-                for queue in self._inputs.values():
-                    queue.put_nowait(None)
                 await self._end(group, tasks)
         except BaseExceptionGroup as failures:
             _, others = failures.split((ConnectionError, asyncio.CancelledError))
             if others is not None:
                 raise others from failures
+        finally:
+            for process in self._processes.values():
+                process.signal(9)
+                if process.stdin is not None:
+                    process.stdin.close()
+                for reader in (process.stdout, process.stderr):
+                    reader._transport.close()  # type: ignore[attr-defined]  # else it waits, unread, for ever
 
     async def _end(self, group: TaskGroup, tasks: list[asyncio.Task[None]]) -> None:
         with suppress(ConnectionError, TimeoutError):
