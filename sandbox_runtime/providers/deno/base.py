@@ -68,7 +68,7 @@ async def _build(
             tell("installing tools")
             await _install(connection, base_recipe(settings))
         tell("snapshotting")
-        slug = disks.new_slug(Kind.BASE)
+        slug = disks.saved_slug(volume, Kind.BASE, number=0)
         await disks.save(volume, slug, name=None)
         was_saved = True
     finally:

@@ -79,6 +79,14 @@ class Disks:
             kind=kind, namespace=self._namespace, id=own_id, name=digest, depth=depth, parent=parent
         )
 
+    def saved_slug(
+        self, volume: Slug, kind: Kind, *, number: int, name: str | None = None, parent: str = NO_ID
+    ) -> Slug:
+        """Of the snapshot of a volume that is saved for the `number`-th time, from 0. Its time is the volume's."""
+        slug = self.new_slug(kind, name=name, depth=volume.depth, parent=parent)
+        ids = volume.saved_ids()
+        return replace(slug, id=ids[number]) if number < len(ids) else slug
+
     async def base(self) -> Slug | None:
         """The one made by the present recipe, if there is one; the first, when two services made it at once."""
         found = [
@@ -217,7 +225,14 @@ class Disks:
             for disk in await self._console.volumes()
             if (slug := self._parse(disk.slug, VOLUMES)) is not None and slug.id not in used
         ]
-        marked = [s for s, _ in await self._all_snapshots() if self._names.is_deleted(str(s))]
+        marked, needed = [], set()
+        for slug, _ in await self._all_snapshots():
+            if self._names.is_deleted(str(slug)):
+                marked.append(slug)
+            else:
+                needed.add(slug.id)
+        # Each would only be refused.
+        volumes = [slug for slug in volumes if needed.isdisjoint(slug.saved_ids())]
         now = int(new_id(), 36)
         for slug in sorted((*volumes, *marked), key=lambda slug: slug.id, reverse=True):
             if slug.kind in SNAPSHOTS:

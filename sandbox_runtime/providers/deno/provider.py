@@ -20,10 +20,10 @@ from sandbox_runtime.providers.deno.making import Made, Opened, find_again, labe
 from sandbox_runtime.providers.deno.names import Names
 from sandbox_runtime.providers.deno.paths import allowed_hosts
 from sandbox_runtime.providers.deno.rpc import RpcConnection
-from sandbox_runtime.providers.deno.sandbox import DenoSandbox, destroy_logged
+from sandbox_runtime.providers.deno.sandbox import DenoSandbox
 from sandbox_runtime.providers.deno.settings import DenoSettings
 from sandbox_runtime.providers.deno.slugs import Slug
-from sandbox_runtime.providers.deno.sweeping import list_ours, sweep
+from sandbox_runtime.providers.deno.sweeping import destroy_logged, list_ours, sweep
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,

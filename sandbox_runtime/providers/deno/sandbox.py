@@ -68,7 +68,7 @@ class DenoSandbox(Sandbox):
         """Why nothing may run in it (any more)."""
         self._over = False
         """It runs no more, by our doing."""
-        self._saved = False
+        self._saves = 0
         self._destroyed = False
         self._removed = False
         self._ending = asyncio.Lock()
@@ -183,14 +183,16 @@ class DenoSandbox(Sandbox):
             if not self._over:
                 await self._stop()
             labels = self._machine.labels
-            slug = self._disks.new_slug(
-                Kind.ENVIRONMENT if labels.environment_writable else Kind.SESSION,
+            writable = labels.environment_writable
+            slug = self._disks.saved_slug(
+                self._machine.volume,
+                Kind.ENVIRONMENT if writable else Kind.SESSION,
+                number=self._saves,
                 name=name,
-                depth=self._machine.volume.depth,
-                parent=labels.base if labels.environment_writable else labels.environment,
+                parent=labels.base if writable else labels.environment,
             )
             ref = await self._disks.save(self._machine.volume, slug, name=name)
-            self._saved = True
+            self._saves += 1
             return ref
 
     async def _stop(self) -> None:
@@ -228,7 +230,7 @@ class DenoSandbox(Sandbox):
         for process in list(self._processes):
             await process.kill()
         self._forget_ended()
-        await self._disks.discard_volume(self._machine.volume, was_saved=self._saved)
+        await self._disks.discard_volume(self._machine.volume, was_saved=self._saves > 0)
         if self._machine.copied is not None:
             await self._disks.discard_volume(self._machine.copied)
         self._removed = True
@@ -293,14 +295,3 @@ class DenoSandbox(Sandbox):
 
     def _forget_ended(self) -> None:
         self._processes = {process for process in self._processes if not process.ended}
-
-
-async def destroy_logged(sandbox: DenoSandbox) -> None:
-    """For one among many: a failure keeps none of the others from being destroyed."""
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log.warning(
-            "sandbox not destroyed",
-            extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": str(exc)},
-        )

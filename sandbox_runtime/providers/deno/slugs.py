@@ -17,6 +17,7 @@ _ID_DIGITS, _NAMESPACE_DIGITS, _NAME_DIGITS = 8, 5, 6
 NO_ID = "0" * _ID_DIGITS
 _NO_NAME = "0" * _NAME_DIGITS
 MAX_SLUG = 32
+_MAX_SAVES = 8
 
 
 class Kind(StrEnum):
@@ -79,6 +80,13 @@ class Slug:
     @property
     def created_at(self) -> datetime:
         return datetime.fromtimestamp(int(self.id, 36) / 1000, UTC)
+
+    def saved_ids(self) -> tuple[str, ...]:
+        """Of the snapshots that are made from this volume: those that follow its own, so that they tell where they are from."""
+        ids = [self.id]
+        while len(ids) <= _MAX_SAVES:
+            ids.append(new_id(after=ids[-1]))
+        return tuple(ids[1:])
 
     @property
     def is_named(self) -> bool:

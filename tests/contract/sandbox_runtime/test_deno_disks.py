@@ -123,6 +123,9 @@ async def test_long_thread(organisation: Emulator, provider: DenoProvider) -> No
     await provider.sweep()
     # The copied one and what came after it: the older chain could go.
     assert len(organisation.organisation.slugs - before) == 4
+    asked = len(organisation.requests)
+    await provider.sweep()
+    assert not any(method == "DELETE" for method, _, _ in organisation.requests[asked:])
     async with open_sandbox(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
         words = (await sandbox.read_file("words")).decode().split()
     assert words == [f"w{number}" for number in range(MAX_DEPTH + 3)]
