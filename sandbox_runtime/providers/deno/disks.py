@@ -220,25 +220,26 @@ class Disks:
         Raises:
             SandboxError: UNAVAILABLE.
         """
-        volumes = [
-            slug
+        volumes = {
+            slug: disk.base
             for disk in await self._console.volumes()
-            if (slug := self._parse(disk.slug, VOLUMES)) is not None and slug.id not in used
-        ]
-        marked, needed = [], set()
-        for slug, _ in await self._all_snapshots():
-            if self._names.is_deleted(str(slug)):
-                marked.append(slug)
-            else:
-                needed.add(slug.id)
-        # Each would only be refused.
-        volumes = [slug for slug in volumes if needed.isdisjoint(slug.saved_ids())]
+            if (slug := self._parse(disk.slug, VOLUMES)) is not None
+        }
+        snapshots = {slug for slug, _ in await self._all_snapshots()}
+        ids, bases = {slug.id for slug in snapshots}, list(volumes.values())
         now = int(new_id(), 36)
-        for slug in sorted((*volumes, *marked), key=lambda slug: slug.id, reverse=True):
+        # From the young end, and only what nothing that is left refers to: the platform would refuse the others.
+        for slug in sorted((*volumes, *snapshots), key=lambda slug: slug.id, reverse=True):
+            text = str(slug)
             if slug.kind in SNAPSHOTS:
-                await self._console.delete_snapshot(str(slug))
-            elif slug.id in self._given_up or now - int(slug.id, 36) > _YOUNG_S * 1000:
-                await self._console.delete_volume(str(slug))
+                is_free = self._names.is_deleted(text) and text not in bases
+                if is_free and await self._console.delete_snapshot(text):
+                    ids.discard(slug.id)
+                continue
+            is_old = slug.id in self._given_up or now - int(slug.id, 36) > _YOUNG_S * 1000
+            is_free = slug.id not in used and ids.isdisjoint(slug.saved_ids())
+            if is_old and is_free and await self._console.delete_volume(text):
+                bases.remove(volumes[slug])
 
     async def _delete_logged(self, slug: Slug) -> None:
         try:

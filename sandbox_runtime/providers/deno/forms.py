@@ -26,6 +26,8 @@ class StoredDisk:
 
     slug: str
     region: str
+    base: str | None
+    """Slug of the snapshot that it was made from."""
     allocated_bytes: int | None
     """What it takes beside what it was made from; an estimate."""
 
@@ -54,8 +56,12 @@ def parse_sandbox(item: dict[str, Any]) -> ListedSandbox:
 def parse_disk(item: Mapping[str, Any], *, allocated: str) -> StoredDisk:
     """`allocated` names the field of its own size. Raises: UnexpectedAnswer."""
     try:
+        base = item.get("base_snapshot") or {}
         return StoredDisk(
-            slug=item["slug"], region=item["region"], allocated_bytes=item.get(allocated)
+            slug=item["slug"],
+            region=item["region"],
+            base=base.get("slug"),
+            allocated_bytes=item.get(allocated),
         )
     except (KeyError, TypeError, AttributeError) as exc:
         raise _odd(item) from exc
