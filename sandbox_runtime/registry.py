@@ -8,6 +8,7 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 
 PROVIDERS: Mapping[str, str] = {
+    "deno": "sandbox_runtime.providers.deno:DenoProvider",
     "docker": "sandbox_runtime.providers.docker:DockerProvider",
     "fake": "sandbox_runtime.testing.fake:FakeProvider",
     "local": "sandbox_runtime.providers.local:LocalProvider",

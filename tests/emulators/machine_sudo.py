@@ -11,6 +11,8 @@ import sys
 
 def main() -> None:
     """Exits as the command does; 1 without permission, as sudo."""
+    with open("/proc/self/comm", "w") as file:  # noqa: PTH123  # quick start
+        file.write("sudo")
     argv = sys.argv[1:]
     while argv and argv[0].startswith("-"):
         if argv.pop(0) == "--":

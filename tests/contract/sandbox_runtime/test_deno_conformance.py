@@ -1,0 +1,41 @@
+"""Every fact of the sandbox contract over the Deno provider and an emulated organisation."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from sandbox_runtime.providers.deno import DenoProvider
+from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
+from tests.contract.sandbox_runtime.deno_emulator import open_organisation, settings_for
+from tests.emulators.deno.server import Emulator
+
+pytestmark = pytest.mark.bubblewrap
+
+# The broker of a cloud's sandbox is a server that the cloud reaches: test_deno.py, test_network.
+_ISOLATION_FACTS = [fact for fact in ISOLATION_FACTS if fact.name != "broker_is_reached"]
+
+
+@pytest.fixture(scope="module")
+def organisation() -> Iterator[Emulator]:
+    with open_organisation() as emulator:
+        yield emulator
+        assert emulator.organisation.running == []
+
+
+@pytest.fixture
+async def provider(organisation: Emulator) -> AsyncIterator[DenoProvider]:
+    async with DenoProvider(settings_for(organisation)) as provider:
+        await provider.ensure_ready()
+        yield provider
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda fact: fact.name)
+async def test_fact(provider: DenoProvider, fact: Fact) -> None:
+    """The provider keeps the contract's promise, or says that it lacks the capability."""
+    await check_fact(fact, provider)
+
+
+@pytest.mark.parametrize("fact", _ISOLATION_FACTS, ids=lambda fact: fact.name)
+async def test_isolation_fact(provider: DenoProvider, fact: Fact) -> None:
+    """What runs inside cannot reach the host, its network or its neighbours."""
+    await check_fact(fact, provider)
