@@ -40,6 +40,7 @@ _LIBRARY_LEVELS: Final = {
     "langfuse": logging.WARNING,
     "opentelemetry": logging.WARNING,
     "httpx": logging.WARNING,
+    "httpx2": logging.WARNING,
     "httpcore": logging.WARNING,
     "urllib3": logging.ERROR,
     "sqlalchemy": logging.WARNING,

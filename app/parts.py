@@ -315,6 +315,8 @@ def create_health(
         return (await slack.identify()).bot_user_id
 
     async def sandbox() -> str:
+        if Capability.REMOTE in provider.capabilities:  # a try would cost money each time
+            return f"{provider.name}: {len(await provider.list())} sandboxes"
         return f"{provider.name}: {await provider.probe()}"
 
     async def pool() -> str:

@@ -6,6 +6,8 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from pydantic import SecretStr
+
 from app.config import Settings, default_ca_bundle, host_environment
 from app.runs.options import CLOUD
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -58,7 +60,10 @@ def create_named(settings: Settings, name: str) -> SandboxProvider:
     """
     if name not in _CREATE:
         raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
-    return _CREATE[name](settings)
+    try:
+        return _CREATE[name](settings)
+    except ValueError as exc:  # credentials, region or limits that this one cannot have
+        raise SandboxError(SandboxErrorCode.UNSUPPORTED, str(exc)) from exc
 
 
 def create_local(settings: Settings) -> SandboxProvider:
@@ -97,6 +102,58 @@ def create_docker(settings: Settings) -> SandboxProvider:
     )
 
 
+def create_vercel(settings: Settings) -> SandboxProvider:
+    """Sandboxes in Vercel's cloud.
+
+    Raises:
+        SandboxError: UNSUPPORTED when vercel-sandbox is not installed.
+        ValueError: a setting that it cannot have, or no credentials.
+    """
+    load = load_provider("vercel")
+    from sandbox_runtime.providers.vercel import VercelSettings  # noqa: PLC0415 - an extra
+
+    return load(
+        VercelSettings(
+            token=_secret(settings.vercel_token),
+            team_id=settings.vercel_team_id,
+            project_id=settings.vercel_project_id,
+            oidc_token=_secret(settings.vercel_oidc_token),
+            api_url=settings.orion_vercel_api_url,
+            name=_namespace(settings),
+            region=settings.region_of("vercel") or "iad1",
+            vcpus=int(settings.orion_sandbox_vcpus),
+            lifetime_s=max(settings.orion_run_timeout_s, 60.0),
+        )
+    )
+
+
+def create_deno(settings: Settings) -> SandboxProvider:
+    """Sandboxes in Deno's cloud.
+
+    Raises:
+        SandboxError: UNSUPPORTED when deno-sandbox is not installed.
+        ValueError: a setting that it cannot have, or no token.
+    """
+    load = load_provider("deno")
+    from sandbox_runtime.providers.deno import DenoSettings  # noqa: PLC0415 - an extra
+
+    return load(
+        DenoSettings(
+            token=_secret(settings.deno_deploy_token) or "",
+            region=settings.region_of("deno") or "ord",
+            name=_namespace(settings),
+            api_url=settings.orion_deno_api_url,
+            state_dir=settings.orion_state_dir / "deno",
+            git_name=settings.orion_git_name,
+            git_email=settings.orion_git_email,
+        )
+    )
+
+
+def _secret(value: SecretStr | None) -> str | None:
+    return None if value is None else value.get_secret_value()
+
+
 def _namespace(settings: Settings) -> str:
     """Another state directory is another Orion, even on the same engine or in the same account."""
     return f"s{hashlib.sha256(str(settings.orion_state_dir).encode()).hexdigest()[:10]}"
@@ -129,5 +186,7 @@ _IS_SET_UP: dict[str, Callable[[Settings], bool]] = {
 _CREATE: dict[str, Callable[[Settings], SandboxProvider]] = {
     "local": create_local,
     "docker": create_docker,
+    "vercel": create_vercel,
+    "deno": create_deno,
 }
 PROVIDER_NAMES = tuple(_CREATE)

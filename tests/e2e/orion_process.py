@@ -39,7 +39,7 @@ class OrionProcess:
     ) -> None:
         self.state_dir = state_dir
         self.log_path = state_dir.with_suffix(".log")
-        self.port = free_port()
+        self.port = int(settings.get("ORION_PORT", 0)) or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.directory = state_dir.parent
         """In which it is started: without a `.env` or an `orion.toml`, unless a test puts them there."""

@@ -41,6 +41,8 @@ class MachineImage:
     """Further ones, of the first user."""
     env: Mapping[str, str] = field(default_factory=dict)
     """Of every command that its user starts: what the cloud puts there."""
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Texts by absolute path, of root."""
     binds: tuple[Path, ...] = ()
     """Files and directories of this host that are there too, read-only."""
 
@@ -71,6 +73,8 @@ def install(image: MachineImage, root: Path, internet: Sequence[Address]) -> Non
     names = inside_addresses(internet)
     hosts = "".join(f"{address} {name}\n" for name, address in names.items() if name != address)
     (root / "etc/hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+    for name, text in image.files.items():
+        (root / name.lstrip("/")).write_text(text)
     sudo = root / f".{SUDO_DIRECTORY}/sudo"
     sudo.write_text(_SUDO)
     sudo.chmod(0o755)

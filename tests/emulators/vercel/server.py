@@ -231,9 +231,12 @@ def create_app(emulator: Emulator) -> ASGIApp:
 
 @contextmanager
 def run_vercel(
-    *, internet: Sequence[Address] = (), binds: Sequence[Path] = ()
+    *,
+    internet: Sequence[Address] = (),
+    binds: Sequence[Path] = (),
+    files: Mapping[str, str] | None = None,
 ) -> Iterator[Emulator]:
-    """The service, until the end of the block; then nothing of it is left."""
+    """The service, until the end of the block; then nothing of it is left. See `MachineImage`."""
     emulator = Emulator()
     with tempfile.TemporaryDirectory(prefix="vercel-") as directory, socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -246,7 +249,9 @@ def run_vercel(
         async def serve() -> None:
             emulator.loop = asyncio.get_running_loop()
             async with open_task_group() as group:
-                emulator.world = World(Path(directory), group=group, internet=internet, binds=binds)
+                emulator.world = World(
+                    Path(directory), group=group, internet=internet, binds=binds, files=files or {}
+                )
                 try:
                     await server.serve(sockets=[listener])
                 finally:

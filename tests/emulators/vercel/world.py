@@ -113,6 +113,7 @@ class World:
         group: TaskGroup,
         internet: Sequence[Address],
         binds: Sequence[Path],
+        files: Mapping[str, str],
     ) -> None:
         self._directory = directory
         self.group = group
@@ -121,6 +122,7 @@ class World:
             directories=("/vercel/sandbox",),
             env={"SSL_CERT_FILE": CA_FILE, "NODE_EXTRA_CA_CERTS": CA_FILE},
             binds=tuple(binds),
+            files=files,
         )
         self.sandboxes: dict[str, SandboxRecord] = {}
         self.sessions: dict[str, Session] = {}
