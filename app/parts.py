@@ -237,17 +237,23 @@ def broker_for(settings: Settings, doors: DoorBroker, *, is_remote: bool) -> Mod
 
 def create_direct_broker(settings: Settings) -> DirectBroker:
     """For providers whose networks add the key by themselves."""
-    upstream = _upstream(settings)
-    return DirectBroker(base_url=upstream.base_url, key_headers=upstream.key_headers)
+    base_url, key = _model(settings)
+    return DirectBroker(base_url=base_url, key=key)
 
 
 def _upstream(settings: Settings) -> Upstream:
-    """The gateway when its key is set, else the provider itself."""
+    base_url, key = _model(settings)
+    is_gateway = settings.ai_gateway_api_key is not None
+    header = {"authorization": f"Bearer {key}"} if is_gateway else {"x-api-key": key}
+    return Upstream(base_url=base_url, key_headers=header)
+
+
+def _model(settings: Settings) -> tuple[str, str]:
+    """URL and key: of the gateway when its key is set, else of the provider itself."""
     if settings.ai_gateway_api_key is not None:
-        key = settings.ai_gateway_api_key.get_secret_value()
-        return Upstream(base_url=GATEWAY_URL, key_headers={"authorization": f"Bearer {key}"})
+        return GATEWAY_URL, settings.ai_gateway_api_key.get_secret_value()
     key = settings.anthropic_api_key.get_secret_value() if settings.anthropic_api_key else ""
-    return Upstream(base_url=settings.anthropic_base_url, key_headers={"x-api-key": key})
+    return settings.anthropic_base_url, key
 
 
 @asynccontextmanager

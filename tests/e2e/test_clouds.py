@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
+import shutil
+import tempfile
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -17,6 +19,8 @@ from app.runs.model import Resumption, RunState
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import free_port, new_state_dir
 from tests.e2e.wheels import ensure_wheels
+from tests.emulators.deno.resources import IMAGE
+from tests.emulators.deno.running import run_emulator
 from tests.emulators.machine_network import Address
 from tests.emulators.vercel.server import run_vercel
 from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
@@ -24,13 +28,13 @@ from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 
+DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 KEY = "sk-ant-" + secrets.token_hex(16)
 """Of the model: what must not be found in any machine, nor on the way there."""
 
@@ -49,8 +53,7 @@ class Cloud:
 @contextmanager
 def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
     wheels = ensure_wheels()
-    files = {"/etc/pip.conf": f"[global]\nno-index = true\nfind-links = {wheels}\n"}
-    with run_vercel(internet=internet, binds=(wheels,), files=files) as emulator:
+    with run_vercel(internet=internet, binds=(wheels,), files=_package_index(wheels)) as emulator:
         yield Cloud(
             settings={
                 "ORION_SANDBOX": "vercel",
@@ -69,8 +72,37 @@ def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
         )
 
 
+@contextmanager
+def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
+    wheels = ensure_wheels()
+    image = replace(IMAGE, binds=(wheels,), files=_package_index(wheels))
+    # Outside of the directory of temporary files, which machines have of their own.
+    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))
+    try:
+        with run_emulator(
+            directory / "disks", token=DENO_TOKEN, internet=internet, image=image
+        ) as emulator:
+            yield Cloud(
+                settings={
+                    "ORION_SANDBOX": "deno",
+                    "ORION_DENO_API_URL": emulator.url,
+                    "DENO_DEPLOY_TOKEN": DENO_TOKEN,
+                },
+                running=lambda: len(emulator.organisation.running),
+                sent=lambda: repr((emulator.requests, emulator.calls)).encode(),
+            )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _package_index(wheels: Path) -> Mapping[str, str]:
+    """A machine's own, since its internet is this test's."""
+    return {"/etc/pip.conf": f"[global]\nno-index = true\nfind-links = {wheels}\n"}
+
+
 CLOUDS: Mapping[str, Callable[[Sequence[Address]], AbstractContextManager[Cloud]]] = {
     "vercel": _open_vercel,
+    "deno": _open_deno,
 }
 
 
@@ -118,9 +150,7 @@ async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None
         slow = await stage.client.say("@Orion !slow 60")
         await stage.client.wait_for_reply(slow, lambda reply: "I write slowly" in text_of(reply))
         await stage.client.say("stop", thread_ts=slow)
-        asked_s = time.monotonic()
-        stopped = await stage.ended(slow, timeout_s=20)
-        print("stop to ended run [s]:", round(time.monotonic() - asked_s, 2))
+        stopped = await stage.ended(slow, timeout_s=10)
         assert stopped.state is RunState.STOPPED
         await _crash(stage, cloud)
         assert await stage.orion.terminate() == 0
@@ -151,9 +181,9 @@ async def test_without_a_public_address_the_network_adds_the_key(name: str, tmp_
         look = f"env > seen; grep -rsl {KEY[7:]} /work /orion /home /tmp /proc/self/environ || echo nothing"
         ts = await stage.client.say(f"@Orion run: {look}")
         assert "nothing" in text_of(await stage.answer(ts, timeout_s=150))
-        keys = {
-            request["headers"].get("x-api-key") for request in await stage.world.model_requests()
-        }
-        assert keys == {KEY}
+        for request in await stage.world.model_requests():
+            headers = request["headers"]
+            assert headers.get("x-api-key", KEY) == KEY
+            assert headers["authorization"] == f"Bearer {KEY}"
         code, said = await stage.cli("doctor")
         assert "the agent may use any model" in said, (code, said)

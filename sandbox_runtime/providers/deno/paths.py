@@ -59,16 +59,16 @@ def allowed_hosts(network: Network) -> list[str] | None:
 
 
 def wire_secrets(network: Network) -> dict[str, Secret]:
-    """For `SandboxConfig.secrets`: a request carries the header with the text in `BROKER_KEY` as its value.
+    """For `SandboxConfig.secrets`: requests carry the text in `BROKER_KEY` where the headers have the secret.
 
     Raises:
-        ValueError: more than one header.
+        ValueError: the headers have not one secret in common, as `x-api-key: S` and `authorization: Bearer S` have.
     """
     if not isinstance(network, BrokeredNetwork) or not network.headers:
         return {}
-    if len(network.headers) > 1:
-        raise ValueError(f"a Deno sandbox can have one header added, not {len(network.headers)}")
-    value = next(iter(network.headers.values()))
+    value = min(network.headers.values(), key=len)
+    if not value or not all(value in other for other in network.headers.values()):
+        raise ValueError("a Deno sandbox can have headers of one secret added, not of several")
     return {BROKER_KEY: Secret(host=_split(network).hostname or "", value=value)}
 
 

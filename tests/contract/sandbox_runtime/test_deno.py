@@ -115,9 +115,9 @@ async def test_header_from_outside(
     assert echo.headers[-1]["x-api-key"] == value
     bodies = [body for _, _, body in organisation.requests]
     assert not any(value in body for body in bodies)  # the configuration is base64
-    with pytest.raises(SandboxError, match="one header") as caught:
+    with pytest.raises(SandboxError, match="headers of one secret") as caught:
         await provider.create(
-            SandboxSpec(network=replace(network, headers={"a": value, "b": value}))
+            SandboxSpec(network=replace(network, headers={"a": value, "b": value[::-1]}))
         )
     assert caught.value.code is SandboxErrorCode.UNSUPPORTED
     assert value not in str(caught.value)

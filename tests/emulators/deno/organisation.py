@@ -30,12 +30,15 @@ from tests.emulators.deno.resources import (
     used_bytes,
 )
 from tests.emulators.machine import Machine
-from tests.emulators.machine_disk import copy, discard
+from tests.emulators.machine_disk import MachineImage, copy, discard
 from tests.emulators.machine_network import Address
 
 
 class Organisation:
-    def __init__(self, directory: Path, *, internet: Sequence[Address]) -> None:
+    def __init__(
+        self, directory: Path, *, internet: Sequence[Address], image: MachineImage = IMAGE
+    ) -> None:
+        self._image = image
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
         self._internet = tuple(internet)
@@ -72,7 +75,7 @@ class Organisation:
                 raise Refused(400, "REGION_MISMATCH", f"{source} is in {snapshot.region}")
             directory = self._new("volume")
             if source == BUILTIN:
-                await asyncio.to_thread(install_system, directory, self._internet)
+                await asyncio.to_thread(install_system, self._image, directory, self._internet)
             elif snapshot is not None:
                 await copy(snapshot.directory, directory)
             else:
@@ -167,7 +170,7 @@ class Organisation:
                     point.rmdir()
                 disk.directory.rename(point)
             env = {str(k): str(v) for k, v in dict(config["env"]).items()}  # type: ignore[call-overload]  # same
-            machine = Machine(directory, image=IMAGE, internet=self._internet)
+            machine = Machine(directory, image=self._image, internet=self._internet)
             machine.network.policy = make_policy(config, env)
             box = Box(
                 id=f"sbx_{region}_{secrets.token_hex(10)}",
@@ -241,7 +244,7 @@ class Organisation:
         if snapshot is not None:
             await copy(snapshot.directory, directory)
         else:
-            await asyncio.to_thread(install_system, directory, self._internet)
+            await asyncio.to_thread(install_system, self._image, directory, self._internet)
         return directory
 
     def _check_detached(self, disk: Disk) -> None:

@@ -90,9 +90,9 @@ class Box:
         return [*self.volumes.values(), *([self.root] if self.root else [])]
 
 
-def install_system(directory: Path, internet: Sequence[Address]) -> None:
+def install_system(image: MachineImage, directory: Path, internet: Sequence[Address]) -> None:
     """A disk as the platform's base image has it: this host's programs, and a user who may become root."""
-    install(IMAGE, directory, internet)
+    install(image, directory, internet)
     installer = directory / f".{SUDO_DIRECTORY}/apt-get"
     installer.write_text(_INSTALLER)
     installer.chmod(0o755)

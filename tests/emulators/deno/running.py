@@ -7,7 +7,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.emulators.deno.resources import IMAGE
 from tests.emulators.deno.server import Emulator, open_emulator
+from tests.emulators.machine_disk import MachineImage
 from tests.emulators.machine_network import Address
 
 START_S, STOP_S = 20.0, 30.0
@@ -15,7 +17,11 @@ START_S, STOP_S = 20.0, 30.0
 
 @contextmanager
 def run_emulator(
-    directory: Path, *, token: str, internet: Sequence[Address] = ()
+    directory: Path,
+    *,
+    token: str,
+    internet: Sequence[Address] = (),
+    image: MachineImage = IMAGE,
 ) -> Iterator[Emulator]:
     """For the length of the block."""
     started: Future[Emulator] = Future()
@@ -23,7 +29,9 @@ def run_emulator(
 
     async def serve() -> None:
         try:
-            async with open_emulator(directory, token=token, internet=internet) as emulator:
+            async with open_emulator(
+                directory, token=token, internet=internet, image=image
+            ) as emulator:
                 emulator.loop = asyncio.get_running_loop()
                 started.set_result(emulator)
                 await stopping.wait()

@@ -23,8 +23,9 @@ from tests.emulators.deno.answers import (
 )
 from tests.emulators.deno.faults import Fault, Faults, Kind
 from tests.emulators.deno.organisation import Organisation
-from tests.emulators.deno.resources import MAX_LIFETIME_S, Box, Refused
+from tests.emulators.deno.resources import IMAGE, MAX_LIFETIME_S, Box, Refused
 from tests.emulators.deno.sandbox_socket import SandboxSocket
+from tests.emulators.machine_disk import MachineImage
 from tests.emulators.machine_network import Address
 
 _POLL_S = 0.05
@@ -244,10 +245,14 @@ class Emulator:
 
 @asynccontextmanager
 async def open_emulator(
-    directory: Path, *, token: str, internet: Sequence[Address] = ()
+    directory: Path,
+    *,
+    token: str,
+    internet: Sequence[Address] = (),
+    image: MachineImage = IMAGE,
 ) -> AsyncIterator[Emulator]:
     """On a free port of loopback, until the end of the block; then nothing of it is left."""
-    organisation = Organisation(directory, internet=internet)
+    organisation = Organisation(directory, internet=internet, image=image)
     emulator = Emulator(organisation, token=token)
     app = web.Application(middlewares=[emulator.guard])
     app.add_routes(emulator.routes())

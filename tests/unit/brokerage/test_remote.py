@@ -56,12 +56,13 @@ async def test_a_token_is_good_at_the_public_address_while_its_run_goes() -> Non
 
 async def test_without_a_broker_the_network_is_told_the_key_and_the_agent_is_not() -> None:
     """The agent holds a stand-in; neither the endpoint's text nor its URL tells the key."""
-    broker = DirectBroker(
-        base_url="https://api.example.com/", key_headers={"x-api-key": "sk-real-key"}
-    )
+    broker = DirectBroker(base_url="https://api.example.com/", key="sk-real-key")
     endpoint = broker.endpoint_for(ONE)
     assert (endpoint.address, endpoint.model_url) == ("https://api.example.com", "{relay}")
-    assert endpoint.headers == {"x-api-key": "sk-real-key"}
+    assert endpoint.headers == {
+        "x-api-key": "sk-real-key",
+        "authorization": "Bearer sk-real-key",
+    }
     assert "sk-real-key" not in repr(endpoint)
     async with broker.open_grant(GRANT, lambda _call: None) as token:
         assert token == STAND_IN
