@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import shutil
-import tempfile
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,94 +13,21 @@ import pytest
 
 from app.playground.slack_types import LookalikeConfig
 from app.runs.model import Resumption, RunState
+from tests.e2e.clouds import CLOUDS, Cloud
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import free_port, new_state_dir
-from tests.e2e.wheels import ensure_wheels
-from tests.emulators.deno.resources import IMAGE
-from tests.emulators.deno.running import run_emulator
 from tests.emulators.machine_network import Address
-from tests.emulators.vercel.server import run_vercel
-from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import AsyncIterator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 
-DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 KEY = "sk-ant-" + secrets.token_hex(16)
 """Of the model: what must not be found in any machine, nor on the way there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cloud:
-    """An emulator, as the tests here see it."""
-
-    settings: Mapping[str, str]
-    running: Callable[[], int]
-    """Machines that run now."""
-    sent: Callable[[], bytes]
-    """All that it was ever sent."""
-
-
-@contextmanager
-def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
-    wheels = ensure_wheels()
-    with run_vercel(internet=internet, binds=(wheels,), files=_package_index(wheels)) as emulator:
-        yield Cloud(
-            settings={
-                "ORION_SANDBOX": "vercel",
-                "ORION_VERCEL_API_URL": emulator.url,
-                "VERCEL_TOKEN": TOKEN,
-                "VERCEL_TEAM_ID": TEAM,
-                "VERCEL_PROJECT_ID": PROJECT,
-            },
-            running=lambda: sum(
-                record.session is not None and record.session.status == "running"
-                for record in emulator.world.sandboxes.values()
-            ),
-            sent=lambda: b"\n".join(
-                seen.body + repr(seen.headers).encode() for seen in emulator.seen
-            ),
-        )
-
-
-@contextmanager
-def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
-    wheels = ensure_wheels()
-    image = replace(IMAGE, binds=(wheels,), files=_package_index(wheels))
-    # Outside of the directory of temporary files, which machines have of their own.
-    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))
-    try:
-        with run_emulator(
-            directory / "disks", token=DENO_TOKEN, internet=internet, image=image
-        ) as emulator:
-            yield Cloud(
-                settings={
-                    "ORION_SANDBOX": "deno",
-                    "ORION_DENO_API_URL": emulator.url,
-                    "DENO_DEPLOY_TOKEN": DENO_TOKEN,
-                },
-                running=lambda: len(emulator.organisation.running),
-                sent=lambda: repr((emulator.requests, emulator.calls)).encode(),
-            )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _package_index(wheels: Path) -> Mapping[str, str]:
-    """A machine's own, since its internet is this test's."""
-    return {"/etc/pip.conf": f"[global]\nno-index = true\nfind-links = {wheels}\n"}
-
-
-CLOUDS: Mapping[str, Callable[[Sequence[Address]], AbstractContextManager[Cloud]]] = {
-    "vercel": _open_vercel,
-    "deno": _open_deno,
-}
 
 
 @asynccontextmanager
@@ -159,13 +83,13 @@ async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None
 
 async def _crash(stage: Stage, cloud: Cloud) -> None:
     """The agent goes on in the cloud while there is no Orion, and the next one follows it to its end."""
-    begun = len(stage.orion.log_lines("agent.started"))
-    ts = await stage.client.say("@Orion run: echo once >> ran; sleep 8; cat ran")
-    async with asyncio.timeout(30):
-        while len(stage.orion.log_lines("agent.started")) == begun:
+    asked = len(await stage.world.model_requests())
+    ts = await stage.client.say("@Orion run: echo once >> ran; sleep 12; cat ran")
+    async with asyncio.timeout(60):
+        while len(await stage.world.model_requests()) == asked:
             await asyncio.sleep(0.05)
+    await asyncio.sleep(1)
     assert cloud.running() == 1
-    await asyncio.sleep(2)
     await stage.orion.kill9()
     await stage.orion.start()
     answer = text_of(await stage.answer(ts, timeout_s=90))

@@ -1,0 +1,92 @@
+"""Emulated clouds as tests of the whole service see them."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.e2e.wheels import ensure_wheels
+from tests.emulators.deno.resources import IMAGE
+from tests.emulators.deno.running import run_emulator
+from tests.emulators.vercel.server import run_vercel
+from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from tests.emulators.machine_network import Address
+
+DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloud:
+    """An emulator, as the tests here see it."""
+
+    settings: Mapping[str, str]
+    running: Callable[[], int]
+    """Machines that run now."""
+    sent: Callable[[], bytes]
+    """All that it was ever sent."""
+
+
+@contextmanager
+def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
+    wheels = ensure_wheels()
+    with run_vercel(internet=internet, binds=(wheels,), files=_package_index(wheels)) as emulator:
+        yield Cloud(
+            settings={
+                "ORION_SANDBOX": "vercel",
+                "ORION_VERCEL_API_URL": emulator.url,
+                "VERCEL_TOKEN": TOKEN,
+                "VERCEL_TEAM_ID": TEAM,
+                "VERCEL_PROJECT_ID": PROJECT,
+            },
+            running=lambda: sum(
+                record.session is not None and record.session.status == "running"
+                for record in emulator.world.sandboxes.values()
+            ),
+            sent=lambda: b"\n".join(
+                seen.body + repr(seen.headers).encode() for seen in emulator.seen
+            ),
+        )
+
+
+@contextmanager
+def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
+    wheels = ensure_wheels()
+    image = replace(IMAGE, binds=(wheels,), files=_package_index(wheels))
+    # Outside of the directory of temporary files, which machines have of their own.
+    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))
+    try:
+        with run_emulator(
+            directory / "disks", token=DENO_TOKEN, internet=internet, image=image
+        ) as emulator:
+            yield Cloud(
+                settings={
+                    "ORION_SANDBOX": "deno",
+                    "ORION_DENO_API_URL": emulator.url,
+                    "DENO_DEPLOY_TOKEN": DENO_TOKEN,
+                },
+                running=lambda: len(emulator.organisation.running),
+                sent=lambda: repr((emulator.requests, emulator.calls)).encode(),
+            )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _package_index(wheels: Path) -> Mapping[str, str]:
+    """A machine's own, since its internet is this test's."""
+    return {"/etc/pip.conf": f"[global]\nno-index = true\nfind-links = {wheels}\n"}
+
+
+CLOUDS: Mapping[str, Callable[[Sequence[Address]], AbstractContextManager[Cloud]]] = {
+    "vercel": _open_vercel,
+    "deno": _open_deno,
+}

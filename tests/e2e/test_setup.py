@@ -1,0 +1,80 @@
+"""`orion setup` against emulated clouds: what is asked, what is told, what is kept."""
+
+from __future__ import annotations
+
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.commands.setup import QUESTIONS, Question, set_up
+from tests.e2e.clouds import CLOUDS
+from tests.e2e.orion_process import run_cli, scrubbed_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+
+TOKEN_FIELDS = {"vercel": "vercel_token", "deno": "deno_deploy_token"}
+WRONG = "wrong-token-of-a-person"
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+async def test_a_cloud_is_set_up(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong token is told and asked for again; then all is kept, for its owner alone, and the environment is built."""
+    env_file = tmp_path / "work" / ".env"
+    env_file.parent.mkdir()
+    env_file.write_text("# mine\nORION_SANDBOX=auto\n")
+    monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
+    lines: list[str] = []
+    asked: list[str] = []
+    with CLOUDS[name](()) as cloud:
+        for setting, value in cloud.settings.items():
+            if setting.endswith("_API_URL"):
+                monkeypatch.setenv(setting, value)
+
+        def ask(question: Question) -> str:
+            asked.append(question.field)
+            if question.field == TOKEN_FIELDS[name] and WRONG not in "".join(map(str, asked)):
+                asked.append(WRONG)
+                return WRONG
+            return cloud.settings.get(question.field.upper(), question.default)
+
+        assert await set_up(name, ask=ask, say=lines.append, env_file=env_file)
+        assert cloud.running() == 0
+        code, said = await run_cli(
+            "setup",
+            name,
+            environment=scrubbed_environment()
+            | dict(cloud.settings)
+            | {"ORION_STATE_DIR": str(tmp_path / "state"), "ORION_SANDBOX_REGION": ""},
+            directory=tmp_path,
+        )
+        assert code == 1
+        assert said.splitlines()[-1] == "need: ORION_SANDBOX_REGION"
+    states = [line.partition(":")[0] for line in lines]
+    fields = len(QUESTIONS[name])
+    one_round = ["need"] * fields + ["validating"]
+    assert states[: 2 * fields + 3] == [*one_round, "invalid", *one_round]
+    assert set(states[2 * fields + 3 : -1]) == {"building"}
+    assert states[-1] == "ready"
+    assert WRONG not in "".join(lines)
+    text = env_file.read_text()
+    assert text.startswith("# mine\n")
+    for question in QUESTIONS[name]:
+        kept = cloud.settings.get(question.field.upper(), question.default)
+        assert f"{question.field.upper()}={kept}" in text.replace("'", "")
+    assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
+
+
+async def test_nobody_is_there_to_answer(tmp_path: Path) -> None:
+    """Without a terminal it names what is missing; an unknown cloud is a usage error."""
+    environment = scrubbed_environment() | {"ORION_STATE_DIR": str(tmp_path / "state")}
+    code, said = await run_cli("setup", "deno", environment=environment, directory=tmp_path)
+    assert (code, said.strip()) == (1, "need: DENO_DEPLOY_TOKEN, ORION_SANDBOX_REGION")
+    code, said = await run_cli("setup", "mars", environment=environment, directory=tmp_path)
+    assert code == 2
+    assert "there are: vercel, deno" in said
