@@ -41,6 +41,9 @@ CA_VARIABLES = (
 _REGIONS = {"vercel": ("[a-z]{3}[0-9]", "iad1 and the like"), "deno": ("ams|ord", "ams or ord")}
 """Form, and how to say it. Source: documentation of Vercel, Regions, and of Deno, Sandbox volumes, read 2026-11."""
 
+DENO_MAX_RUN_S = 1680.0
+"""Two minutes are for what a run does after its agent's end."""
+
 WordList = Annotated[tuple[str, ...], NoDecode]
 """Words separated by commas or white space."""
 
@@ -343,6 +346,10 @@ class Settings(BaseSettings):
         if region is not None and not any(self.region_of(cloud) for cloud in clouds):
             forms = "; ".join(f"{cloud}: {_REGIONS[cloud][1]}" for cloud in clouds)
             raise ValueError(f"ORION_SANDBOX_REGION: no region {region!r} ({forms})")
+        if self.orion_sandbox == "deno" and self.orion_run_timeout_s > DENO_MAX_RUN_S:
+            raise ValueError(
+                f"ORION_RUN_TIMEOUT_S: a deno sandbox lives for 30 minutes, so a run has {DENO_MAX_RUN_S:g} s at most (is {self.orion_run_timeout_s:g})"
+            )
         if self.orion_sandbox == "vercel" and self.orion_sandbox_vcpus % 1:
             raise ValueError(
                 f"ORION_SANDBOX_VCPUS: vercel has whole processors (is {self.orion_sandbox_vcpus:g})"

@@ -217,6 +217,10 @@ def test_a_mounted_directory_is_one_projects(
             {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_REGION": "ams"},
             "ORION_SANDBOX_REGION: no region 'ams' (vercel: iad1 and the like)",
         ),
+        (
+            {"ORION_SANDBOX": "deno", "DENO_DEPLOY_TOKEN": "x", "ORION_RUN_TIMEOUT_S": "1800"},
+            "ORION_RUN_TIMEOUT_S: a deno sandbox lives for 30 minutes",
+        ),
         ({"ORION_SANDBOX_REGION": "mars"}, "ORION_SANDBOX_REGION: no region 'mars'"),
         (
             {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_VCPUS": "1.5"},
