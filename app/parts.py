@@ -29,7 +29,7 @@ from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner, AgentSettings
 from app.runs.model import RunId
 from app.runs.policy import RunPolicy
-from app.runs.pool import PoolFigures
+from app.runs.pool_figures import PoolFigures
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import Session

@@ -24,7 +24,7 @@ from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import SessionId, session_id_for
 from app.runs.tail import AgentTail
-from app.runs.waiting import UnfitSandboxError, WaitingAgent
+from app.runs.waiting import UnfitSandboxError, WaitingAgent, hand_over
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
@@ -38,8 +38,6 @@ from sandbox_runtime.types import (
 )
 
 FILE_TIMEOUT_S = 30.0
-HAND_OVER_TIMEOUT_S = 3.0
-"""In a container it takes some 0.15 s; a new sandbox with a new agent some 2 s."""
 SAVING_S = 120.0
 """For what a run does after its agent's end, in the life of its sandbox."""
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
@@ -349,7 +347,7 @@ class AgentRunner:
                 async with asyncio.timeout(FILE_TIMEOUT_S):
                     await sandbox.write_files(files)
             else:
-                await _hand_over(start.waiting, files)
+                await hand_over(start.waiting, files)
             step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
             if start.session is not None:
                 step.set(agent_session="resumed" if start.session.resume else "new")
@@ -411,23 +409,6 @@ async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
         raise OrionError(
             ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
         ) from exc
-
-
-async def _hand_over(waiting: WaitingAgent, files: Mapping[str, bytes]) -> None:
-    """Give an agent that waits its task; that it begins within seconds is what shows that it is well.
-
-    Raises:
-        UnfitSandboxError: it does not.
-    """
-    try:
-        async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
-            await waiting.sandbox.write_files(files)
-            has_begun = await waiting.process.until_begun()
-    except (SandboxError, OSError, TimeoutError) as exc:
-        raise UnfitSandboxError(str(exc) or f"silent for {HAND_OVER_TIMEOUT_S:g} s") from exc
-    if not has_begun:
-        raise UnfitSandboxError("its supervisor has ended")
-    waiting.prove()
 
 
 async def _stand_in(sandbox: Sandbox) -> str:

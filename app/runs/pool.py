@@ -9,14 +9,13 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-
-from typing_extensions import override
+from dataclasses import replace
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.supervision import waiting
 from app.log import get_logger
 from app.runs.places import agent_paths
+from app.runs.pool_figures import PoolFigures
 from app.runs.ports import ModelBroker
 from app.runs.session import SessionId
 from app.runs.waiting import Breaker, WaitingAgent, WaitingProcess
@@ -43,30 +42,6 @@ Want = Callable[[SessionId, float], Awaitable[SandboxSpec | None]]
 """What a sandbox is made from that has this door and may wait so long; None = none can be made yet."""
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolFigures:
-    """Of one pool, since its start."""
-
-    provider: str
-    size: int
-    waiting: int
-    taken: int
-    missed: int
-    """Runs that found none and made their own."""
-    failed: int
-    """Sandboxes that could not be prepared, ended while they waited, or did not take their task."""
-    is_stopped: bool
-    """Too many failures in a row: it is left alone for a while."""
-
-    @override
-    def __str__(self) -> str:
-        stopped = ", stopped for a while after failures" if self.is_stopped else ""
-        return (
-            f"{self.provider}: {self.waiting} of {self.size} wait; taken {self.taken}, "
-            f"missed {self.missed}, failed {self.failed}{stopped}"
-        )
 
 
 class WarmPool:

@@ -12,7 +12,8 @@ from app.runs.attempt import Attempt
 from app.runs.execution import AgentRunner
 from app.runs.model import Run
 from app.runs.policy import RunPolicy
-from app.runs.pool import PoolFigures, WarmPool
+from app.runs.pool import WarmPool
+from app.runs.pool_figures import PoolFigures
 from app.runs.session import session_id_for
 from app.runs.workspaces import Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode

@@ -1,7 +1,7 @@
 """A sandbox that waits for a run with its agent loaded: how its end is noticed, and what is left for the run to read."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from typing_extensions import override
@@ -15,6 +15,8 @@ from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStrea
 MAX_QUEUED_EVENTS = 16
 """Of at most 64 KiB each; past that the supervisor waits, as for any reader."""
 MAX_SAID_BYTES = 4096
+HAND_OVER_TIMEOUT_S = 3.0
+"""In a container it takes some 0.15 s; a new sandbox with a new agent some 2 s."""
 
 
 class WaitingProcess(Process):
@@ -157,3 +159,20 @@ class WaitingAgent:
 
 class UnfitSandboxError(Exception):
     """A sandbox that waited does not take its task; a new one will."""
+
+
+async def hand_over(waiting: WaitingAgent, files: Mapping[str, bytes]) -> None:
+    """Give an agent that waits its task; that it begins within seconds is what shows that it is well.
+
+    Raises:
+        UnfitSandboxError: it does not.
+    """
+    try:
+        async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+            await waiting.sandbox.write_files(files)
+            has_begun = await waiting.process.until_begun()
+    except (SandboxError, OSError, TimeoutError) as exc:
+        raise UnfitSandboxError(str(exc) or f"silent for {HAND_OVER_TIMEOUT_S:g} s") from exc
+    if not has_begun:
+        raise UnfitSandboxError("its supervisor has ended")
+    waiting.prove()

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
-from app.runs.pool import PoolFigures
+from app.runs.pool_figures import PoolFigures
 from app.runs.run_store import RunStore
 
 ACK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0)

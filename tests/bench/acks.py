@@ -189,6 +189,7 @@ async def open_instant_orion(
         "ORION_STATE_DIR": str(bench.directory / f"state-{port}"),
         "ORION_PORT": str(port),
         "ORION_RUNS_PER_USER_HOUR": "1000000",
+        "ORION_WARM_POOL_SIZE": "0",
         "ORION_QUEUE_LIMIT": "1000000",
         "ORION_MAX_CONCURRENT_RUNS": str(capacity),
     }

@@ -34,8 +34,17 @@ async def pool_of(stage: Stage) -> str:
     return str((await stage.world.http.get(f"{stage.orion.url}/readyz")).json()["pool"]["detail"])
 
 
-def steps_of(tree: JsonObject) -> list[JsonObject]:
-    return [step for one in tree["observations"] for step in one["children"]]
+async def steps_of(stage: Stage, ts: str) -> dict[str, JsonObject]:
+    """Of the trace of the run that this message began, by name; once it has arrived."""
+    async with asyncio.timeout(RUN_TIMEOUT_S):
+        while True:
+            for row in await stage.world.traces():
+                if row["run_id"] == stage.run_id(ts) and row["is_complete"]:
+                    tree = await stage.world.trace(row["id"])
+                    assert tree is not None
+                    (root,) = tree["observations"]
+                    return {step["name"]: step for step in root["children"]}
+            await asyncio.sleep(POLL_S)
 
 
 async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
@@ -59,6 +68,10 @@ async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
         assert "local: 1 of 1 wait; taken 2" in said, code
         metrics = (await world.http.get(f"{stage.orion.url}/metrics")).text
         assert 'orion_pool_taken{provider="local"} 2.0' in metrics
+        steps = await steps_of(stage, first)
+        assert steps["take-warm"]["metadata"]["origin"] == "pool"
+        assert steps["take-warm"]["metadata"]["taken"] is True
+        assert "sandbox-create" not in steps
 
 
 async def test_what_waits_is_gone_after_a_kill(start_orion: OpenOrion) -> None:

@@ -9,7 +9,7 @@ import httpx
 from fastapi import APIRouter, FastAPI
 
 from app.runs.model import RunState
-from app.runs.pool import PoolFigures
+from app.runs.pool_figures import PoolFigures
 from app.store.memory import MemoryRunStore
 from app.web.health import Health
 from app.web.hosting import serve
