@@ -111,9 +111,8 @@ class Machine:
         control = self._control
         if control is None:
             raise ConnectionError("the machine is stopped")
-        found = self._user(user)
+        found, path = self._user(user), f"{SUDO_DIRECTORY}:{search_path()}"
         own = {"HOME": found.home, "USER": user, "LOGNAME": user}
-        path = f"{SUDO_DIRECTORY}:{search_path()}"
         body = {
             "argv": list(argv),
             "cwd": cwd,
@@ -211,16 +210,21 @@ class Machine:
             self._bwrap = subprocess.Popen(  # noqa: ASYNC220  # same
                 self._argv(*fds), pass_fds=fds, stdin=subprocess.DEVNULL, env={}, cwd="/"
             )
+        block = os.fdopen(block_write, "wb", buffering=0)
         try:
             async with asyncio.timeout(BOOT_S):
                 pid = await asyncio.to_thread(_read_pid, info_read)
                 _map_users(pid)
+                block.close()
+                # Until its PID 1 runs, its network may have no address yet.
+                ours.settimeout(BOOT_S)
+                await asyncio.to_thread(ours.recv, _MESSAGE_BYTES)
         except BaseException:
             ours.close()
             self._bwrap.kill()
             raise
         finally:
-            os.close(block_write)
+            block.close()
         ours.settimeout(0)
         self._control = ours
         asyncio.get_running_loop().add_reader(ours, self._hear)

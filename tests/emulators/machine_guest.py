@@ -55,7 +55,8 @@ class Guest:
             self._poller.register(fd, select.POLLIN)
 
     def run(self) -> None:
-        """Until the host goes away."""
+        """Until the host goes away. Its first word is that all is set up."""
+        self._host.send(b"ready")
         while True:
             for fd, _ in self._poller.poll():
                 if fd == self._woken:

@@ -165,7 +165,9 @@ class World:
         return record
 
     async def _start_later(self, session: Session) -> None:
-        await asyncio.sleep(self.start_s)
+        ready_at = time.monotonic() + self.start_s
+        while session.status == "pending" and time.monotonic() < ready_at:
+            await asyncio.sleep(0.05)  # in pieces: the emulator's end does not wait for it
         if session.status == "pending":
             session.status = "running"
 
