@@ -495,6 +495,11 @@ def _unknown(name: str) -> str:
     return f"{name}: no such setting" + (f"; did you mean {near[0].upper()}?" if near else "")
 
 
+def disable_telemetry() -> None:
+    """Of a cloud's SDK, which would tell its maker what kind of program uses it."""
+    os.environ.setdefault("VERCEL_TELEMETRY_DISABLED", "1")
+
+
 def host_environment() -> Mapping[str, str]:
     """The process's environment, for the sandbox provider's allow-list and for child processes."""
     return dict(os.environ)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from app.config import Settings, default_ca_bundle, host_environment
+from app.config import Settings, default_ca_bundle, disable_telemetry, host_environment
 from app.runs.options import CLOUD
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
@@ -110,6 +110,7 @@ def create_vercel(settings: Settings) -> SandboxProvider:
         ValueError: a setting that it cannot have, or no credentials.
     """
     load = load_provider("vercel")
+    disable_telemetry()
     from sandbox_runtime.providers.vercel import VercelSettings  # noqa: PLC0415 - an extra
 
     return load(

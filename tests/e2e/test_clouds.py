@@ -21,7 +21,12 @@ from tests.emulators.machine_network import Address
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.bubblewrap,
+    pytest.mark.machines,
+    pytest.mark.timeout(300),
+]
 
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 

@@ -14,7 +14,12 @@ from tests.e2e.orion_process import run_cli, scrubbed_environment
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.bubblewrap,
+    pytest.mark.machines,
+    pytest.mark.timeout(240),
+]
 
 TOKEN_FIELDS = {"vercel": "vercel_token", "deno": "deno_deploy_token"}
 WRONG = "wrong-token-of-a-person"
