@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test leak-test lint bench faults stops screenshots lock record-transcripts clean
+.PHONY: setup playground test crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -44,6 +44,9 @@ stops: setup
 
 faults: setup
 	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
+
+clouds: setup
+	@$(BIN)/python -m tests.contract.sandbox_runtime.papers > docs/clouds.md
 
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml

@@ -14,7 +14,14 @@ from app.providers import choose_provider, create_provider
 from app.redaction import Masker
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
+from sandbox_runtime.testing.conformance import (
+    FACTS,
+    ISOLATION_FACTS,
+    REMOTE_ISOLATION_FACTS,
+    Fact,
+    check_fact,
+)
+from sandbox_runtime.types import Capability
 
 FACT_TIMEOUT_S = 120.0
 SHOWN_CHARS = 300
@@ -50,6 +57,8 @@ async def check_conformance(settings: Settings, *, write: Print) -> bool:
 
 
 def _facts(settings: Settings, provider: SandboxProvider) -> Sequence[Fact]:
+    if Capability.REMOTE in provider.capabilities:
+        return (*FACTS, *REMOTE_ISOLATION_FACTS)
     is_open = provider.name == "local" and settings.orion_local_isolation == "none"
     return FACTS if is_open else (*FACTS, *ISOLATION_FACTS)
 

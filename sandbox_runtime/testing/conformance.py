@@ -15,7 +15,7 @@ from sandbox_runtime.testing.facts_mount import MOUNT_FACTS
 from sandbox_runtime.testing.facts_terminal import TERMINAL_FACTS
 from sandbox_runtime.testing.facts_tree import TREE_FACTS
 
-__all__ = ["FACTS", "ISOLATION_FACTS", "Fact", "check_fact"]
+__all__ = ["FACTS", "ISOLATION_FACTS", "REMOTE_ISOLATION_FACTS", "Fact", "check_fact"]
 
 FACTS: tuple[Fact, ...] = (
     *EXEC_FACTS,
@@ -25,6 +25,12 @@ FACTS: tuple[Fact, ...] = (
     *MOUNT_FACTS,
     *TERMINAL_FACTS,
 )
+
+
+REMOTE_ISOLATION_FACTS: tuple[Fact, ...] = tuple(
+    fact for fact in ISOLATION_FACTS if fact.name != "broker_is_reached"
+)
+"""With Capability.REMOTE: no socket of this machine can be reached from elsewhere. Each such provider proves it by a URL."""
 
 
 async def check_fact(fact: Fact, provider: SandboxProvider) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.bench.acks import measure_acks
+from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.placing import measure_placing
@@ -19,7 +20,7 @@ from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render
 from tests.bench.turns import measure_turns
 
-TIMEOUT_S = 420.0
+TIMEOUT_S = 600.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
@@ -30,7 +31,7 @@ Docker: the same container for both sides of an exec; `claude` by hand is `docke
 supervisor and service; the start of an agent is its first moment by its own clock, in a container of its own.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
-PARTS = ("acks", "placing", "turns", "crowd", "pool", "docker", "docker-pool")
+PARTS = ("acks", "placing", "turns", "crowd", "pool", "clouds", "docker", "docker-pool")
 _OF_DOCKER = ("docker", "docker-pool")
 
 
@@ -52,6 +53,8 @@ async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None
             rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
         if "pool" in parts:
             rows += await measure_pool(bench)
+        if "clouds" in parts:
+            rows += await measure_clouds(bench)
         if "docker" in parts:
             rows += await measure_docker(bench)
         if "docker-pool" in parts:
@@ -63,7 +66,11 @@ async def _possible(wanted: Collection[str]) -> list[str]:
     reason = await why_not() if set(wanted) & set(_OF_DOCKER) else None
     if reason is not None:
         sys.stdout.write(f"left out: Docker ({reason})\n")
-    return [part for part in PARTS if part in wanted and (part not in _OF_DOCKER or reason is None)]
+    left_out = {*_OF_DOCKER} if reason is not None else set()
+    if "clouds" in wanted and (reason := why_no_machines()) is not None:
+        sys.stdout.write(f"left out: clouds ({reason})\n")
+        left_out.add("clouds")
+    return [part for part in PARTS if part in wanted and part not in left_out]
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tests.emulators.machine_network import Address
+    from tests.emulators.spans import Spans
 
 DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 
@@ -34,6 +35,7 @@ class Cloud:
     """Machines that run now."""
     sent: Callable[[], bytes]
     """All that it was ever sent."""
+    spans: Spans
 
 
 @contextmanager
@@ -55,6 +57,7 @@ def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
             sent=lambda: b"\n".join(
                 seen.body + repr(seen.headers).encode() for seen in emulator.seen
             ),
+            spans=emulator.spans,
         )
 
 
@@ -76,6 +79,7 @@ def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
                 },
                 running=lambda: len(emulator.organisation.running),
                 sent=lambda: repr((emulator.requests, emulator.calls)).encode(),
+                spans=emulator.spans,
             )
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -73,3 +73,10 @@ def test_no_paper_or_code_names_a_package_registry_or_this_machine() -> None:
         text = path.read_text()
         assert "--hash=sha256:" in text
         assert "://" not in text
+
+
+def test_the_paper_of_providers_is_the_tests_own_table() -> None:
+    """`make clouds` renders it."""
+    from tests.contract.sandbox_runtime.papers import render  # noqa: PLC0415 - reads all providers
+
+    assert Path("docs/clouds.md").read_text() == render()

@@ -15,7 +15,7 @@ from tests.emulators.deno.recording import TOKEN, drive, endpoints
 from tests.emulators.deno.resources import BUILTIN
 from tests.emulators.deno.server import Emulator, open_emulator
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _RECORDED = Path(__file__).parents[2] / "data" / "deno" / "sdk_requests.json"
 _VOLUME = {"slug": "v", "region": "ord", "capacity": "1GB"}

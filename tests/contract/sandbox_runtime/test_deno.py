@@ -28,7 +28,7 @@ from tests.contract.sandbox_runtime.http_echo import EchoServer, serve_echo
 from tests.emulators.deno.server import Emulator
 from tests.emulators.machine_network import Address
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _GET = """
 import os, sys, urllib.request

@@ -5,14 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from sandbox_runtime.providers.deno import DenoProvider
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
+from sandbox_runtime.testing.conformance import FACTS, REMOTE_ISOLATION_FACTS, Fact, check_fact
 from tests.contract.sandbox_runtime.deno_emulator import open_organisation, settings_for
 from tests.emulators.deno.server import Emulator
 
-pytestmark = pytest.mark.bubblewrap
-
-# The broker of a cloud's sandbox is a server that the cloud reaches: test_deno.py, test_network.
-_ISOLATION_FACTS = [fact for fact in ISOLATION_FACTS if fact.name != "broker_is_reached"]
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +32,7 @@ async def test_fact(provider: DenoProvider, fact: Fact) -> None:
     await check_fact(fact, provider)
 
 
-@pytest.mark.parametrize("fact", _ISOLATION_FACTS, ids=lambda fact: fact.name)
+@pytest.mark.parametrize("fact", REMOTE_ISOLATION_FACTS, ids=lambda fact: fact.name)
 async def test_isolation_fact(provider: DenoProvider, fact: Fact) -> None:
     """What runs inside cannot reach the host, its network or its neighbours."""
     await check_fact(fact, provider)

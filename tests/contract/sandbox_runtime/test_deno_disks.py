@@ -20,7 +20,7 @@ from sandbox_runtime.types import SnapshotRef
 from tests.contract.sandbox_runtime.deno_emulator import TOKEN, open_organisation, settings_for
 from tests.emulators.deno.server import Emulator
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _CHILD = """
 import asyncio, os, sys

@@ -12,7 +12,7 @@ from tests.contract.sandbox_runtime.deno_emulator import open_organisation, sett
 from tests.emulators.deno.faults import Kind
 from tests.emulators.deno.server import Emulator
 
-pytestmark = pytest.mark.bubblewrap
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
 _LIST, _KILL = "GET /api/v3/sandboxes", "DELETE /api/v3/sandboxes/*"
 _CREATE, _CONNECT = "GET /api/v3/sandboxes/create", "GET /api/v3/sandbox/*/connect"

@@ -5,13 +5,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_runtime.providers.vercel import VercelProvider
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
+from sandbox_runtime.testing.conformance import FACTS, REMOTE_ISOLATION_FACTS, Fact, check_fact
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
-
-_SOCKET_FACT = "broker_is_reached"
-"""Over a unix socket, which nothing at Vercel can reach; over a URL: test_vercel_network.py."""
 
 
 @pytest.fixture
@@ -20,11 +17,7 @@ async def provider(vercel: VercelService) -> AsyncIterator[VercelProvider]:
         yield provider
 
 
-@pytest.mark.parametrize(
-    "fact",
-    [fact for fact in (*FACTS, *ISOLATION_FACTS) if fact.name != _SOCKET_FACT],
-    ids=lambda fact: fact.name,
-)
+@pytest.mark.parametrize("fact", [*FACTS, *REMOTE_ISOLATION_FACTS], ids=lambda fact: fact.name)
 async def test_fact(provider: VercelProvider, fact: Fact) -> None:
     """The provider keeps the contract's promise, or says that it lacks the capability."""
     await check_fact(fact, provider)

@@ -33,7 +33,7 @@ _STATUSES: dict[str, Callable[[str], Fault]] = {
     "410": lambda at: failing(at, 410, "sandbox_stopped"),
 }
 _PASSING = ("429", "500", "503", "html", "garbage", "lost", "broken")
-_ONCE = {
+ONCE = {
     (step, fault): None
     for step in ("create", "start", "update", "destroy", "snapshot")
     for fault in _PASSING
@@ -70,7 +70,7 @@ _ONCE = {
     ("stop", "410"): None,
     ("stop", "500"): None,
 }
-_ALWAYS = {
+ALWAYS = {
     ("create", "429"): _LIMIT,
     ("create", "500"): _FAILED,
     ("create", "html"): _FAILED,
@@ -124,21 +124,21 @@ def _make(fault: str) -> Callable[[str], Fault]:
     return _STATUSES[fault]
 
 
-@pytest.mark.parametrize(("step", "fault"), _ONCE, ids=["-".join(row) for row in _ONCE])
+@pytest.mark.parametrize(("step", "fault"), ONCE, ids=["-".join(row) for row in ONCE])
 async def test_a_fault_that_passes(vercel: VercelService, step: str, fault: str) -> None:
     """It costs a repetition, or ends in the code that says why not; nothing is made twice, nothing is left."""
     failure = await _outcome(vercel, _make(fault)(step))
-    assert (failure.code if failure else None) is _ONCE[step, fault], failure
+    assert (failure.code if failure else None) is ONCE[step, fault], failure
 
 
-@pytest.mark.parametrize(("step", "fault"), _ALWAYS, ids=["-".join(row) for row in _ALWAYS])
+@pytest.mark.parametrize(("step", "fault"), ALWAYS, ids=["-".join(row) for row in ALWAYS])
 async def test_a_fault_that_stays(vercel: VercelService, step: str, fault: str) -> None:
     """The right code, after a bounded number of repetitions; when the service is well again nothing is left."""
     made = _make(fault)(step)
     made.times = 30
     failure = await _outcome(vercel, made)
     assert failure is not None
-    assert failure.code is _ALWAYS[step, fault], failure
+    assert failure.code is ALWAYS[step, fault], failure
     assert vercel.emulator.count(step) <= 12
 
 

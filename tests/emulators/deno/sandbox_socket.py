@@ -15,6 +15,7 @@ from tests.emulators.deno import checking
 from tests.emulators.deno.faults import Fault, Faults, Kind
 from tests.emulators.deno.resources import APP, Box, Refused
 from tests.emulators.machine import MachineProcess
+from tests.emulators.spans import Spans
 
 MAX_FRAME = 1024 * 1024
 _CHUNK = 32 * 1024
@@ -28,10 +29,13 @@ Method = Callable[[Mapping[str, Any]], Awaitable[tuple[Any, After]]]
 class SandboxSocket:
     """Ends with the sandbox. What it started loses its first process then; what that one left behind goes on."""
 
-    def __init__(self, box: Box, faults: Faults, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    def __init__(
+        self, box: Box, faults: Faults, calls: list[tuple[str, dict[str, Any]]], spans: Spans
+    ) -> None:
         self._box = box
         self._faults = faults
         self._calls = calls
+        self._spans = spans
         self._processes: dict[int, MachineProcess] = {}
         self._inputs: dict[int, asyncio.Queue[bytes | None]] = {}
         self._count = 0
@@ -99,6 +103,10 @@ class SandboxSocket:
                     self._stream(found)
 
     async def _call(self, group: TaskGroup, message: Mapping[str, Any]) -> None:
+        with self._spans.span():
+            await self._answer_call(group, message)
+
+    async def _answer_call(self, group: TaskGroup, message: Mapping[str, Any]) -> None:
         method, number = message["method"], message["id"]
         fault = self._faults.take(method)
         if fault is not None and not await self._strike(fault, number):

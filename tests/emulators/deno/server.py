@@ -27,6 +27,7 @@ from tests.emulators.deno.resources import IMAGE, MAX_LIFETIME_S, Box, Refused
 from tests.emulators.deno.sandbox_socket import SandboxSocket
 from tests.emulators.machine_disk import MachineImage
 from tests.emulators.machine_network import Address
+from tests.emulators.spans import Spans
 
 _POLL_S = 0.05
 _VOLUME: Mapping[str, type | tuple[type, ...]] = {
@@ -37,6 +38,8 @@ _VOLUME: Mapping[str, type | tuple[type, ...]] = {
 }
 
 _DISCARD = web.RequestKey("discard", bool)
+_BEGAN = web.RequestKey("began", float)
+_TALKS = web.RequestKey("talks", bool)
 """The answer goes nowhere."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -54,6 +57,8 @@ class Emulator:
         self.requests: list[tuple[str, str, str]] = []
         """Method, path with query, and what was sent with it."""
         self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.spans = Spans()
+        """Of requests, of making connections, and of calls over them."""
         self.sockets: set[SandboxSocket] = set()
         self.url = ""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -125,10 +130,12 @@ class Emulator:
     async def _talk(self, request: web.Request, box: Box) -> web.StreamResponse:
         if request.get(_DISCARD):
             return web.Response()  # what it is struck by comes in its place
-        socket = SandboxSocket(box, self.faults, self.calls)
+        socket = SandboxSocket(box, self.faults, self.calls, self.spans)
         socket.ws.headers["x-deno-sandbox-id"] = box.id
         socket.ws.headers["x-deno-trace-id"] = secrets.token_hex(16)
         await socket.ws.prepare(request)
+        self.spans.add((request[_BEGAN], time.time()))
+        request[_TALKS] = True
         self.sockets.add(socket)
         try:
             await socket.serve()
@@ -206,6 +213,7 @@ class Emulator:
         body = (await request.read()).decode() if request.can_read_body else sent
         self.requests.append((request.method, request.path_qs, body))
         fault = self.faults.take(endpoint_of(request))
+        request[_BEGAN] = time.time()
         try:
             self._check(request)
             if fault is None:
@@ -213,6 +221,9 @@ class Emulator:
             return await self._strike(fault, request, handler)
         except Refused as exc:
             return refuse(exc)
+        finally:
+            if not request.get(_TALKS):
+                self.spans.add((request[_BEGAN], time.time()))
 
     def _check(self, request: web.Request) -> None:
         if request.headers.get("authorization") != f"Bearer {self.token}":

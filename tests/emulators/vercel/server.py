@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox_runtime.task_group import open_task_group
 from tests.emulators.machine_network import Address
+from tests.emulators.spans import Spans
 from tests.emulators.vercel.faults import Fault, Faults, never
 from tests.emulators.vercel.routes import add_routes
 from tests.emulators.vercel.shapes import unknown_fields
@@ -44,6 +45,7 @@ class Emulator:
         self.url = ""
         self.faults = Faults()
         self.seen: list[Seen] = []
+        self.spans = Spans()
         self.world: World = None  # type: ignore[assignment]  # set before it is handed out
         self.loop: asyncio.AbstractEventLoop = None  # type: ignore[assignment]  # same
 
@@ -86,6 +88,10 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        with self._emulator.spans.span():
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         body = await request.body()
         endpoint = self._endpoint(scope, request)
