@@ -25,6 +25,11 @@ _ID = re.compile(r"(sbx|vol|snp)_(ord|ams)_[0-9a-f]+")
 async def drive(emulator: Emulator) -> list[dict[str, Any]]:
     """All that we ask of the control plane, and the SDK's own way to make and join a sandbox; what was sent meanwhile."""
     sdk = AsyncDenoDeploy()
+    async with sdk.volumes._client:  # it has no end of its own
+        return await _drive(sdk, emulator)
+
+
+async def _drive(sdk: AsyncDenoDeploy, emulator: Emulator) -> list[dict[str, Any]]:
     base = await sdk.volumes.create("base", "ord", "10GiB", from_snapshot=BUILTIN)
     assert base["is_bootable"]
     async with sdk.sandbox.create(
