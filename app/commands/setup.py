@@ -119,7 +119,9 @@ async def _find_fault(
 ) -> str:
     """Why it cannot be used with what is given; empty when it answers to a list of its sandboxes."""
     say("validating: asking for the sandboxes that there are")
-    masker = Masker(tuple(given.values()))
+    # Ids and regions may be told: a masked region would hide what is wrong with it.
+    secret = {question.field for question in QUESTIONS[provider] if question.is_secret}
+    masker = Masker(tuple(value for name, value in given.items() if name in secret))
     try:
         settings = _load(env_file, given)
         async with asyncio.timeout(VALIDATE_TIMEOUT_S), create_named(settings, provider) as opened:
