@@ -93,6 +93,15 @@ async def check_kill_ends_the_tree(sandbox: Sandbox) -> None:
     expect_equal((await _rest(process))[-1], ExecExited(exit_code=137))
 
 
+async def check_kill_at_any_moment(sandbox: Sandbox) -> None:
+    """A kill while the command is only just starting ends it as a kill, never as a failed start."""
+    for number in range(12):
+        process = await sandbox.spawn(["sleep", "30"])
+        await asyncio.sleep(number * 0.003)
+        await process.kill()
+        expect_equal(await _rest(process), [ExecExited(exit_code=137)])
+
+
 async def check_kill_is_idempotent(sandbox: Sandbox) -> None:
     """Killing twice is fine."""
     process = await sandbox.spawn(["sleep", "30"])
@@ -181,6 +190,7 @@ TREE_FACTS = tuple(
             check_cancellation_kills_the_tree,
             check_cancellation_at_any_moment,
             check_kill_ends_the_tree,
+            check_kill_at_any_moment,
             check_kill_is_idempotent,
             check_kill_after_the_end,
             check_spawn_output_before_exit,

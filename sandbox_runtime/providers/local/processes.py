@@ -138,6 +138,7 @@ class HostProcess(Process):
         self._outputs = dict(outputs)
         self._changed = asyncio.Event()
         self._taken = False
+        self._killed = False
         self._killable = asyncio.Event()
         self._watched: set[int] = set()
         self._pidfd = os.pidfd_open(child.pid)
@@ -157,6 +158,7 @@ class HostProcess(Process):
         return (
             self._init is not None
             and self._init.exit_code is None
+            and not self._killed
             and not (self._init.seen and self._child.returncode < 0)
         )
 
@@ -165,6 +167,9 @@ class HostProcess(Process):
         """After the end: 0..255."""
         if self._init is not None and self._init.exit_code is not None:
             return self._init.exit_code
+        if self._init is not None and self._killed:
+            # Bubblewrap's own status, where it outlived the namespace that it was still making.
+            return 128 + signal.SIGKILL
         code = self._child.returncode
         return 128 - code if code < 0 else code
 
@@ -200,6 +205,7 @@ class HostProcess(Process):
     async def kill(self) -> None:
         if self.ended:
             return
+        self._killed = True
         try:
             await self._until_killable()
         finally:
