@@ -15,7 +15,7 @@ from app.errors import ErrorCode
 from app.runs.model import Run, RunState
 from sandbox_runtime.task_group import open_task_group
 from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
-from tests.e2e.harness import file_names, has_stop_button, run_of
+from tests.e2e.harness import WITHOUT_POOL, file_names, has_stop_button, run_of
 
 SETTLED_WITHIN_S = 120.0
 WATCH_INTERVAL_S = 0.5
@@ -74,7 +74,10 @@ class _Load:
 async def run_load(directory: Path, prepared: Path, plan: LoadPlan) -> LoadResult:
     """Talk, kill, wait for the end, count."""
     config = replace(QUICK_RETRIES, deliveries_per_event=2)
-    async with open_rig(directory, prepared, agent=plan.agent, config=config) as rig:
+    settings = {} if plan.agent == "anthropic" else WITHOUT_POOL
+    async with open_rig(
+        directory, prepared, agent=plan.agent, config=config, settings=settings
+    ) as rig:
         load = _Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
         async with open_task_group() as group:
             watching = group.create_task(_watch(load))

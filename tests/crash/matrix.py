@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.crash.scenarios import (
     Amendment,
     Announcement,
     Environment,
+    Pooled,
     Question,
     Refusal,
     Shutdown,
@@ -25,6 +26,7 @@ from tests.crash.scenarios import (
     Withdrawal,
 )
 from tests.crash.steps import KILLED_IN, SLACK_CALLS
+from tests.e2e.harness import WITHOUT_POOL
 
 LANES = 2
 Tell = Callable[[Row], None]
@@ -40,14 +42,17 @@ class Section:
     """The small one leaves time for the service's own steps; what the real one does is killed in a section of its own."""
     steps: tuple[str, ...] = ()
     """Only points whose step begins so; empty: all."""
-    settings: dict[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=lambda: WITHOUT_POOL)
+    """Each run makes its own sandbox, so that it passes the same steps every time."""
 
 
 REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
+WAITED = ("sandbox.write_files", "process.")
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
     Section(scenario=Refusal()),
-    Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
+    Section(scenario=Pooled(), settings={}),
+    Section(scenario=Announcement(), settings={**WITHOUT_POOL, "ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
     Section(scenario=Amendment()),
     Section(scenario=Withdrawal()),
@@ -55,8 +60,11 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
 )
-ALONE: Sequence[Section] = (Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),)
-"""Not beside others: its agent takes seconds of processor time, and gives way to everybody."""
+ALONE: Sequence[Section] = (
+    Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),
+    Section(scenario=Pooled(), agent="anthropic", steps=WAITED, settings={}),
+)
+"""Not beside others: the agent takes seconds of processor time, and gives way to everybody."""
 RECONCILIATION = "reconciliation"
 
 
@@ -150,14 +158,14 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
     """
     scenario = section.scenario
     points = await dry_run(rig, scenario)
+    if section.steps:
+        points = [point for point in points if point.step.startswith(section.steps)]
+        assert points, f"{scenario.name} reaches none of {section.steps}"
+        return points
     expected = [
         *KILLED_IN[scenario.name],
         *(f"slack.{name}" for name, where in SLACK_CALLS.items() if where == scenario.name),
     ]
-    if section.steps:
-        points = [point for point in points if point.step.startswith(section.steps)]
-        expected = []
-        assert points, f"{scenario.name} reaches none of {section.steps}"
     missing = missing_steps(points, expected)
     assert missing == [], f"{scenario.name} does not reach {missing}"
     if scenario.name in ("question", "shutdown", "start", "environment"):

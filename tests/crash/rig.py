@@ -31,6 +31,8 @@ REACHED_WITHIN_S = 60.0
 GIVEN_UP_AFTER_S = 75.0
 """A repair that takes longer than it may is waited for all the same, so that the table can say how long it took."""
 GONE_WITHIN_S = 5.0
+AT_REST_WITHIN_S = 20.0
+"""For the pool to be full again as well."""
 POLL_S = 0.05
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 """As often as Slack tries, and oftener: its own second and third retry come after one and five minutes."""
@@ -138,11 +140,11 @@ class Rig:
         ]
 
     async def faults_of_machine(self) -> list[str]:
-        """Sandboxes that are left once nothing runs: their directories and their processes."""
+        """Sandboxes that are left once nothing runs, beside those that wait in the pool: their directories and their processes."""
         faults: list[str] = []
         with suppress(TimeoutError):
-            async with asyncio.timeout(GONE_WITHIN_S):
-                while faults := self._left():
+            async with asyncio.timeout(AT_REST_WITHIN_S):
+                while faults := await self._left():
                     await asyncio.sleep(POLL_S)
         return faults
 
@@ -155,10 +157,15 @@ class Rig:
                     await asyncio.sleep(POLL_S)
         return found
 
-    def _left(self) -> list[str]:
+    async def _left(self) -> list[str]:
         orion = self.stage.orion
+        waiting = await orion.waiting_sandboxes()
+        directories = orion.sandbox_directories()
+        if len(directories) == waiting and orion.living_sandboxes() <= set(directories):
+            return []
         return [
-            *(f"sandbox directory left: {name}" for name in orion.sandbox_directories()),
+            f"{waiting} sandboxes wait in the pool",
+            *(f"sandbox directory left: {name}" for name in directories),
             *(f"sandbox process left: {process}" for process in orion.sandbox_processes()),
         ]
 

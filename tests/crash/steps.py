@@ -35,6 +35,10 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
         *("reader.read", "provider.find_snapshot", "provider.create", "sandbox.write_files"),
         *("sandbox.spawn", "process.events", "process.kill", "sandbox.destroy"),
     ),
+    "pool": (
+        *("sessions.add", "sandbox.write_files", "provider.create", "sandbox.spawn"),
+        *("process.events", "process.kill", "sandbox.destroy"),
+    ),
     "refusal": ("replies.refuse",),
     "stop": ("store.request_stop", "sandbox.write_file"),
     "amendment": ("store.amend",),
@@ -78,8 +82,7 @@ SPARED: Mapping[str, str] = {
     "replies.whisper": "shows a log to one person, who may press again",
     "live.show": _INSTANT + "; the Slack call that follows is a point",
     "broker.endpoint_for": _INSTANT,
-    "broker.adopt": _INSTANT
-    + "; tests/e2e/test_warm_pool.py kills it while one waits and while a taken one works",
+    "broker.adopt": _INSTANT,
     "broker.close": _INSTANT,
     "broker.open_grant": _INSTANT + "; tokens die with the process that signs them",
     "clock.now": _INSTANT,

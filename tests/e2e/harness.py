@@ -24,6 +24,8 @@ from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_c
 RUN_TIMEOUT_S = 120.0
 POLL_S = 0.05
 AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
+WITHOUT_POOL = {"ORION_WARM_POOL_SIZE": "0"}
+"""For tests that count sandboxes, or look at how one is made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +178,7 @@ async def open_orion(
     put_environments(prepared, state_dir)
     orion = OrionProcess(
         state_dir=state_dir,
-        # Tests count sandboxes and their steps; those about the pool turn it on.
-        settings={
-            **orion_environment(world.url, world.config),
-            "ORION_WARM_POOL_SIZE": "0",
-            **settings,
-        },
+        settings={**orion_environment(world.url, world.config), **settings},
         command=command,
     )
     world.lookalike.events_url = f"{orion.url}/slack/events"

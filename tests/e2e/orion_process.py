@@ -158,9 +158,17 @@ class OrionProcess:
         # Without a provider of sandboxes there is no such directory.
         return [path.name for path in (self.state_dir / "sandboxes").glob("*")]
 
-    def sandbox_processes(self) -> list[str]:
-        """Living processes that see a directory of this state directory's sandboxes as theirs."""
-        needle = f"{self.state_dir.name}/sandboxes/".encode()
+    async def waiting_sandboxes(self) -> int:
+        """How many its warm pools hold, by its own metrics; 0 when it has ended."""
+        if self.exit_code is not None:
+            return 0
+        async with httpx.AsyncClient(trust_env=False) as http:
+            metrics = (await http.get(f"{self.url}/metrics")).text
+        return sum(map(int, re.findall(r"^orion_pool_waiting\{.*\} (\d+)", metrics, re.MULTILINE)))
+
+    def sandbox_processes(self, sandbox_id: str = "") -> list[str]:
+        """Living processes that see a directory of this state directory's sandboxes, or of one of them, as theirs."""
+        needle = f"{self.state_dir.name}/sandboxes/{sandbox_id}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():

@@ -10,7 +10,7 @@ import pytest
 from app.playground.slack_types import YOU, JsonObject, LookalikeConfig
 from app.playground.traces import PLAYGROUND_SECRET_KEY
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import Stage, open_world
+from tests.e2e.harness import WITHOUT_POOL, Stage, open_world
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -113,22 +113,24 @@ async def test_no_secret_is_inside_or_leaves(start_orion: OpenOrion) -> None:
         assert not [secret for secret in others if secret.encode() in database]
 
 
-async def test_the_scan_finds_what_is_there(shared: Stage) -> None:
-    """Otherwise the test above would prove nothing: a file's content, and the run's own token."""
-    found = await _run_inside(
-        shared,
-        SCAN,
-        words=["planted-7f3a", "sk-ant-orion-"],
-        before="echo planted-7f3a > found.txt",
-    )
+async def test_the_scan_finds_what_is_there(start_orion: OpenOrion) -> None:
+    """Otherwise the test above would prove nothing: a file's content, and the token of an agent that did not wait."""
+    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+        found = await _run_inside(
+            stage,
+            SCAN,
+            words=["planted-7f3a", "sk-ant-orion-"],
+            before="echo planted-7f3a > found.txt",
+        )
     assert "HIT 0 /work/found.txt" in found, found
     assert "HIT 1 /proc/" in found, found
 
 
-async def test_a_sandbox_reaches_its_model_and_nothing_else(shared: Stage) -> None:
+async def test_a_sandbox_reaches_its_model_and_nothing_else(start_orion: OpenOrion) -> None:
     """No network, no names; the broker takes this run's token for this run's model, and nothing else."""
-    port = shared.world.url.rpartition(":")[2]
-    found = await _run_inside(shared, REACH, arguments=port)
+    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+        port = world.url.rpartition(":")[2]
+        found = await _run_inside(stage, REACH, arguments=port)
     lines = dict(line.split(" ", 1) for line in found.splitlines() if " " in line)
     assert {name: lines.get(name) for name in ("world", "outside", "dns")} == {
         "world": "fails",

@@ -40,7 +40,6 @@ async def test_stop_ends_the_agent_and_keeps_what_was_written(
     """By button, by word and by Slack's own Stop; the next question in the thread is answered."""
     ts = await shared.client.say("@Orion !slow 25")
     message = await shared.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
-    assert shared.orion.sandbox_processes() != []
     dead_after_s = await _stop(shared, message, stop)
     record_property(f"stop{stop.__name__} to dead tree [s]", round(dead_after_s, 3))
     assert dead_after_s < DEAD_WITHIN_S
@@ -69,11 +68,14 @@ async def test_stop_kills_what_a_tool_has_started(shared: Stage) -> None:
 
 
 async def _stop(stage: Stage, message: JsonObject, stop: Stop) -> float:
-    """Seconds until no process of a sandbox is left."""
+    """Seconds until no process of the run's sandbox is left."""
+    sandbox_id = (await stage.record(message["thread_ts"])).sandbox_id
+    assert sandbox_id is not None
+    assert stage.orion.sandbox_processes(sandbox_id) != []
     started = time.monotonic()
     await stop(stage, message)
     async with asyncio.timeout(10):
-        while stage.orion.sandbox_processes():
+        while stage.orion.sandbox_processes(sandbox_id):
             await asyncio.sleep(0.02)
     return time.monotonic() - started
 

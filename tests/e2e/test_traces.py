@@ -11,7 +11,7 @@ import pytest
 from app.playground.slack_types import TEAM_ID, YOU, JsonObject
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
-from tests.e2e.harness import Stage, World
+from tests.e2e.harness import WITHOUT_POOL, Stage, World, open_world
 from tests.e2e.orion_process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -24,12 +24,13 @@ STEPS = {
 }
 
 
-async def test_a_run_is_one_trace_with_all_its_steps(shared: Stage) -> None:
+async def test_a_run_is_one_trace_with_all_its_steps(start_orion: OpenOrion) -> None:
     """Root `run` of type agent without a parent; below it the steps by name; generations and tools below the agent."""
-    ts = await shared.client.say("@Orion run: echo traced")
-    await shared.answer(ts)
-    record = await shared.record(ts)
-    tree = await _whole_trace(shared, record.trace_id)
+    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+        ts = await stage.client.say("@Orion run: echo traced")
+        await stage.answer(ts)
+        record = await stage.record(ts)
+        tree = await _whole_trace(stage, record.trace_id)
     (root,) = tree["observations"]
     assert (root["name"], root["type"], root["parent_id"]) == ("run", "agent", "")
     assert {child["name"] for child in root["children"]} == STEPS

@@ -15,8 +15,6 @@ from tests.e2e.harness import POLL_S, RUN_TIMEOUT_S, Stage, open_world, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
-ONE = {"ORION_WARM_POOL_SIZE": "1"}
-
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(RUN_TIMEOUT_S):
@@ -49,7 +47,7 @@ async def steps_of(stage: Stage, ts: str) -> dict[str, JsonObject]:
 
 async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
     """Its agent works at once, in a sandbox without any file; the next thread is given another one; both are counted."""
-    async with open_world() as world, start_orion(world, **ONE) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         await filled(stage)
         first = await stage.client.say("@Orion run: ls -A . ~ | wc -l; echo 4711 > notes")
         assert "\n3\n" in text_of(await stage.answer(first))
@@ -78,7 +76,7 @@ async def test_what_waits_is_gone_after_a_kill(start_orion: OpenOrion) -> None:
     """Kill -9 while one waits, and while one that waited works: the next start leaves nothing, and the question is answered."""
     async with (
         open_world() as world,
-        start_orion(world, **ONE) as stage,
+        start_orion(world) as stage,
     ):
         await filled(stage)
         ts = await stage.client.say("@Orion run: sleep 3; echo done")
@@ -98,7 +96,7 @@ async def test_what_waits_is_gone_after_a_kill(start_orion: OpenOrion) -> None:
 
 async def test_a_sandbox_that_ended_while_it_waited(start_orion: OpenOrion) -> None:
     """It is noticed at once and replaced; and one that hangs costs a run some seconds, not its answer."""
-    async with open_world() as world, start_orion(world, **ONE) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         await filled(stage)
         _signal_waiting(stage, signal.SIGKILL)
         await until(lambda: len(stage.orion.log_lines("pool.failed")) == 1)
@@ -110,7 +108,7 @@ async def test_a_sandbox_that_ended_while_it_waited(start_orion: OpenOrion) -> N
 
 async def test_stop_of_an_agent_that_waited(start_orion: OpenOrion) -> None:
     """As of any other: nothing of it runs when the person is told."""
-    async with open_world() as world, start_orion(world, **ONE) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         await filled(stage)
         ts = await stage.client.say("@Orion run: sleep 4711.25")
         await until(lambda: bool(stage.orion.log_lines("agent.started")))

@@ -26,6 +26,8 @@ class Census:
     """`kinds` maps what is counted to what was found of it."""
 
     kinds: Mapping[str, tuple[str, ...]]
+    waiting: int = 0
+    """Sandboxes in the warm pool, which are counted among the others."""
 
     def beyond(self, before: "Census") -> list[str]:
         """What there is more of than before, with some of the names."""
@@ -45,7 +47,10 @@ async def take_census(orion: OrionProcess, *, temporary: Path, namespace: str | 
     kinds = _machine(orion, temporary) | _workspaces(orion.state_dir, sessions)
     if namespace is not None:
         kinds |= _engine(namespace, sessions)
-    return Census(kinds={kind: tuple(found) for kind, found in kinds.items()})
+    return Census(
+        kinds={kind: tuple(found) for kind, found in kinds.items()},
+        waiting=await orion.waiting_sandboxes(),
+    )
 
 
 def _machine(orion: OrionProcess, temporary: Path) -> dict[str, list[str]]:

@@ -31,7 +31,8 @@ from tests.leaks.census import DESCRIPTORS, Census, take_census
 from tests.leaks.plan import WARM_UP, Course, Fate, Plan, draw
 
 ENDED_WITHIN_S = 180.0
-SETTLED_WITHIN_S = 40.0
+SETTLED_WITHIN_S = 90.0
+"""A pool whose sandboxes were killed three times rests for a minute."""
 VICTIM_WITHIN_S = 3.0
 POLL_S = 0.3
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
@@ -231,15 +232,20 @@ def _sandboxed(proof: _Proof) -> list[int]:
 
 
 async def _settled(proof: _Proof, before: Census | None) -> Census:
-    """The census once nothing is too much, or it will not become less: sandboxes are kept for a while."""
+    """The census once nothing is too much, or it will not become less: sandboxes are kept for a while, and one waits in the pool."""
     census = await proof.census()
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLED_WITHIN_S):
-            while _has_kept(census) or (before is not None and census.beyond(before)):
+            while not _is_at_rest(census) or (before is not None and census.beyond(before)):
                 await asyncio.sleep(1.0)
                 census = await proof.census()
     return census
 
 
-def _has_kept(census: Census) -> bool:
-    return any(census.kinds.get(kind) for kind in ("sandbox folders", "containers"))
+def _is_at_rest(census: Census) -> bool:
+    """No sandbox is kept or made, and the pool is full."""
+    return (
+        len(census.kinds.get("containers") or census.kinds["sandbox folders"])
+        == census.waiting
+        == 1
+    )
