@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from app.commands.desk import Listed, SandboxCommandError, open_desk
 from app.config import Settings
+from app.runs.places import POOL_LABEL
 from app.runs.session import Session
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.types import SandboxInfo
@@ -95,6 +96,12 @@ def _session_row(session: Session) -> Mapping[str, object]:
     }
 
 
+def _status(sandbox: SandboxInfo) -> str:
+    if not sandbox.running:
+        return "exited"
+    return "waiting" if POOL_LABEL in sandbox.labels else "running"
+
+
 def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
     """The same columns; a name and a thread it has none."""
     columns = dict.fromkeys(
@@ -103,7 +110,7 @@ def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
     return {
         **columns,
         "id": sandbox.id,
-        "status": "running" if sandbox.running else "exited",
+        "status": _status(sandbox),
         "exit_code": sandbox.exit_code,
         "provider": sandbox.provider,
         "agent": sandbox.labels.get("orion.agent", ""),

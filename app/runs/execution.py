@@ -18,7 +18,7 @@ from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
 from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import Resumption, Run
-from app.runs.places import agent_paths
+from app.runs.places import POOL_LABEL, agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
@@ -107,7 +107,7 @@ class AgentRunner:
         if snapshot is None:
             return None
         lifetime_s = wait_s + self._policy.run_timeout_s + SAVING_S
-        return self._spec(snapshot, door, lifetime_s=lifetime_s, labels={"orion.pool": "true"})
+        return self._spec(snapshot, door, lifetime_s=lifetime_s, labels={POOL_LABEL: "true"})
 
     async def abandon(self, run: Run) -> None:
         """See that nothing of a run goes on that an earlier process began, and that will not be executed."""

@@ -1,7 +1,10 @@
-"""Where things of an agent are in its sandbox."""
+"""Where things of an agent are in its sandbox, and how one that waits is told from others."""
 
 from agent_scripts.adapter import AgentPaths
 from sandbox_runtime.types import SandboxPaths
+
+POOL_LABEL = "orion.pool"
+"""Of sandboxes that were made to wait for a run; it stays when one is taken."""
 
 
 def agent_paths(paths: SandboxPaths) -> AgentPaths:

@@ -24,15 +24,13 @@ from tests.e2e.harness import (
     run_of,
     text_of,
 )
-from tests.e2e.orion_process import new_state_dir
+from tests.e2e.orion_process import AT_REST_WITHIN_S, new_state_dir
 
 REPAIRED_WITHIN_S = 30.0
 REACHED_WITHIN_S = 60.0
 GIVEN_UP_AFTER_S = 75.0
 """A repair that takes longer than it may is waited for all the same, so that the table can say how long it took."""
 GONE_WITHIN_S = 5.0
-AT_REST_WITHIN_S = 20.0
-"""For the pool to be full again as well."""
 POLL_S = 0.05
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 """As often as Slack tries, and oftener: its own second and third retry come after one and five minutes."""
@@ -144,7 +142,7 @@ class Rig:
         faults: list[str] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(AT_REST_WITHIN_S):
-                while faults := await self._left():
+                while faults := await self.stage.orion.left_sandboxes():
                     await asyncio.sleep(POLL_S)
         return faults
 
@@ -156,18 +154,6 @@ class Rig:
                 while found := [*self.stage.orion.sandbox_processes(), *members_of_group(pid)]:
                     await asyncio.sleep(POLL_S)
         return found
-
-    async def _left(self) -> list[str]:
-        orion = self.stage.orion
-        waiting = await orion.waiting_sandboxes()
-        directories = orion.sandbox_directories()
-        if len(directories) == waiting and orion.living_sandboxes() <= set(directories):
-            return []
-        return [
-            f"{waiting} sandboxes wait in the pool",
-            *(f"sandbox directory left: {name}" for name in directories),
-            *(f"sandbox process left: {process}" for process in orion.sandbox_processes()),
-        ]
 
 
 def _faults_of_order(records: Sequence[Run]) -> list[str]:

@@ -1,6 +1,5 @@
 """What people do in the crash tests: two questions in a thread, a refusal, Stop, a shutdown, a start after a crash."""
 
-import asyncio
 import shutil
 from contextlib import suppress
 
@@ -10,10 +9,9 @@ from app.playground.slack_types import BOT_USER_ID
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
 from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
-from tests.crash.rig import GIVEN_UP_AFTER_S, POLL_S
+from tests.crash.rig import GIVEN_UP_AFTER_S
 from tests.e2e.harness import file_names
 
-FILLED_WITHIN_S = 30.0
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
 
@@ -55,9 +53,7 @@ class Pooled(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        async with asyncio.timeout(FILLED_WITHIN_S):
-            while await play.rig.stage.orion.waiting_sandboxes() == 0:
-                await asyncio.sleep(POLL_S)
+        await play.rig.stage.orion.until_waiting()
 
 
 class Announcement(Question):

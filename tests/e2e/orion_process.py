@@ -25,6 +25,9 @@ ROOT = Path("/")
 SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
 READY_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 25.0
+FILLED_WITHIN_S = 30.0
+AT_REST_WITHIN_S = 20.0
+"""For the pool to be full again as well."""
 CLI_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SERVE = ("app.cli", "serve")
@@ -162,9 +165,37 @@ class OrionProcess:
         """How many its warm pools hold, by its own metrics; 0 when it has ended."""
         if self.exit_code is not None:
             return 0
-        async with httpx.AsyncClient(trust_env=False) as http:
-            metrics = (await http.get(f"{self.url}/metrics")).text
+        key = {"Authorization": f"Bearer {self.environment.get('ORION_OPS_TOKEN')}"}
+        async with httpx.AsyncClient(trust_env=False, headers=key) as http:
+            metrics = (await http.get(f"{self.url}/metrics")).raise_for_status().text
         return sum(map(int, re.findall(r"^orion_pool_waiting\{.*\} (\d+)", metrics, re.MULTILINE)))
+
+    async def until_waiting(self) -> None:
+        """A sandbox waits in the pool."""
+        async with asyncio.timeout(FILLED_WITHIN_S):
+            while await self.waiting_sandboxes() == 0:
+                await asyncio.sleep(POLL_S)
+
+    async def left_sandboxes(self) -> list[str]:
+        """What there is of sandboxes, none when all of them wait in the pool: directories and processes."""
+        waiting = await self.waiting_sandboxes()
+        directories = self.sandbox_directories()
+        if len(directories) == waiting and self.living_sandboxes() <= set(directories):
+            return []
+        return [
+            f"{waiting} sandboxes wait in the pool",
+            *(f"sandbox directory left: {name}" for name in directories),
+            *(f"sandbox process left: {process}" for process in self.sandbox_processes()),
+        ]
+
+    async def until_at_rest(self, *, timeout_s: float = AT_REST_WITHIN_S) -> None:
+        """Raises: AssertionError: of sandboxes there is more than those in the pool."""
+        left: list[str] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while left := await self.left_sandboxes():
+                    await asyncio.sleep(POLL_S)
+        assert left == []
 
     def sandbox_processes(self, sandbox_id: str = "") -> list[str]:
         """Living processes that see a directory of this state directory's sandboxes, or of one of them, as theirs."""

@@ -69,6 +69,7 @@ async def _open_stage(
             yield stage
 
 
+@pytest.mark.parametrize("has_waited", [False, True])
 @pytest.mark.parametrize(
     "kind",
     [
@@ -76,8 +77,13 @@ async def _open_stage(
         pytest.param("docker", marks=pytest.mark.docker),
     ],
 )
-async def test_an_agent_that_looks_everywhere_finds_nothing(kind: str, tmp_path: Path) -> None:
-    """Environment, processes, files, networks, Orion's routes, others' tokens; what is refused shows in log and trace."""
+async def test_an_agent_that_looks_everywhere_finds_nothing(
+    kind: str, has_waited: bool, tmp_path: Path
+) -> None:
+    """Environment, processes, files, networks, Orion's routes, others' tokens; what is refused shows in log and trace.
+
+    An agent that waited was given its own token where no environment shows it.
+    """
     mark = secrets.token_hex(8)
     config = LookalikeConfig(
         rate_limits="off",
@@ -103,6 +109,7 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(kind: str, tmp_path:
             ANTHROPIC_API_KEY=planted.values["model key"],
             ORION_OPS_TOKEN=planted.values["token for operators"],
             SOMEBODYS_PASSWORD=planted.values["what Orion does not know"],
+            ORION_WARM_POOL_SIZE=str(int(has_waited)),
         ) as stage,
     ):
         ended = await stage.client.say("@Orion hello")
@@ -119,7 +126,11 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(kind: str, tmp_path:
             "model": MODEL,
             "mark": mark,
         }
+        if has_waited:
+            await stage.orion.until_waiting()
         asked, found = await run_inside(stage, given)
+        taken = [line["run_id"] for line in stage.orion.log_lines("sandbox.taken")]
+        assert (stage.run_id(asked) in taken) is has_waited
         _show(kind, found)
 
         assert found["looked at"] > 100
@@ -130,19 +141,21 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(kind: str, tmp_path:
         assert not [said for said in found["fetched"].values() if said.startswith("FETCHED")]
         assert set(found["routes"].values()) <= {400, 404, 405}
         answered = found["tokens"]
-        assert answered.pop("own") == 200  # else the others would prove nothing
-        assert answered.pop("own, another model") == 403
+        if not has_waited:
+            assert answered.pop("own") == 200  # else the others would prove nothing
+            assert answered.pop("own, another model") == 403
         assert set(answered.values()) == {401}, answered
 
         await stage.client.say("stop", thread_ts=living)
         await stage.answer(living)
-        await _assert_refusals_are_told(stage, asked, count=len(answered) + 1)
+        refused = len(answered) + (not has_waited)
+        await _assert_refusals_are_told(stage, asked, count=refused)
         reached = [
             r for r in await world.model_requests() if r["body"]["messages"][-1]["content"] == mark
         ]
         assert [request["headers"]["x-api-key"] for request in reached] == [
             planted.values["model key"]
-        ]
+        ] * (not has_waited)
         assert await stage.orion.terminate() == 0
         traces = json.dumps([await world.trace(row["id"]) for row in await world.traces()])
         shown = json.dumps(await stage.client.replies(asked))

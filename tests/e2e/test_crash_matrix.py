@@ -9,7 +9,7 @@ from tests.crash.killing import Row
 from tests.crash.load import SMALL, run_load
 from tests.crash.matrix import Section, run_section
 from tests.crash.points import Point
-from tests.crash.scenarios import Question, Refusal
+from tests.crash.scenarios import Pooled, Question, Refusal
 
 pytestmark = [
     pytest.mark.alone,
@@ -35,6 +35,15 @@ async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> N
     assert len(rows) == len(CHOSEN)
     assert [row for row in rows if row.faults] == []
     assert {row.signal for row in rows} == {9}
+
+
+async def test_killed_where_a_sandbox_waited(tmp_path: Path, prepared: Path) -> None:
+    """A run that was given it, before its agent was told the question and while it writes; the pool, while it makes the next."""
+    section = Section(scenario=Pooled(), settings={})
+    chosen = {"before sandbox.write_files", "before process.events.item", "after provider.create"}
+    rows = await _rows(tmp_path, prepared, section, chosen)
+    assert len(rows) == len(chosen)
+    assert [row for row in rows if row.faults] == []
 
 
 async def test_killed_while_refusing(tmp_path: Path, prepared: Path) -> None:

@@ -182,4 +182,4 @@ async def test_a_person_at_a_terminal(shared: Stage) -> None:
         person.is_told_to_end()
         await person.leaves()
         assert person.settings == before
-    assert stage.orion.sandbox_directories() == []
+    await stage.orion.until_at_rest()

@@ -1,6 +1,7 @@
 """Prepared sandboxes in the running service: what a person gains, what an operator sees, and what is left of them."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -62,6 +63,10 @@ async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
         )  # of the follow-up, from what was saved
         await filled(stage, 3)
         assert await pool_of(stage) == "local: 1 of 1 wait; taken 2, missed 0, failed 0"
+        rows = json.loads((await stage.cli("sandboxes", "list", "--json"))[1])
+        assert [row["sandbox_id"] for row in rows if row["status"] == "waiting"] == (
+            stage.orion.sandbox_directories()
+        )
         code, said = await stage.cli("doctor")
         assert "local: 1 of 1 wait; taken 2" in said, code
         metrics = (await world.http.get(f"{stage.orion.url}/metrics")).text

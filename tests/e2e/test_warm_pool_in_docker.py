@@ -9,7 +9,7 @@ from tests.e2e.docker_world import docker, namespace_of, objects_of, open_docker
 from tests.e2e.docker_world import prepared_image as prepare
 from tests.e2e.harness import Stage, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
-from tests.e2e.test_warm_pool import ONE, filled, pool_of, until
+from tests.e2e.test_warm_pool import filled, pool_of, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -25,7 +25,7 @@ async def test_prepared_containers(tmp_path_factory: pytest.TempPathFactory) -> 
     prepared = await asyncio.to_thread(prepare)
     async with (
         open_world(QUICK_RETRIES) as world,
-        open_docker_orion(world, state_dir, prepared, **ONE) as stage,
+        open_docker_orion(world, state_dir, prepared) as stage,
     ):
         namespace = namespace_of(state_dir)
         await _is_given(stage, namespace)
