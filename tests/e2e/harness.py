@@ -95,6 +95,18 @@ class Stage:
         assert run is not None, f"no run for message {ts}"
         return run
 
+    def sandbox_of(self, ts: str, *, channel: str = "general") -> str:
+        """The one sandbox that the run of this message was given."""
+        run_id = self.run_id(ts, channel=channel)
+        given = [
+            line["sandbox_id"]
+            for how in ("created", "taken", "attached")
+            for line in self.orion.log_lines(f"sandbox.{how}")
+            if line.get("run_id") == run_id
+        ]
+        (sandbox_id,) = given
+        return str(sandbox_id)
+
     async def bot_messages(
         self, ts: str, *, channel: str = "general", thread_ts: str | None = None
     ) -> list[JsonObject]:

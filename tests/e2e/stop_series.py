@@ -31,7 +31,7 @@ async def test_stops_in_a_row_are_quick(
     ]
     took_s = []
     for number, message in enumerate(messages):
-        sandbox_id = (await shared.record(message["thread_ts"])).sandbox_id
+        sandbox_id = shared.sandbox_of(message["thread_ts"])
         started = time.monotonic()
         await _stop(shared, message, by_button=number % 2 == 0)
         async with asyncio.timeout(10):

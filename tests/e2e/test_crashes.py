@@ -34,7 +34,7 @@ async def test_kill_9_while_writing_and_waiting(
         await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
         second = await stage.client.say("@Orion what came before?", thread_ts=ts)
         await stage.thinking(second, thread_ts=ts)
-        sandbox_id = (await stage.record(ts)).sandbox_id
+        sandbox_id = stage.sandbox_of(ts)
         assert sandbox_id in stage.orion.living_sandboxes()
         await stage.orion.kill9()
         await _until_no_sandbox_process(stage)

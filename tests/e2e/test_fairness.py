@@ -24,8 +24,8 @@ async def test_a_backlog_of_one_person_delays_nobody_else(
     async with start_orion(world, ORION_MAX_CONCURRENT_RUNS="1", ORION_QUEUE_LIMIT="4") as stage:
         backlog = [await stage.client.say("@Orion !slow 8")]
         await _until_running(stage, backlog[0])
-        for number in (2, 3):
-            backlog.append(await stage.client.say(f"@Orion backlog {number}"))
+        for text in ("backlog", "!slow 2"):
+            backlog.append(await stage.client.say(f"@Orion {text}"))
             await stage.thinking(backlog[-1])
         single = await stage.client.say("@Orion and mine?", user=COLLEAGUE)
         shown = [await _first_words(stage, ts) for ts in (*backlog[1:], single)]

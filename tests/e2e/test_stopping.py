@@ -69,8 +69,7 @@ async def test_stop_kills_what_a_tool_has_started(shared: Stage) -> None:
 
 async def _stop(stage: Stage, message: JsonObject, stop: Stop) -> float:
     """Seconds until no process of the run's sandbox is left."""
-    sandbox_id = (await stage.record(message["thread_ts"])).sandbox_id
-    assert sandbox_id is not None
+    sandbox_id = stage.sandbox_of(message["thread_ts"])
     assert stage.orion.sandbox_processes(sandbox_id) != []
     started = time.monotonic()
     await stop(stage, message)
