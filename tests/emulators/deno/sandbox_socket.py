@@ -176,6 +176,7 @@ class SandboxSocket:
         pid, out, err = self._count, self._count + 1, self._count + 2
         self._processes[pid] = process
         work: After = [
+            partial(self._count_life, process),
             partial(self._pump, out, process.stdout),
             partial(self._pump, err, process.stderr),
         ]
@@ -197,6 +198,11 @@ class SandboxSocket:
 
     async def _env_to_object(self, _params: Mapping[str, Any]) -> tuple[Any, After]:
         return dict(self._box.env), []
+
+    async def _count_life(self, process: MachineProcess) -> None:
+        """Its output is pushed: while it lives a client waits for it, though no call is going."""
+        with self._spans.span():
+            await process.wait()
 
     async def _pump(self, number: int, reader: asyncio.StreamReader) -> None:
         await self._notify("start", {"streamId": number})
