@@ -10,6 +10,7 @@ import structlog
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.model import QueuePosition, Run, RunRequest, RunState, Standing, Thread
+from app.runs.patience import patiently
 from app.runs.policy import RunPolicy, find_refusal
 from app.runs.ports import Clock, Dispatcher, ReplySink, Tracer
 from app.runs.run_store import RunStore
@@ -43,15 +44,15 @@ class Placing:
         with structlog.contextvars.bound_contextvars(
             run_id=request.run_id, thread=request.thread.key
         ):
-            run = Run(
+            accepted = Run(
                 id=request.run_id,
                 request=request,
                 created_at=request.received_at,
                 trace_id=self._tracer.trace_id(request.run_id),
             )
             # `advance` waits for the thinking message, and the thread's next message for this one's.
-            async with self._lock_of(run), self._lock_of(run.thread):
-                run, is_new = await self._store.add(run)
+            async with self._lock_of(accepted), self._lock_of(accepted.thread):
+                run, is_new = await patiently(lambda: self._store.add(accepted))
                 if run.state.is_final:
                     return
                 standing = await self._standing(run)
@@ -79,7 +80,9 @@ class Placing:
 
     async def _standing(self, run: Run) -> Standing:
         since = self._clock.now() - timedelta(hours=1)
-        return await self._store.standing(run, since=since, capacity=self._policy.capacity)
+        return await patiently(
+            lambda: self._store.standing(run, since=since, capacity=self._policy.capacity)
+        )
 
     async def _refuse(self, run: Run, standing: Standing) -> bool:
         """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
@@ -119,11 +122,13 @@ class Placing:
         if reply_ts is None:
             return run
         placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
-        run = await self._store.update(
-            run.id,
-            reply_ts=reply_ts,
-            placed_at=self._clock.now(),
-            state=placed if run.state is RunState.ACCEPTED else run.state,
+        run = await patiently(
+            lambda: self._store.update(
+                run.id,
+                reply_ts=reply_ts,
+                placed_at=self._clock.now(),
+                state=placed if run.state is RunState.ACCEPTED else run.state,
+            )
         )
         _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
         return run

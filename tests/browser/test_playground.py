@@ -126,7 +126,7 @@ async def test_a_mention_is_answered_live_and_traced(page: Page) -> None:
     await page.get_by_role("link", name="Traces").click()
     await page.locator("#list .entry", has_text="hello").last.click()
     steps = page.get_by_role("tree", name="Steps of the run")
-    for name in ("place-message", "sandbox-create", "execute-agent", "slack-update"):
+    for name in ("place-message", "take-warm", "execute-agent", "slack-update"):
         await expect(steps.get_by_role("treeitem").filter(has_text=name).first).to_be_visible()
     await expect(steps.get_by_role("img", name="generation").first).to_be_visible()
     await expect(page.locator("#trace .chips")).to_contain_text("OK")

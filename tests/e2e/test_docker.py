@@ -9,7 +9,7 @@ import pytest
 
 from app.playground.slack_types import JsonObject, LookalikeConfig
 from tests.docker_image import ensure_image
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
+from tests.e2e.harness import WITHOUT_POOL, Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.test_sandbox_shell import script
 from tests.e2e.typing_person import sitting_at
@@ -52,6 +52,7 @@ async def test_answers_files_stop_and_a_crash(
                 ORION_SANDBOX="docker",
                 ORION_DOCKER_IMAGE=image,
                 ORION_SESSION_KEEP_S="600",
+                **WITHOUT_POOL,
             ) as stage,
         ):
             await _play(stage, namespace)

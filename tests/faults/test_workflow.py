@@ -68,15 +68,16 @@ async def test_any_sandbox_call_may_fail(
             assert core.provider.alive == 0
 
 
-async def test_a_finished_answer_outlasts_a_sick_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("change", ["reply_ts", "outcome"])
+async def test_what_is_done_outlasts_a_sick_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """What the agent worked for is recorded as soon as the database takes it."""
+    """What stands in Slack, and what the agent worked for, is recorded as soon as the database takes it."""
     async with core_of(tmp_path) as core:
         update, failures = core.store.update, [TimeoutError(), OSError("locked")]
 
         async def sick_update(run_id: RunId, **changes: Any) -> Run:
-            if "outcome" in changes and failures:
+            if change in changes and failures:
                 raise failures.pop()
             return await update(run_id, **changes)
 
