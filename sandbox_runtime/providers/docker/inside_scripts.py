@@ -1,9 +1,7 @@
 """The scripts that run inside containers, as their source."""
 
-from importlib.resources import files
+from sandbox_runtime.providers.inside_scripts import script_source
 
-_INSIDE = files("sandbox_runtime.providers.docker") / "inside"
-
-INIT_SOURCE = (_INSIDE / "init.py").read_text("utf-8")
-RUN_SOURCE = (_INSIDE / "run.py").read_text("utf-8")
-KILL_SOURCE = (_INSIDE / "kill.py").read_text("utf-8")
+INIT_SOURCE = script_source("sandbox_runtime.providers.docker.inside.init")
+RUN_SOURCE = script_source("sandbox_runtime.providers.docker.inside.run")
+KILL_SOURCE = script_source("sandbox_runtime.providers.docker.inside.kill")

@@ -1,8 +1,6 @@
 """The scripts that run inside machines, as their source."""
 
-from importlib.resources import files
+from sandbox_runtime.providers.inside_scripts import script_source
 
-_INSIDE = files("sandbox_runtime.providers.vercel") / "inside"
-
-BOOT_SOURCE = (_INSIDE / "boot.py").read_text("utf-8")
-RUN_SOURCE = (_INSIDE / "run.py").read_text("utf-8")
+BOOT_SOURCE = script_source("sandbox_runtime.providers.vercel.inside.boot")
+RUN_SOURCE = script_source("sandbox_runtime.providers.vercel.inside.run")

@@ -15,27 +15,36 @@ own session or orphaned, because it is their subreaper (prctl(2)), and cannot to
 from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # the public one takes 20 ms more, for its enums
-import ctypes
 import os
 import resource
 import select
 import struct
 
 from sandbox_runtime.providers.deno.inside.pump import WINDOW, Pump
-from sandbox_runtime.providers.deno.inside.tree import kill_tree, reap
-
-TYPE_CHECKING = False  # typing itself would double the time of a start
-if TYPE_CHECKING:
-    from typing import NoReturn
+from sandbox_runtime.providers.inside.command import (
+    KILLED,
+    adopt_orphans,
+    execute,
+    fail,
+    keep_input,
+    limit,
+    read_request,
+    split_command,
+    wake_on,
+    write,
+)
+from sandbox_runtime.providers.inside.tree import kill_tree, reap
+from sandbox_runtime.providers.inside.user import become
 
 _ACK = b"\x06"
-# Source: Linux, include/uapi/linux/prctl.h.
-_SET_CHILD_SUBREAPER, _SET_NO_NEW_PRIVS, _CAPBSET_DROP = 36, 38, 24
-_MAX_CAPABILITIES = 64
-_CAPABILITY_VERSION_3 = 0x20080522  # Source: Linux, include/uapi/linux/capability.h.
 _TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414  # Source: Linux, include/uapi/asm-generic/ioctls.h.
-_NOT_EXECUTABLE, _MISSING, _KILLED = 126, 127, 137
-_FIXED_FIELDS = 10
+_LIMITS = (
+    resource.RLIMIT_DATA,
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_NOFILE,
+)
+"""In the order of a request."""
 _RESIZE, _TYPED = 9, 5
 """Bytes of an order to resize, and of one to type before what is typed."""
 
@@ -44,32 +53,25 @@ def main() -> None:
     """Read the request, run it, end it."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    _write("/proc/self/comm", "sandbox-run")
-    lengths = _read(24)
-    fields = _read(int(lengths[:12])).split(b"\0")
-    stdin = _input(int(lengths[12:]))
-    is_bound, is_merged, size, user, *limits = (
-        field.decode() for field in fields[: _FIXED_FIELDS - 2]
-    )
-    cwd, count = fields[_FIXED_FIELDS - 2 : _FIXED_FIELDS]
-    argv = fields[_FIXED_FIELDS : _FIXED_FIELDS + int(count)]
-    env = dict(field.split(b"=", 1) for field in fields[_FIXED_FIELDS + int(count) :])
+    write("/proc/self/comm", "sandbox-run")
+    body, length = read_request()
+    stdin = keep_input(length) if length else os.open("/dev/null", os.O_RDONLY)
+    fields = body.split(b"\0")
+    is_bound, is_merged, size, user, *limits = (field.decode() for field in fields[:8])
+    argv, env, cwd = split_command(*fields[8:])
     if is_bound == "0":
         _leave_parent()
-    libc = ctypes.CDLL(None)
-    libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    woken, waker = os.pipe()
-    for fd in (woken, waker, 1, 2):
+    adopt_orphans()
+    for fd in (1, 2):
         os.set_blocking(fd, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    woken = wake_on(signal.SIGCHLD)
     os.write(1, _ACK)
     routes, given = _outputs(is_merged=is_merged == "1", size=size)
     terminal = next(iter(routes)) if size else None
     try:
         pid = os.fork()
     except OSError as exc:
-        _fail(argv[0], exc)
+        fail(argv[0], exc)
     if pid == 0:
         try:
             os.setsid()
@@ -80,10 +82,11 @@ def main() -> None:
             for number, fd in enumerate((given[0] if size else stdin, *given)):
                 os.dup2(fd, number)
             os.closerange(3, 64)
-            _limit(libc, int(user), [int(limit) for limit in limits])
-            _execute(argv, env, cwd)
+            limit(zip(_LIMITS, map(int, limits)))  # noqa: B905  # Python 3.9 has no strict
+            become(int(user))
+            execute(argv, env, cwd)
         except OSError as exc:
-            _fail(argv[0], exc)
+            fail(argv[0], exc)
     for fd in {*given, stdin}:
         os.close(fd)
     pump = Pump(routes, select.poll())
@@ -102,38 +105,6 @@ def _leave_parent() -> None:
     status = os.waitpid(pid, 0)[1]
     code = os.waitstatus_to_exitcode(status)
     os._exit(code if code >= 0 else 128 - code)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w") as file:  # noqa: PTH123  # pathlib would double the time of a start
-            file.write(text)
-    except OSError:
-        pass
-
-
-def _read(length: int) -> bytes:
-    data = bytearray()
-    while len(data) < length:
-        piece = os.read(0, length - len(data))
-        if not piece:
-            os._exit(0)  # nobody waits any more, and nothing was started
-        data += piece
-    return bytes(data)
-
-
-def _input(length: int) -> int:
-    if length == 0:
-        return os.open("/dev/null", os.O_RDONLY)
-    # In an anonymous file: a command that does not read its input blocks nobody.
-    fd = os.memfd_create("stdin")
-    while length > 0:
-        piece = _read(min(length, 1 << 20))
-        length -= len(piece)
-        while piece:
-            piece = piece[os.write(fd, piece) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def _outputs(*, is_merged: bool, size: str) -> tuple[dict[int, int], tuple[int, int]]:
@@ -162,61 +133,6 @@ def _resize(terminal: int, size: str) -> None:
         pass
 
 
-def _limit(libc: ctypes.CDLL, user: int, limits: list[int]) -> None:
-    """`limits`: bytes of memory, processes, bytes of a file, open files."""
-    memory, processes, fsize, nofile = limits
-    for kind, bound in (
-        (resource.RLIMIT_FSIZE, fsize),
-        (resource.RLIMIT_NOFILE, nofile),
-        (resource.RLIMIT_NPROC, processes),
-        (resource.RLIMIT_DATA, memory),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        limit = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(kind, (limit, limit))
-    for capability in range(_MAX_CAPABILITIES):
-        libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)
-    for number in (1, 2):
-        os.fchown(number, user, user)  # so that it can be opened by name
-    os.setgroups([])
-    os.setgid(user)
-    os.setuid(user)
-    libc.capset(struct.pack("Ii", _CAPABILITY_VERSION_3, 0), bytes(24))
-    libc.prctl(_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    # Out of memory, the kernel shall take the command rather than what runs it. Source: proc(5), oom_score_adj.
-    _write("/proc/self/oom_score_adj", "500")
-
-
-def _execute(argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> None:
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-        signal.SIGHUP,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGCHLD,
-        signal.SIGPIPE,  # these two are ignored by Python
-        signal.SIGXFSZ,
-    ):
-        signal.signal(number, signal.SIG_DFL)
-    try:
-        os.chdir(cwd)
-    except OSError as exc:
-        os.write(2, os.fsencode(f"{os.fsdecode(cwd)}: {exc.strerror}\n"))
-        os._exit(_NOT_EXECUTABLE)
-    os.execvpe(argv[0], argv, env)  # noqa: S606  # no shell is the point
-
-
-def _fail(program: bytes, exc: OSError) -> NoReturn:
-    try:
-        os.write(2, program[:200] + os.fsencode(f": {exc.strerror}\n"))
-    except OSError:
-        pass
-    missing = isinstance(exc, (FileNotFoundError, NotADirectoryError))
-    os._exit(_MISSING if missing else _NOT_EXECUTABLE)
-
-
 def _watch(pid: int, woken: int, pump: Pump, terminal: int | None, *, is_bound: bool) -> int:
     """Pass on output until the command's end or the order to kill it; its exit code."""
     orders = b""
@@ -229,14 +145,14 @@ def _watch(pid: int, woken: int, pump: Pump, terminal: int | None, *, is_bound: 
                 data = os.read(0, 65536)
                 if not data and is_bound:
                     pump.drop()
-                    return _KILLED
+                    return KILLED
                 if not data:
                     pump.poller.unregister(0)
                     pump.drop()
                 orders = _obey(orders + data, pump, terminal)
                 if orders.startswith(b"K"):
                     pump.drop()
-                    return _KILLED
+                    return KILLED
             elif fd == woken:
                 os.read(woken, 4096)
             else:

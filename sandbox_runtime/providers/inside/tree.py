@@ -1,4 +1,4 @@
-"""Ends all that a process has started. Part of run.py: standard library only, and nothing newer than Python 3.9."""
+"""Ends all that a process has started. Part of each run.py: standard library only, and nothing newer than Python 3.9."""
 
 from __future__ import annotations
 

@@ -1,0 +1,45 @@
+"""The scripts that run inside sandboxes, put together from their parts."""
+
+import ast
+from collections import Counter
+
+import pytest
+
+from sandbox_runtime.providers.inside_scripts import script_source
+
+_SCRIPTS = [
+    *("docker.inside.init", "docker.inside.run", "docker.inside.kill"),
+    *("vercel.inside.boot", "vercel.inside.run"),
+    *("deno.inside.boot", "deno.inside.run", "deno.inside.kill"),
+]
+_SLOW = {"asyncio", "collections", "contextlib", "enum", "pathlib", "re", "signal", "typing"}
+"""Some of what takes as long to import as Python to start."""
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    match statement:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            return [name]
+        case ast.Assign(targets=targets):
+            found = (node for target in targets for node in ast.walk(target))
+            return [node.id for node in found if isinstance(node, ast.Name)]
+        case _:
+            return []
+
+
+@pytest.mark.parametrize("script", _SCRIPTS)
+def test_a_script_stands_alone(script: str) -> None:
+    """It imports nothing of ours, and no part of it redefines what another part has defined."""
+    tree = ast.parse(script_source(f"sandbox_runtime.providers.{script}"))
+    modules = {node.module for node in tree.body if isinstance(node, ast.ImportFrom)}
+    assert modules <= {"__future__"}
+    defined = Counter(name for statement in tree.body for name in _names(statement))
+    assert {name for name, count in defined.items() if count > 1} <= {"TYPE_CHECKING"}
+
+
+@pytest.mark.parametrize("provider", ["docker", "vercel", "deno"])
+def test_a_runner_starts_quickly(provider: str) -> None:
+    """A runner starts for every command: it imports nothing slow."""
+    tree = ast.parse(script_source(f"sandbox_runtime.providers.{provider}.inside.run"))
+    imports = [node for node in tree.body if isinstance(node, ast.Import)]
+    assert not {alias.name for node in imports for alias in node.names} & _SLOW
