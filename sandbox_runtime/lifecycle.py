@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -17,6 +17,7 @@ from tenacity import (
 
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import SandboxSpec
 
 DESTROY_TIMEOUT_S = 30.0
@@ -116,7 +117,25 @@ async def destroy_sandbox(sandbox: Sandbox, *, first_error: BaseException | None
         reason = str(exc) or f"not done within {DESTROY_TIMEOUT_S:g} s"
         if first_error is not None:
             first_error.add_note(f"sandbox {sandbox.id} was not destroyed: {reason}")
-        _log.warning(
-            "sandbox not destroyed",
-            extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": reason},
-        )
+        _log_left(sandbox, reason)
+
+
+async def destroy_all(sandboxes: Iterable[Sandbox]) -> None:
+    """End them at once. A failure keeps none of the others from being destroyed: it is logged."""
+    async with open_task_group() as group:
+        for sandbox in list(sandboxes):
+            group.create_task(_destroy_logged(sandbox))
+
+
+async def _destroy_logged(sandbox: Sandbox) -> None:
+    try:
+        await sandbox.destroy()
+    except SandboxError as exc:
+        _log_left(sandbox, str(exc))
+
+
+def _log_left(sandbox: Sandbox, reason: str) -> None:
+    _log.warning(
+        "sandbox not destroyed",
+        extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": reason},
+    )

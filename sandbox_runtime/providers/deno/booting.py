@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import finish
 from sandbox_runtime.providers.deno.connecting import (
     CREATE_TIMEOUT_S,
     Connector,
@@ -17,7 +18,6 @@ from sandbox_runtime.providers.deno.connecting import (
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import MAX_DEPTH, Disks, Origin
 from sandbox_runtime.providers.deno.errors import CONCURRENCY_LIMIT, asking, refusal_of
-from sandbox_runtime.providers.deno.finishing import finish
 from sandbox_runtime.providers.deno.labels import MANAGED, SandboxLabels
 from sandbox_runtime.providers.deno.paths import COPY, SESSION
 from sandbox_runtime.providers.deno.rpc import RpcConnection

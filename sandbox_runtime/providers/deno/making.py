@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import finish
 from sandbox_runtime.owner import Owner
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.providers.deno.booting import Booter, Mounts, give_up, make_mounts
@@ -11,7 +12,6 @@ from sandbox_runtime.providers.deno.connecting import Connector
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import Disks, Origin
 from sandbox_runtime.providers.deno.errors import asking
-from sandbox_runtime.providers.deno.finishing import finish
 from sandbox_runtime.providers.deno.inside_scripts import BOOT_SOURCE
 from sandbox_runtime.providers.deno.labels import SandboxLabels
 from sandbox_runtime.providers.deno.link import Link

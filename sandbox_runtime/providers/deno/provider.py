@@ -9,6 +9,7 @@ from typing import Self
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.deno.base import base_recipe, ensure_base
 from sandbox_runtime.providers.deno.booting import Booter, give_up
@@ -23,7 +24,7 @@ from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.deno.sandbox import DenoSandbox
 from sandbox_runtime.providers.deno.settings import DenoSettings
 from sandbox_runtime.providers.deno.slugs import Slug
-from sandbox_runtime.providers.deno.sweeping import destroy_logged, list_ours, sweep
+from sandbox_runtime.providers.deno.sweeping import list_ours, sweep
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,
@@ -98,9 +99,7 @@ class DenoProvider(SandboxProvider):
     @override
     async def __aexit__(self, *exc_info: object) -> None:
         try:
-            async with open_task_group() as group:
-                for sandbox in list(self._sandboxes.values()):
-                    group.create_task(destroy_logged(sandbox))
+            await destroy_all(self._sandboxes.values())
             for sandbox in self._released:
                 await sandbox.leave()
         finally:

@@ -12,11 +12,11 @@ from typing_extensions import override
 
 from sandbox_runtime import exec_files
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import finish
 from sandbox_runtime.processes import EndedProcess, collect_result, validate_command
 from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import Disks
-from sandbox_runtime.providers.deno.finishing import finish
 from sandbox_runtime.providers.deno.lifetime import Lifetime
 from sandbox_runtime.providers.deno.link import Link
 from sandbox_runtime.providers.deno.machine import Machine, Record, prepare_disk

@@ -1,10 +1,8 @@
-"""What earlier processes left on the platform, and what this one leaves."""
+"""What earlier processes left on the platform."""
 
 import logging
 from collections.abc import Collection, Sequence
 
-from sandbox_runtime.errors import SandboxError
-from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.providers.deno.console import Console
 from sandbox_runtime.providers.deno.disks import Disks
 from sandbox_runtime.providers.deno.forms import ListedSandbox
@@ -51,14 +49,3 @@ async def sweep(
     if swept:
         _log.info("sandboxes swept", extra={"action": "sandbox.swept", "count": swept})
     return swept
-
-
-async def destroy_logged(sandbox: Sandbox) -> None:
-    """For one among many: a failure keeps none of the others from being destroyed."""
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log.warning(
-            "sandbox not destroyed",
-            extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": str(exc)},
-        )

@@ -14,12 +14,13 @@ import aiohttp
 from aiodocker.containers import DockerContainer
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import finish
 from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
-from sandbox_runtime.providers.docker.finishing import finish
 from sandbox_runtime.providers.docker.stats import SandboxStats
 
 _UNIX = "unix://"
+FINISH_TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 5.0
 _COPY_TIMEOUT_S = 600.0
 _SIGKILL = "9"
@@ -67,7 +68,7 @@ class Engine:
     async def create(self, config: Mapping[str, Any], *, name: str) -> str:
         """Its id. Not started yet. A cancelled call leaves no container."""
         try:
-            return await finish(self._create(config, name=name))
+            return await finish(self._create(config, name=name), timeout_s=FINISH_TIMEOUT_S)
         except asyncio.CancelledError:
             await self.discard(name)
             raise

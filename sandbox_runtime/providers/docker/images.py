@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 import aiodocker
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.docker.engine import Engine
+from sandbox_runtime.finishing import finish
+from sandbox_runtime.providers.docker.engine import FINISH_TIMEOUT_S, Engine
 from sandbox_runtime.providers.docker.errors import asking, map_docker_errors
-from sandbox_runtime.providers.docker.finishing import finish
 
 _COMMIT_TIMEOUT_S = 600.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -72,7 +72,9 @@ class Images:
         A cancelled call leaves no image.
         """
         try:
-            return await finish(self._commit(container_id, reference, labels))
+            return await finish(
+                self._commit(container_id, reference, labels), timeout_s=FINISH_TIMEOUT_S
+            )
         except asyncio.CancelledError:
             await self.remove(reference)
             raise

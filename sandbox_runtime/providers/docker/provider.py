@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network, open_view
+from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.owner import Owner
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
@@ -30,12 +31,11 @@ from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.looking import find_info, info_of
 from sandbox_runtime.providers.docker.opened import Opened
 from sandbox_runtime.providers.docker.origin import base_id, find_origin
-from sandbox_runtime.providers.docker.sandbox import DockerSandbox, destroy_logged
+from sandbox_runtime.providers.docker.sandbox import DockerSandbox
 from sandbox_runtime.providers.docker.settings import DockerSettings
 from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots
 from sandbox_runtime.providers.docker.stats import SandboxStats
 from sandbox_runtime.providers.docker.sweeping import sweep
-from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     OF_CLOUDS,
     Capability,
@@ -96,9 +96,7 @@ class DockerProvider(SandboxProvider):
     @override
     async def __aexit__(self, *exc_info: object) -> None:
         try:
-            async with open_task_group() as group:
-                for sandbox in list(self._sandboxes.values()):
-                    group.create_task(destroy_logged(sandbox))
+            await destroy_all(self._sandboxes.values())
         finally:
             self._opened = None
             await self._stack.aclose()

@@ -1,7 +1,6 @@
 """One sandbox in a container: commands, files, snapshot, end."""
 
 import asyncio
-import logging
 import posixpath
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -11,11 +10,11 @@ from typing_extensions import override
 
 from sandbox_runtime import exec_files
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import finish
 from sandbox_runtime.processes import EndedProcess, collect_result, validate_command
 from sandbox_runtime.provider import Process, Sandbox, Terminal
 from sandbox_runtime.providers.docker.containers import sandbox_paths
-from sandbox_runtime.providers.docker.engine import Engine
-from sandbox_runtime.providers.docker.finishing import finish
+from sandbox_runtime.providers.docker.engine import FINISH_TIMEOUT_S, Engine
 from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.processes import (
     KILLED,
@@ -39,8 +38,6 @@ from sandbox_runtime.types import (
 )
 
 KILL_ALL_TIMEOUT_S = 5.0
-
-_log = logging.getLogger(__name__)
 
 
 class Save(Protocol):
@@ -186,7 +183,7 @@ class DockerSandbox(Sandbox):
         self._closed = "is destroyed"
         async with self._ending:
             if not self._removed:
-                await finish(self._remove())
+                await finish(self._remove(), timeout_s=FINISH_TIMEOUT_S)
 
     async def _remove(self) -> None:
         await self._engine.remove(self._container_id)
@@ -263,18 +260,3 @@ class DockerSandbox(Sandbox):
                 SandboxErrorCode.UNAVAILABLE,
                 f"processes of sandbox {self._labels.id} still live after SIGKILL",
             ) from exc
-
-
-async def destroy_logged(sandbox: DockerSandbox) -> None:
-    """For one among many: a failure keeps none of the others from being destroyed."""
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log.warning(
-            "sandbox not destroyed",
-            extra={
-                "action": "sandbox.stop_failed",
-                "sandbox_id": sandbox.id,
-                "reason": str(exc),
-            },
-        )

@@ -9,6 +9,7 @@ import vercel.sandbox as sdk
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.vercel import tags as keys
@@ -24,7 +25,7 @@ from sandbox_runtime.providers.vercel.machine import About, Machine
 from sandbox_runtime.providers.vercel.network import network_policy
 from sandbox_runtime.providers.vercel.origin import find_origin
 from sandbox_runtime.providers.vercel.probing import probe
-from sandbox_runtime.providers.vercel.sandbox import VercelSandbox, destroy_logged
+from sandbox_runtime.providers.vercel.sandbox import VercelSandbox
 from sandbox_runtime.providers.vercel.settings import (
     MAX_LIFETIME_S,
     MIN_LIFETIME_S,
@@ -32,7 +33,6 @@ from sandbox_runtime.providers.vercel.settings import (
 )
 from sandbox_runtime.providers.vercel.snapshots import BASE, PROVIDER_NAME, Snapshots, end_record
 from sandbox_runtime.providers.vercel.tags import SnapshotTags
-from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,
@@ -96,9 +96,7 @@ class VercelProvider(SandboxProvider):
     async def __aexit__(self, *exc_info: object) -> None:
         opened = self._require_opened()
         try:
-            async with open_task_group() as group:
-                for sandbox in list(self._sandboxes.values()):
-                    group.create_task(destroy_logged(sandbox))
+            await destroy_all(self._sandboxes.values())
             await opened.creation.close()
         finally:
             self._opened = None

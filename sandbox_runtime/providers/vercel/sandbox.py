@@ -1,7 +1,6 @@
 """One sandbox in a microVM: commands, files, snapshot, end."""
 
 import asyncio
-import logging
 import posixpath
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,8 +37,6 @@ MEMORY_BYTES_PER_VCPU = 2 * 1024**3
 """Source: Vercel documentation, Sandbox pricing, read 2026-11."""
 _EXTRA_LIMIT_S = 60.0
 _GONE = SandboxErrorCode.UNAVAILABLE
-
-_log = logging.getLogger(__name__)
 
 
 class Save(Protocol):
@@ -268,21 +265,6 @@ class VercelSandbox(Sandbox):
             for process in self._processes:
                 group.create_task(process.kill())
         self._forget_ended()
-
-
-async def destroy_logged(sandbox: VercelSandbox) -> None:
-    """For one among many: a failure keeps none of the others from being destroyed."""
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log.warning(
-            "sandbox not destroyed",
-            extra={
-                "action": "sandbox.stop_failed",
-                "sandbox_id": sandbox.id,
-                "reason": str(exc),
-            },
-        )
 
 
 def _remaining_s(started_ms: int | None, limit: object) -> float:

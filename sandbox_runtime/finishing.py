@@ -1,4 +1,4 @@
-"""Work at the engine that has to be known to its end, whoever is cancelled meanwhile."""
+"""Work that has to be known to its end, whoever is cancelled meanwhile."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -7,15 +7,13 @@ from typing import TypeVar
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.task_group import open_task_group
 
-FINISH_TIMEOUT_S = 10.0
-
 _T = TypeVar("_T")
 
 
-async def finish(work: Coroutine[None, None, _T]) -> _T:
+async def finish(work: Coroutine[None, None, _T], *, timeout_s: float = 30.0) -> _T:
     """What the work gives. A cancellation waits for its end, for a bounded time, and is raised then.
 
-    The engine does not stop what it was asked when the one who asked goes away: who does not wait cannot know what there
+    Who is asked over a network does not stop when the one who asked goes away: who does not wait cannot know what there
     is to clean up.
     """
     async with open_task_group() as group:
@@ -23,7 +21,8 @@ async def finish(work: Coroutine[None, None, _T]) -> _T:
         try:
             outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
-            await asyncio.wait((task,), timeout=FINISH_TIMEOUT_S)
+            await asyncio.wait((task,), timeout=timeout_s)
+            task.cancel()
             raise
     if isinstance(outcome, SandboxError):
         raise outcome
