@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.types import ExecResult
 
 FILE_TIMEOUT_S = 120.0
@@ -17,8 +18,6 @@ DEFAULT_MAX_FILE_BYTES = 100 * 1024 * 1024
 
 _MISSING, _DIRECTORY, _FORBIDDEN, _NOT_A_DIRECTORY = 80, 81, 82, 83
 """Exit codes of the scripts below; free of any meaning of their own in sh and the coreutils."""
-_KILLED = 128 + 9
-"""SIGKILL: by the kernel for want of memory, by the operator, or by what else runs inside."""
 
 _EXPLAIN = f"""
 explain() {{
@@ -126,7 +125,8 @@ def _check(result: ExecResult, path: str) -> None:
         return
     if result.exit_code in _ERRORS:
         raise _ERRORS[result.exit_code](path)
-    if result.exit_code == _KILLED:
+    if result.exit_code == KILLED:
+        # By the kernel for want of memory, by the operator, or by what else runs inside.
         raise SandboxError(
             SandboxErrorCode.UNAVAILABLE, f"{path}: killed while it was read or written"
         )

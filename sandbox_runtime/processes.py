@@ -11,6 +11,8 @@ from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, ExecResult,
 
 NOT_EXECUTABLE = 126
 """Exit code of a shell for a command that exists and cannot be run. Source: POSIX, Shell Command Language, 2.8.2."""
+KILLED = 128 + 9
+"""Of one that died by SIGKILL."""
 START_ERROR_BYTES = 2000
 
 
@@ -19,6 +21,10 @@ class EndedProcess(Process):
 
     def __init__(self, events: Sequence[ExecEvent]) -> None:
         self._events = events
+
+    @property
+    def ended(self) -> bool:
+        return True
 
     @override
     async def events(self) -> AsyncIterator[ExecEvent]:

@@ -6,10 +6,10 @@ from typing import Literal
 
 from typing_extensions import override
 
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Process
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecResult
 
-KILLED = 128 + 9
 """Exit code after SIGKILL."""
 
 Operation = Literal[

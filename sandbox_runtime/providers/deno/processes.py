@@ -5,13 +5,15 @@ command's mark. A connection that breaks kills commands that are bound, through 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.deno.errors import (
     ConnectionLost,
@@ -21,13 +23,20 @@ from sandbox_runtime.providers.deno.errors import (
 )
 from sandbox_runtime.providers.deno.inside.pump import WINDOW
 from sandbox_runtime.providers.deno.inside_scripts import KILL_SOURCE, RUN_SOURCE
-from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, USER_ID
+from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, USER_ID, WORK
 from sandbox_runtime.providers.deno.remote import Remote, run_script
 from sandbox_runtime.providers.deno.rpc import RpcConnection
-from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
+from sandbox_runtime.providers.inside_scripts import encode_command
+from sandbox_runtime.types import (
+    ExecEvent,
+    ExecExited,
+    ExecOutput,
+    OutputStream,
+    SandboxLimits,
+    TerminalSize,
+)
 
 START_TIMEOUT_S = 60.0
-KILLED = 128 + 9
 MARK_NAME = "SANDBOX_RUNTIME_MARK"
 """Variable in the environment of what a command starts, by which it is found where its runner cannot be told."""
 FOREVER_S = 2 * 3600.0
@@ -43,64 +52,47 @@ _ERROR_BYTES = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command in a sandbox."""
+class Host:
+    """What commands of one sandbox run with."""
 
-    argv: Sequence[str] = field(repr=False)
-    env: Mapping[str, str] = field(repr=False)
-    """All of it."""
-    cwd: str
-    stdin: bytes = field(default=b"", repr=False)
-    merge_output: bool = False
-    bound: bool
-    """Dies with the connection, because nobody could collect it; otherwise it goes on."""
     limits: SandboxLimits
-    terminal: str = ""
-    """Four digits of rows and four of columns; empty without one."""
+    is_closed: Callable[[], bool]
+    """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
 
-    def encode(self) -> bytes:
-        """As inside/run.py reads it."""
-        fields = [
-            "1" if self.bound else "0",
-            "1" if self.merge_output else "0",
-            self.terminal,
-            str(USER_ID),
-            str(self.limits.memory_bytes),
-            str(self.limits.max_processes),
-            str(self.limits.max_file_bytes),
-            str(self.limits.max_open_files),
-            self.cwd,
-            str(len(self.argv)),
-            *self.argv,
-            *(f"{name}={value}" for name, value in self.env.items()),
-        ]
-        body = "\0".join(fields).encode("utf-8", "surrogateescape")
-        return b"".join((b"%012d%012d" % (len(body), len(self.stdin)), body, self.stdin))
+
+def encode(command: Command, limits: SandboxLimits) -> bytes:
+    """As inside/run.py reads it."""
+    return encode_command(
+        command,
+        "" if command.terminal is None else _digits(command.terminal),
+        str(USER_ID),
+        str(limits.memory_bytes),
+        str(limits.max_processes),
+        str(limits.max_file_bytes),
+        str(limits.max_open_files),
+        cwd=command.directory(WORK),
+    )
+
+
+def _digits(size: TerminalSize) -> str:
+    """As inside/run.py reads it."""
+    return f"{min(size.rows, 9999):04}{min(size.columns, 9999):04}"
 
 
 async def start_process(
-    connection: RpcConnection, command: Command, *, mark: str, is_closed: Callable[[], bool]
+    host: Host, connection: RpcConnection, command: Command, *, mark: str
 ) -> "RemoteProcess":
     """Start it; it really runs when this returns.
 
     Raises:
         SandboxError: UNAVAILABLE when it cannot be started, with the reason.
     """
-    marked = Command(
-        argv=command.argv,
-        env={**command.env, MARK_NAME: mark},
-        cwd=command.cwd,
-        stdin=command.stdin,
-        merge_output=command.merge_output,
-        bound=command.bound,
-        limits=command.limits,
-        terminal=command.terminal,
-    )
+    marked = replace(command, env={**command.env, MARK_NAME: mark})
     async with asking("cannot start a command", timeout_s=START_TIMEOUT_S):
         remote = await Remote.start(connection, [*ROOT_PYTHON, RUN_SOURCE], stdin=True)
-        process = RemoteProcess(remote, mark=mark, is_closed=is_closed)
+        process = RemoteProcess(remote, mark=mark, is_closed=host.is_closed)
         try:
-            await remote.write(marked.encode())
+            await remote.write(encode(marked, host.limits))
             await process.until_started()
         except BaseException:
             with suppress(SandboxError):
@@ -226,10 +218,10 @@ class RemoteProcess(Process):
         )
         await self._end(KILLED)
 
-    async def resize(self, size: str) -> None:
+    async def resize(self, size: TerminalSize) -> None:
         """Of its terminal. At its end, nothing."""
         with suppress(ConnectionLost):
-            await self._remote.write(b"R" + size.encode())
+            await self._remote.write(b"R" + _digits(size).encode())
 
     async def type(self, data: bytes) -> None:
         """At its terminal. At its end, lost."""

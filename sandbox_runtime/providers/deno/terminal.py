@@ -6,14 +6,10 @@ from contextlib import suppress
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Terminal
-from sandbox_runtime.providers.deno.processes import KILLED, RemoteProcess
+from sandbox_runtime.providers.deno.processes import RemoteProcess
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, TerminalSize
-
-
-def terminal_size(size: TerminalSize) -> str:
-    """As inside/run.py reads it."""
-    return f"{min(size.rows, 9999):04}{min(size.columns, 9999):04}"
 
 
 class DenoTerminal(Terminal):
@@ -41,7 +37,7 @@ class DenoTerminal(Terminal):
 
     @override
     async def resize(self, size: TerminalSize) -> None:
-        await self._process.resize(terminal_size(size))
+        await self._process.resize(size)
 
     @override
     async def close(self) -> int:

@@ -5,22 +5,24 @@ processes with the command's mark are killed by another exec; PID 1 (inside/init
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Process
-from sandbox_runtime.providers.docker.containers import PYTHON, USER
+from sandbox_runtime.providers.docker.containers import PYTHON, USER, WORK
 from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
 from sandbox_runtime.providers.docker.inside_scripts import KILL_SOURCE, RUN_SOURCE
+from sandbox_runtime.providers.inside_scripts import encode_command
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, SandboxLimits
 
 START_TIMEOUT_S = 60.0
-KILLED = 128 + 9
 MARK_NAME = "SANDBOX_RUNTIME_MARK"
 """Variable in the environment of what an exec starts, by which it is found where its runner was killed."""
 
@@ -36,43 +38,24 @@ _KILL_ALL_SIGNAL = "SIGUSR1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command in a container."""
-
-    argv: Sequence[str] = field(repr=False)
-    env: Mapping[str, str] = field(repr=False)
-    """Beside the container's."""
-    cwd: str
-    stdin: bytes = field(repr=False)
-    merge_output: bool
-    bound: bool
-    """Dies when the service does, because nobody could collect it; otherwise it goes on."""
-    limits: SandboxLimits
-
-    def encode(self) -> bytes:
-        """As inside/run.py reads it. Through stdin: neither a host's `ps` nor the engine's events show it."""
-        fields = [
-            "1" if self.bound else "0",
-            "1" if self.merge_output else "0",
-            str(self.limits.max_file_bytes),
-            str(self.limits.max_open_files),
-            self.cwd,
-            str(len(self.argv)),
-            *self.argv,
-            *(f"{name}={value}" for name, value in self.env.items()),
-        ]
-        body = "\0".join(fields).encode("utf-8", "surrogateescape")
-        return b"".join((b"%012d%012d" % (len(body), len(self.stdin)), body, self.stdin))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Where commands of one sandbox run."""
 
     engine: Engine
     container_id: str
+    limits: SandboxLimits
     is_closed: Callable[[], bool]
     """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
+
+
+def encode(command: Command, limits: SandboxLimits) -> bytes:
+    """As inside/run.py reads it."""
+    return encode_command(
+        command,
+        str(limits.max_file_bytes),
+        str(limits.max_open_files),
+        cwd=command.directory(WORK),
+    )
 
 
 async def start_process(host: Host, command: Command, *, mark: str) -> "ContainerProcess":
@@ -88,7 +71,7 @@ async def start_process(host: Host, command: Command, *, mark: str) -> "Containe
     try:
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                await stream.write(command.encode())
+                await stream.write(encode(command, host.limits))
                 await process.until_started()
         except TimeoutError as exc:
             raise SandboxError(

@@ -1,17 +1,18 @@
 """A command in a container on a terminal of the engine's, so that a person can work in it."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Terminal
 from sandbox_runtime.providers.docker.containers import USER, WORK
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
 from sandbox_runtime.providers.docker.inside_scripts import KILL_SOURCE
-from sandbox_runtime.providers.docker.processes import KILLED, MARK_NAME, Host, run_script
+from sandbox_runtime.providers.docker.processes import MARK_NAME, Host, run_script
 from sandbox_runtime.types import TerminalSize
 
 _END_S = 2.0
@@ -19,7 +20,7 @@ _KILL_S = 5.0
 
 
 async def open_terminal(
-    host: Host, argv: Sequence[str], *, env: Mapping[str, str], size: TerminalSize, mark: str
+    host: Host, command: Command, *, size: TerminalSize, mark: str
 ) -> "ContainerTerminal":
     """Start it.
 
@@ -30,9 +31,9 @@ async def open_terminal(
     sized = f'stty rows {size.rows} cols {size.columns} 2> /dev/null; exec "$@"'
     stream = await host.engine.exec(
         host.container_id,
-        ["sh", "-c", sized, "sh", *argv],
+        ["sh", "-c", sized, "sh", *command.argv],
         user=USER,
-        env={**env, MARK_NAME: mark},
+        env={**command.env, MARK_NAME: mark},
         terminal_in=WORK,
     )
     return ContainerTerminal(host, stream, mark=mark)

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.host import HostView, ca_env, python_prefixes, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
-from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
+from sandbox_runtime.providers.local.place import Isolation, Place, argv_of, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile
 from sandbox_runtime.providers.local.tree import MARK_NAME
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
@@ -101,7 +102,7 @@ class BubblewrapIsolation(Isolation):
         return env
 
     @override
-    def command(self, place: Place, request: Request) -> HostCommand:
+    def command(self, place: Place, command: Command) -> HostCommand:
         def argv(memory: MemoryFile, status: StatusFile) -> list[str]:
             # Arguments travel in anonymous files: neither `ps` on the host nor /proc/1 inside shows the environment.
             def block(arguments: Iterable[str]) -> str:
@@ -117,22 +118,22 @@ class BubblewrapIsolation(Isolation):
                 *("--json-status-fd", str(status()), "--chdir", _WORK, "--clearenv"),
                 *(
                     text
-                    for name, value in request.env.items()
+                    for name, value in command.env.items()
                     for text in ("--setenv", name, value)
                 ),
             ]
-            command = [
+            limited = [
                 *limit_arguments(self.tools.prlimit, place.limits, count_processes=True),
-                *request.command(),
+                *argv_of(command, _WORK),
             ]
             if place.host_uid is None:
                 inner = block([*self._mounts(place), *namespaces])
-                return yielding([bwrap, "--args", inner, *command])
+                return yielding([bwrap, "--args", inner, *limited])
             uid = str(place.host_uid)
             outer = block([*_OUTER, *self._mounts(place), "--json-status-fd", str(status())])
             inner = block(["--bind", "/", "/", "--proc", "/proc", *_DEVICES, *namespaces])
             become = [self.tools.setpriv, "--reuid", uid, "--regid", uid, "--clear-groups"]
-            return yielding([bwrap, "--args", outer, *become, bwrap, "--args", inner, *command])
+            return yielding([bwrap, "--args", outer, *become, bwrap, "--args", inner, *limited])
 
         return HostCommand(
             argv=argv,

@@ -1,10 +1,11 @@
 """Where one local sandbox lives on the host, and what one command in it needs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.providers.local.processes import HostCommand
 from sandbox_runtime.types import Network, SandboxLimits, SandboxPaths
 
@@ -46,21 +47,6 @@ class Place:
         return self.directory / "tmp"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """One command in a sandbox."""
-
-    argv: Sequence[str] = field(repr=False)
-    env: Mapping[str, str] = field(repr=False)
-    cwd: str | None
-    """Absolute, as seen inside; None = the work directory."""
-
-    def command(self) -> list[str]:
-        if self.cwd is None:
-            return list(self.argv)
-        return ["/bin/sh", "-c", _IN_DIRECTORY, self.cwd, *self.argv]
-
-
 class Isolation(Protocol):
     """How commands of this machine's sandboxes are kept apart."""
 
@@ -68,11 +54,18 @@ class Isolation(Protocol):
         """Paths as processes inside see them."""
         ...
 
-    def command(self, place: Place, request: Request) -> HostCommand: ...
+    def command(self, place: Place, command: Command) -> HostCommand: ...
 
     def base_env(self, place: Place) -> Mapping[str, str]:
         """What every command finds in its environment, before the caller's own."""
         ...
+
+
+def argv_of(command: Command, work: str) -> list[str]:
+    """The command in its directory, from `work` on, as seen inside."""
+    if command.cwd is None:
+        return list(command.argv)
+    return ["/bin/sh", "-c", _IN_DIRECTORY, command.directory(work), *command.argv]
 
 
 def scratch_env(place: Place, tmp: str) -> dict[str, str]:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.host import HostView, ca_env, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
-from sandbox_runtime.providers.local.place import Isolation, Place, Request, scratch_env
+from sandbox_runtime.providers.local.place import Isolation, Place, argv_of, scratch_env
 from sandbox_runtime.providers.local.processes import HostCommand
 from sandbox_runtime.providers.local.tree import mark_of
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
@@ -56,15 +57,16 @@ class PlainIsolation(Isolation):
         return env
 
     @override
-    def command(self, place: Place, request: Request) -> HostCommand:
+    def command(self, place: Place, command: Command) -> HostCommand:
         mark = f"{mark_of(place.directory.name)}-{secrets.token_hex(16)}"
         limits = limit_arguments(self.prlimit, place.limits, count_processes=False)
         # The whole tree dies with its exec; this covers the command itself when the service is killed.
-        argv = yielding([self.setpriv, "--pdeathsig", "KILL", *limits, *request.command()])
+        inside = argv_of(command, str(place.work))
+        argv = yielding([self.setpriv, "--pdeathsig", "KILL", *limits, *inside])
         name, _, value = mark.partition("=")
         return HostCommand(
             argv=lambda _memory, _status: argv,
-            env={**request.env, name: value},
+            env={**command.env, name: value},
             cwd=str(place.work),
             namespaces=0,
             mark=mark,

@@ -173,7 +173,7 @@ class LocalProvider(SandboxProvider):
             isolation=isolation,
             env=spec.env,
             save=self._save,
-            remove=self._remove,
+            discard=self._remove,
         )
         self._sandboxes[sandbox_id] = sandbox
         return sandbox

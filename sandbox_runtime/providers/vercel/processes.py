@@ -8,22 +8,26 @@ import asyncio
 import base64
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import anyio
 import httpx2
 import vercel.sandbox as sdk
 from typing_extensions import override
 
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Process
+from sandbox_runtime.providers.inside_scripts import encode_request
 from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
-from sandbox_runtime.providers.vercel.machine import AGENT_UID
+from sandbox_runtime.providers.vercel.machine import AGENT_UID, WORK
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
 
-KILLED = 128 + 9
+MEMORY_BYTES_PER_VCPU = 2 * 1024**3
+"""Source: Vercel documentation, Sandbox pricing, read 2026-11."""
 START_TIMEOUT_S = 90.0
 _RUNNER = ("-I", "-S", "/run/sandbox-runtime/run.py")
 _KILL, _TAKEN = b"K", b"C"
@@ -36,6 +40,8 @@ _RECONNECTS = 3
 """Without a new frame between them; the SDK tries three times in each."""
 _RECONNECT_S = 0.5
 _EXIT_TIMEOUT_S = 10.0
+_EXTRA_LIMIT_S = 60.0
+"""Behind its time a command is killed inside, whoever has forgotten it."""
 _HAS_ENDED = frozenset({400, 404, 409})
 """How the service may refuse to signal what has ended: waiting for it tells."""
 _GONE = SandboxErrorCode.UNAVAILABLE
@@ -43,58 +49,42 @@ _STREAMS = {"o": OutputStream.STDOUT, "e": OutputStream.STDERR}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
-    """One command in a machine."""
-
-    argv: Sequence[str] = field(repr=False)
-    env: Mapping[str, str] = field(repr=False)
-    cwd: str
-    stdin: bytes = field(repr=False)
-    merge_output: bool = False
-    keep_bytes: int | None = None
-    """What is kept of each stream; None = all, and then the reader's pace is the command's."""
-    limit_s: float | None = None
-    """After this it is killed inside, whoever has forgotten it."""
-    limits: SandboxLimits
-    memory_bytes: int
-    """Of the machine: a bound that is not below it is the machine's own."""
-
-    def encode(self, *, beat_s: float) -> bytes:
-        """As inside/run.py reads it. Through stdin: neither lists of processes nor the service's records show it."""
-        limits = {
-            "FSIZE": self.limits.max_file_bytes,
-            "NOFILE": self.limits.max_open_files,
-            "NPROC": self.limits.max_processes,
-            "CORE": 0,
-        }
-        if self.limits.memory_bytes < self.memory_bytes:
-            # Not the address space: what today's runtimes reserve of it is far more than they use.
-            limits["DATA"] = self.limits.memory_bytes
-        body = json.dumps(
-            {
-                "argv": list(self.argv),
-                "env": dict(self.env),
-                "cwd": self.cwd,
-                "merge": self.merge_output,
-                "window": _WINDOW if self.keep_bytes is None else 0,
-                "keep": -1 if self.keep_bytes is None else self.keep_bytes + 1,
-                "limit_s": self.limit_s,
-                "beat_s": beat_s,
-                "limits": limits,
-                "uid": AGENT_UID,
-            }
-        ).encode()
-        return b"".join((b"%012d%012d" % (len(body), len(self.stdin)), body, self.stdin))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
     """Where commands of one sandbox run."""
 
     session: sdk.SandboxRuntimeSession
+    limits: SandboxLimits
     beat_s: float
     is_closed: Callable[[], bool]
     """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
+
+
+def encode(command: Command, host: Host) -> bytes:
+    """As inside/run.py reads it."""
+    limits = {
+        "FSIZE": host.limits.max_file_bytes,
+        "NOFILE": host.limits.max_open_files,
+        "NPROC": host.limits.max_processes,
+    }
+    if host.limits.memory_bytes < (host.session.vcpus or 1) * MEMORY_BYTES_PER_VCPU:
+        # Below the machine's own. Not the address space: what today's runtimes reserve of it is far more than they use.
+        limits["DATA"] = host.limits.memory_bytes
+    kept, timeout_s = command.max_output_bytes, command.timeout_s
+    body = json.dumps(
+        {
+            "argv": list(command.argv),
+            "env": dict(command.env),
+            "cwd": command.directory(WORK),
+            "merge": command.merge_output,
+            "window": _WINDOW if kept is None else 0,
+            "keep": -1 if kept is None else kept + 1,
+            "limit_s": None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
+            "beat_s": host.beat_s,
+            "limits": limits,
+            "uid": AGENT_UID,
+        }
+    ).encode()
+    return encode_request(body, command.stdin)
 
 
 async def start_process(host: Host, command: Command) -> "MachineProcess":
@@ -118,10 +108,10 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
         otherwise=_GONE,
         missing=_GONE,
     )
-    process = MachineProcess(host, started, has_window=command.keep_bytes is None)
+    process = MachineProcess(host, started, has_window=command.max_output_bytes is None)
     try:
         async with asking(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
-            await process.request(command.encode(beat_s=host.beat_s))
+            await process.request(encode(command, host))
     except BaseException:
         with suppress(SandboxError):
             await process.kill()

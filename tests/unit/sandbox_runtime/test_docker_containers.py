@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_runtime import BrokeredNetwork, Network, OpenNetwork, SandboxSpec
+from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.host import HostView
 from sandbox_runtime.providers.docker.containers import (
     Hosting,
@@ -12,7 +13,7 @@ from sandbox_runtime.providers.docker.containers import (
     container_config,
     sandbox_env,
 )
-from sandbox_runtime.providers.docker.processes import Command
+from sandbox_runtime.providers.docker.processes import encode
 from sandbox_runtime.types import ClosedNetwork, SandboxLimits
 
 _HOSTING = Hosting(
@@ -89,8 +90,7 @@ def test_command_encoding() -> None:
         cwd="/work",
         stdin=b"\0in",
         merge_output=True,
-        bound=False,
-        limits=SandboxLimits(max_file_bytes=5, max_open_files=6),
     )
+    limits = SandboxLimits(max_file_bytes=5, max_open_files=6)
     body = "0\0001\0005\0006\0/work\0003\0a b\0\0ü\n\0N=v=1".encode()
-    assert command.encode() == b"%012d%012d" % (len(body), 3) + body + b"\0in"
+    assert encode(command, limits) == b"%012d%012d" % (len(body), 3) + body + b"\0in"
