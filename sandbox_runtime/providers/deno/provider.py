@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import destroy_all
+from sandbox_runtime.probing import probing
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.deno.base import base_recipe, ensure_base
 from sandbox_runtime.providers.deno.booting import Booter, give_up
@@ -36,7 +37,6 @@ from sandbox_runtime.types import (
     SnapshotRef,
 )
 
-PROBE_TIMEOUT_S = 10.0
 MAX_RUNNING = 5
 """Of an organisation. Source: Deno documentation, "Deno Sandbox", limits, read 2026-11."""
 
@@ -110,17 +110,10 @@ class DenoProvider(SandboxProvider):
     async def probe(self) -> str:
         """Asks, without making a sandbox: that would take longer than a probe may, and cost money."""
         opened = self._require_opened()
-        try:
-            async with asyncio.timeout(PROBE_TIMEOUT_S):
-                running = await opened.console.count_running()
-                base = await opened.disks.base()
-                elsewhere = await opened.disks.count_elsewhere()
-        except TimeoutError as exc:
-            raise SandboxError(
-                SandboxErrorCode.UNAVAILABLE,
-                f"no answer from Deno within {PROBE_TIMEOUT_S:g} s",
-                retryable=True,
-            ) from exc
+        async with probing("Deno"):
+            running = await opened.console.count_running()
+            base = await opened.disks.base()
+            elsewhere = await opened.disks.count_elsewhere()
         return (
             f"Deno answers, region {self._settings.region}: {running} of {MAX_RUNNING} sandboxes run, the base "
             f"environment {'exists' if base is not None else 'is made on first use'}{_left_behind(elsewhere)}"

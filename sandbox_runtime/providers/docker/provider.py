@@ -14,10 +14,10 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network, open_view
 from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.owner import Owner
+from sandbox_runtime.probing import probing
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
 from sandbox_runtime.providers.docker import labels as keys
-from sandbox_runtime.providers.docker import probing
 from sandbox_runtime.providers.docker.base import BaseImage
 from sandbox_runtime.providers.docker.containers import (
     Hosting,
@@ -31,6 +31,7 @@ from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.looking import find_info, info_of
 from sandbox_runtime.providers.docker.opened import Opened
 from sandbox_runtime.providers.docker.origin import base_id, find_origin
+from sandbox_runtime.providers.docker.probing import INFO_TIMEOUT_S, probe
 from sandbox_runtime.providers.docker.sandbox import DockerSandbox
 from sandbox_runtime.providers.docker.settings import DockerSettings
 from sandbox_runtime.providers.docker.snapshots import PROVIDER_NAME, Snapshots
@@ -103,18 +104,9 @@ class DockerProvider(SandboxProvider):
 
     @override
     async def probe(self) -> str:
-        try:
-            async with asyncio.timeout(probing.PROBE_TIMEOUT_S):
-                finding, self._probed = await probing.probe(
-                    self, self._require_opened(), self._settings
-                )
-                return finding
-        except TimeoutError as exc:
-            raise SandboxError(
-                SandboxErrorCode.UNAVAILABLE,
-                f"no answer from a sandbox within {probing.PROBE_TIMEOUT_S:g} s",
-                retryable=True,
-            ) from exc
+        async with probing("a sandbox"):
+            finding, self._probed = await probe(self, self._require_opened(), self._settings)
+        return finding
 
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
@@ -253,7 +245,7 @@ class DockerProvider(SandboxProvider):
 
     async def _hosted(self, opened: Opened) -> Hosting:
         if self._hosting is None:
-            info = await opened.engine.info(timeout_s=probing.INFO_TIMEOUT_S)
+            info = await opened.engine.info(timeout_s=INFO_TIMEOUT_S)
             self._hosting = Hosting(
                 runtime=self._settings.runtime,
                 cpus=min(self._settings.cpus, info.cpus),

@@ -15,8 +15,9 @@ from typing_extensions import override
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network
 from sandbox_runtime.owner import Owner
+from sandbox_runtime.probing import probing
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
-from sandbox_runtime.providers.local import files, probing
+from sandbox_runtime.providers.local import files
 from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
 from sandbox_runtime.providers.local.opening import IsolationKind, open_isolation
 from sandbox_runtime.providers.local.place import Isolation, Place
@@ -26,6 +27,7 @@ from sandbox_runtime.providers.local.placing import (
     uid_range,
     uids_for,
 )
+from sandbox_runtime.providers.local.probing import probe
 from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecord
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
 from sandbox_runtime.providers.local.store import LocalStore
@@ -106,14 +108,8 @@ class LocalProvider(SandboxProvider):
 
     @override
     async def probe(self) -> str:
-        try:
-            async with asyncio.timeout(probing.PROBE_TIMEOUT_S):
-                finding = await probing.probe(self, kind=self._kind, is_root=self._is_root)
-        except TimeoutError as exc:
-            raise SandboxError(
-                SandboxErrorCode.ISOLATION_UNAVAILABLE,
-                f"no answer from a sandbox within {probing.PROBE_TIMEOUT_S:g} s",
-            ) from exc
+        async with probing("a sandbox", otherwise=SandboxErrorCode.ISOLATION_UNAVAILABLE):
+            finding = await probe(self, kind=self._kind, is_root=self._is_root)
         self._finding = finding
         return finding
 

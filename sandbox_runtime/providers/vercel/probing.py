@@ -1,14 +1,11 @@
 """Does it really work? Asked by running something in a sandbox."""
 
-import asyncio
-
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.probing import PROBE_TIMEOUT_S, probing
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.vercel.looking import USER
 from sandbox_runtime.providers.vercel.settings import VercelSettings
 from sandbox_runtime.types import SandboxSpec
-
-PROBE_TIMEOUT_S = 10.0
 
 
 async def probe(provider: SandboxProvider, settings: VercelSettings) -> str:
@@ -17,19 +14,12 @@ async def probe(provider: SandboxProvider, settings: VercelSettings) -> str:
     Raises:
         SandboxError: UNAVAILABLE, ISOLATION_UNAVAILABLE, with the reason.
     """
-    try:
-        async with asyncio.timeout(PROBE_TIMEOUT_S):
-            sandbox = await provider.create(SandboxSpec())
-            try:
-                found = await sandbox.exec(["id", "-un"], timeout_s=PROBE_TIMEOUT_S)
-            finally:
-                await sandbox.destroy()
-    except TimeoutError as exc:
-        raise SandboxError(
-            SandboxErrorCode.UNAVAILABLE,
-            f"no answer from a sandbox at Vercel within {PROBE_TIMEOUT_S:g} s",
-            retryable=True,
-        ) from exc
+    async with probing("a sandbox at Vercel"):
+        sandbox = await provider.create(SandboxSpec())
+        try:
+            found = await sandbox.exec(["id", "-un"], timeout_s=PROBE_TIMEOUT_S)
+        finally:
+            await sandbox.destroy()
     if found.text.strip() != USER:
         raise SandboxError(
             SandboxErrorCode.ISOLATION_UNAVAILABLE,
