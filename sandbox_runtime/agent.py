@@ -18,7 +18,7 @@ from tenacity import (
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import open_sandbox
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
 from sandbox_runtime.types import (
     ExecResult,
     OpenNetwork,
@@ -178,7 +178,7 @@ class Agent:
         """
         async with self._preparing:
             if self._queue:
-                tell = progress or _ignore
+                tell = progress or ignore_progress
                 try:
                     await self._apply(tuple(self._queue), name=name, tell=tell)
                 except BaseException:
@@ -221,10 +221,6 @@ class Agent:
                 del self._queue[: len(changes)]
             finally:
                 tell("cleaning up")
-
-
-def _ignore(_step: str) -> None:
-    pass
 
 
 def _real(text: str, paths: SandboxPaths) -> str:

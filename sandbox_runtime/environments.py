@@ -6,7 +6,7 @@ from weakref import WeakKeyDictionary
 
 from sandbox_runtime.agent import Agent
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import ProgressListener, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, SandboxProvider, ignore_progress
 from sandbox_runtime.types import SnapshotRef
 
 _preparing: WeakKeyDictionary[SandboxProvider, dict[str, asyncio.Lock]] = WeakKeyDictionary()
@@ -30,7 +30,7 @@ async def ensure_environment(
     Raises:
         SandboxError: SETUP_FAILED, and what `Agent.prepare` raises.
     """
-    tell = progress or _ignore
+    tell = progress or ignore_progress
     tell("checking")
     lock = _preparing.setdefault(provider, {}).setdefault(name, asyncio.Lock())
     async with lock:
@@ -50,7 +50,3 @@ async def ensure_environment(
             SandboxErrorCode.SETUP_FAILED, f"environment {name!r} vanished after it was made"
         )
     return made
-
-
-def _ignore(_step: str) -> None:
-    pass

@@ -177,6 +177,10 @@ cleaning up, done, error.
 """
 
 
+def ignore_progress(_step: str) -> None:
+    """A listener that does nothing."""
+
+
 class SandboxProvider(Protocol):
     """Makes sandboxes. Open it with `async with`; leaving destroys every sandbox it still owns."""
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.probing import probing
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
 from sandbox_runtime.providers.deno.base import base_recipe, ensure_base
 from sandbox_runtime.providers.deno.booting import Booter, give_up
 from sandbox_runtime.providers.deno.connecting import Connector
@@ -142,7 +142,7 @@ class DenoProvider(SandboxProvider):
 
         async with self._readying:
             base = await ensure_base(
-                opened.console, opened.disks, self._settings, boot, progress or _ignore
+                opened.console, opened.disks, self._settings, boot, progress or ignore_progress
             )
         return SnapshotRef(
             id=SnapshotId(str(base)), provider=self.name, name=None, created_at=base.created_at
@@ -263,7 +263,3 @@ class DenoProvider(SandboxProvider):
 
 def _left_behind(count: int) -> str:
     return f"; {count} saved sessions are in another region, out of reach" if count else ""
-
-
-def _ignore(_step: str) -> None:
-    pass

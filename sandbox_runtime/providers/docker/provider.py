@@ -16,7 +16,7 @@ from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.owner import Owner
 from sandbox_runtime.probing import probing
 from sandbox_runtime.processes import validate_command
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
 from sandbox_runtime.providers.docker import labels as keys
 from sandbox_runtime.providers.docker.base import BaseImage
 from sandbox_runtime.providers.docker.containers import (
@@ -111,7 +111,7 @@ class DockerProvider(SandboxProvider):
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
         async with self._readying:
-            base = await self._require_opened().base.ensure(progress or _ignore)
+            base = await self._require_opened().base.ensure(progress or ignore_progress)
             if not self._probed:
                 await self.probe()
         return SnapshotRef(
@@ -286,7 +286,3 @@ class DockerProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-def _ignore(_step: str) -> None:
-    pass

@@ -16,7 +16,7 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network
 from sandbox_runtime.owner import Owner
 from sandbox_runtime.probing import probing
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
 from sandbox_runtime.providers.local import files
 from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
 from sandbox_runtime.providers.local.opening import IsolationKind, open_isolation
@@ -115,7 +115,7 @@ class LocalProvider(SandboxProvider):
 
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
-        tell = progress or _ignore
+        tell = progress or ignore_progress
         async with self._readying:
             tell("checking")
             if self._finding is None:
@@ -276,7 +276,3 @@ class LocalProvider(SandboxProvider):
             name=name,
             created_at=record.created_at,
         )
-
-
-def _ignore(_step: str) -> None:
-    pass

@@ -11,7 +11,7 @@ from typing_extensions import override
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.processes import validate_command
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider
+from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
 from sandbox_runtime.providers.vercel import tags as keys
 from sandbox_runtime.providers.vercel.creation import Creation, Order
 from sandbox_runtime.providers.vercel.credentials import Credentials
@@ -108,7 +108,7 @@ class VercelProvider(SandboxProvider):
 
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
-        tell = progress or _ignore
+        tell = progress or ignore_progress
         tell("checking")
         opened = self._require_opened()
         # Of all that could be wrong, the credentials are; an image that lacks something says so when it boots.
@@ -292,7 +292,3 @@ class VercelProvider(SandboxProvider):
         if self._opened is None:
             raise RuntimeError("the provider is not open")
         return self._opened
-
-
-def _ignore(_step: str) -> None:
-    pass
