@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.sandbox_user import UID
 
 PROBE_TIMEOUT_S = 10.0
 EXEC_TIMEOUT_S = 8.0
@@ -25,7 +26,7 @@ python3 -c 'print("python", 3)'
 (i=0; while [ $i -lt $1 ]; do sleep 3 & i=$((i+1)); done) 2>/dev/null && echo "forks unlimited" || echo "forks limited"
 """
 _EXPECTED = {
-    "uid": "10001",
+    "uid": str(UID),
     "capabilities": "0000000000000000",
     "interfaces": "1",
     "nested": "no",

@@ -19,7 +19,6 @@ from sandbox_runtime.providers.deno.machine import Machine, Record
 from sandbox_runtime.providers.deno.paths import (
     BROKER_KEY,
     RECORD,
-    USER_ID,
     allowed_hosts,
     wire_secrets,
 )
@@ -27,6 +26,7 @@ from sandbox_runtime.providers.deno.remote import run_script
 from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.deno.settings import MAX_LIFETIME_S, DenoSettings
 from sandbox_runtime.providers.deno.slugs import NO_ID
+from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.task_group import TaskGroup
 from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
 
@@ -166,7 +166,7 @@ async def _start(connection: RpcConnection, spec: SandboxSpec, *, fill: str) -> 
         limits=spec.limits,
     )
     config = {
-        "user": USER_ID,
+        "user": UID,
         "fill": fill,
         "writable": spec.environment_writable,
         "record": record.encode(),

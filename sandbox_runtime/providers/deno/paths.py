@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 from sandbox_runtime.providers.deno.connecting import Secret
+from sandbox_runtime.sandbox_user import user_env
 from sandbox_runtime.types import BrokeredNetwork, Network, OpenNetwork, SandboxPaths
 
-SANDBOX_USER, USER_ID = "agent", 10001
 SESSION, COPY = "/session", "/copy"
 """Where volumes are mounted. One volume has one place, so that all that belongs to a session is below it."""
 WORK, HOME, RUN, ENVIRONMENT = f"{SESSION}/work", f"{SESSION}/home", f"{SESSION}/run", "/env"
@@ -28,17 +28,8 @@ def sandbox_paths(broker: str) -> SandboxPaths:
 
 def sandbox_env(env: Mapping[str, str], *, writable: bool) -> dict[str, str]:
     """The whole environment of a command, but for its own variables."""
-    own = {
-        "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "HOME": HOME,
-        "USER": SANDBOX_USER,
-        "LOGNAME": SANDBOX_USER,
-        "LANG": "C.UTF-8",
-    }
-    if writable:
-        # Download caches go where no snapshot keeps them.
-        own |= {"XDG_CACHE_HOME": f"{RUN}/.cache", "npm_config_cache": f"{RUN}/.npm"}
-    return own | dict(env)
+    own = user_env(HOME, scratch=RUN if writable else None)
+    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **own, **env}
 
 
 def allowed_hosts(network: Network) -> list[str] | None:

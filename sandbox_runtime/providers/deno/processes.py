@@ -23,10 +23,11 @@ from sandbox_runtime.providers.deno.errors import (
 )
 from sandbox_runtime.providers.deno.inside.pump import WINDOW
 from sandbox_runtime.providers.deno.inside_scripts import KILL_SOURCE, RUN_SOURCE
-from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, USER_ID, WORK
+from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, WORK
 from sandbox_runtime.providers.deno.remote import Remote, run_script
 from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.inside_scripts import encode_command
+from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.types import (
     ExecEvent,
     ExecExited,
@@ -65,7 +66,7 @@ def encode(command: Command, limits: SandboxLimits) -> bytes:
     return encode_command(
         command,
         "" if command.terminal is None else _digits(command.terminal),
-        str(USER_ID),
+        str(UID),
         str(limits.memory_bytes),
         str(limits.max_processes),
         str(limits.max_file_bytes),
@@ -214,7 +215,7 @@ class RemoteProcess(Process):
     async def _kill_marked(self) -> None:
         """Returns when nothing with the mark is left."""
         await run_script(
-            self._remote.connection, KILL_SOURCE, str(USER_ID), f"{MARK_NAME}={self._mark}"
+            self._remote.connection, KILL_SOURCE, str(UID), f"{MARK_NAME}={self._mark}"
         )
         await self._end(KILLED)
 
@@ -246,4 +247,4 @@ async def kill_user(connection: RpcConnection) -> None:
     Raises:
         SandboxError: UNAVAILABLE.
     """
-    await run_script(connection, KILL_SOURCE, str(USER_ID), timeout_s=_ALL_S)
+    await run_script(connection, KILL_SOURCE, str(UID), timeout_s=_ALL_S)

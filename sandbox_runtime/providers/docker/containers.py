@@ -6,6 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from sandbox_runtime.host import HostView, ca_env
 from sandbox_runtime.providers.docker.inside_scripts import INIT_SOURCE
+from sandbox_runtime.sandbox_user import UID, user_env
 from sandbox_runtime.types import (
     BrokeredNetwork,
     OpenNetwork,
@@ -14,9 +15,8 @@ from sandbox_runtime.types import (
     SandboxSpec,
 )
 
-SANDBOX_USER = "agent"
-USER = "10001:10001"
-WORK, HOME, RUN, ENVIRONMENT, BROKER = "/work", f"/home/{SANDBOX_USER}", "/orion", "/env", "/broker"
+USER = f"{UID}:{UID}"
+WORK, HOME, RUN, ENVIRONMENT, BROKER = "/work", "/home/agent", "/orion", "/env", "/broker"
 _TMP = "/tmp"  # noqa: S108  # the sandbox's own
 _CA_BUNDLE = PurePosixPath("/etc/ssl/ca-bundle.pem")
 _OWN = (WORK, HOME, RUN, ENVIRONMENT, BROKER, _TMP)
@@ -62,10 +62,7 @@ def broker_path(spec: SandboxSpec) -> str:
 
 def sandbox_env(spec: SandboxSpec, hosting: Hosting) -> dict[str, str]:
     """What every command finds in its environment beside the image's own."""
-    env = {"HOME": HOME, "USER": SANDBOX_USER, "LOGNAME": SANDBOX_USER, "LANG": "C.UTF-8"}
-    if spec.environment_writable:
-        # Download caches go where no snapshot keeps them.
-        env |= {"XDG_CACHE_HOME": f"{_TMP}/.cache", "npm_config_cache": f"{_TMP}/.npm"}
+    env = user_env(HOME, scratch=_TMP if spec.environment_writable else None)
     if hosting.ca_bundle is not None:
         env |= ca_env(Path(_CA_BUNDLE))
     if isinstance(spec.network, OpenNetwork):

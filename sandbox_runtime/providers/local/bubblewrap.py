@@ -17,24 +17,22 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.host import HostView, ca_env, python_prefixes, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
-from sandbox_runtime.providers.local.place import Isolation, Place, argv_of, scratch_env
+from sandbox_runtime.providers.local.place import Isolation, Place, argv_of
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile
 from sandbox_runtime.providers.local.tree import MARK_NAME
+from sandbox_runtime.sandbox_user import UID, USER, cache_env
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
-
-SANDBOX_USER = "agent"
-SANDBOX_UID = 10001
 
 PASSWD = f"""\
 root:x:0:0:root:/root:/usr/sbin/nologin
-{SANDBOX_USER}:x:{SANDBOX_UID}:{SANDBOX_UID}:{SANDBOX_USER}:/home/{SANDBOX_USER}:/bin/sh
+{USER}:x:{UID}:{UID}:{USER}:/home/{USER}:/bin/sh
 nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin
 """
-GROUP = f"root:x:0:\n{SANDBOX_USER}:x:{SANDBOX_UID}:\nnogroup:x:65534:\n"
+GROUP = f"root:x:0:\n{USER}:x:{UID}:\nnogroup:x:65534:\n"
 
 _WORK, _HOME, _RUN, _ENVIRONMENT, _BROKER = (
     "/work",
-    f"/home/{SANDBOX_USER}",
+    f"/home/{USER}",
     "/orion",
     "/env",
     "/broker",
@@ -93,8 +91,8 @@ class BubblewrapIsolation(Isolation):
 
     @override
     def base_env(self, place: Place) -> Mapping[str, str]:
-        env = {"HOME": _HOME, "PATH": search_path(), "USER": SANDBOX_USER, "LOGNAME": SANDBOX_USER}
-        env |= scratch_env(place, _TMP)
+        env = {"HOME": _HOME, "PATH": search_path(), "USER": USER, "LOGNAME": USER}
+        env |= cache_env(_TMP if place.environment_writable else None)
         if self.ca_bundle is not None:
             env |= ca_env(_CA_BUNDLE)
         if isinstance(place.network, OpenNetwork):
@@ -187,7 +185,7 @@ _OUTER = (
 
 
 def _namespaces(place: Place) -> list[str]:
-    uid = str(SANDBOX_UID)
+    uid = str(UID)
     network = [] if isinstance(place.network, OpenNetwork) else ["--unshare-net"]
     return [
         *(

@@ -66,10 +66,3 @@ def argv_of(command: Command, work: str) -> list[str]:
     if command.cwd is None:
         return list(command.argv)
     return ["/bin/sh", "-c", _IN_DIRECTORY, command.directory(work), *command.argv]
-
-
-def scratch_env(place: Place, tmp: str) -> dict[str, str]:
-    """While an environment is made, download caches go where no snapshot keeps them."""
-    if not place.environment_writable:
-        return {}
-    return {"XDG_CACHE_HOME": f"{tmp}/.cache", "npm_config_cache": f"{tmp}/.npm"}

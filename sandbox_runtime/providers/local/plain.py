@@ -16,9 +16,10 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.host import HostView, ca_env, search_path
 from sandbox_runtime.providers.local.limits import limit_arguments, yielding
-from sandbox_runtime.providers.local.place import Isolation, Place, argv_of, scratch_env
+from sandbox_runtime.providers.local.place import Isolation, Place, argv_of
 from sandbox_runtime.providers.local.processes import HostCommand
 from sandbox_runtime.providers.local.tree import mark_of
+from sandbox_runtime.sandbox_user import cache_env
 from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
 
 
@@ -49,7 +50,7 @@ class PlainIsolation(Isolation):
     @override
     def base_env(self, place: Place) -> Mapping[str, str]:
         env = {"HOME": str(place.home), "PATH": search_path(), "TMPDIR": str(place.tmp)}
-        env |= scratch_env(place, str(place.tmp))
+        env |= cache_env(str(place.tmp) if place.environment_writable else None)
         if self.ca_bundle is not None:
             env |= ca_env(self.ca_bundle)
         if isinstance(place.network, OpenNetwork):

@@ -9,19 +9,16 @@ from sandbox_runtime.owner import Owner
 from sandbox_runtime.providers.vercel import tags as keys
 from sandbox_runtime.providers.vercel.machine import HOME
 from sandbox_runtime.providers.vercel.snapshots import PROVIDER_NAME
+from sandbox_runtime.sandbox_user import user_env
 from sandbox_runtime.types import SandboxId, SandboxInfo, SandboxSpec
 
-USER = "agent"
 RUNNING = frozenset({sdk.SandboxStatus.PENDING, sdk.SandboxStatus.RUNNING})
 
 
 def command_env(spec: SandboxSpec) -> dict[str, str]:
     """Of every command, beside the image's PATH and the names of its CA certificates."""
-    env = {"HOME": HOME, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
-    if spec.environment_writable:
-        # Download caches go where no snapshot keeps them.
-        env |= {"XDG_CACHE_HOME": "/tmp/.cache", "npm_config_cache": "/tmp/.npm"}  # noqa: S108
-    return env | dict(spec.env)
+    scratch = "/tmp" if spec.environment_writable else None  # noqa: S108  # the machine's own
+    return {**user_env(HOME, scratch=scratch), **spec.env}
 
 
 def info_of(record: sdk.Sandbox) -> SandboxInfo:

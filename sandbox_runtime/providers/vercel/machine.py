@@ -13,7 +13,6 @@ from sandbox_runtime.providers.vercel.errors import asking
 from sandbox_runtime.providers.vercel.inside_scripts import BOOT_SOURCE, RUN_SOURCE
 from sandbox_runtime.types import SandboxLimits
 
-AGENT_UID = 10001
 WORK, HOME, RUN, ENVIRONMENT = "/work", "/home/agent", "/orion", "/env"
 """Also in inside/boot.py."""
 _BOOT_TIMEOUT_S, _SAVE_TIMEOUT_S = 60.0, 120.0

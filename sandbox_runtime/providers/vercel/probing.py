@@ -3,8 +3,8 @@
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.probing import PROBE_TIMEOUT_S, probing
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.vercel.looking import USER
 from sandbox_runtime.providers.vercel.settings import VercelSettings
+from sandbox_runtime.sandbox_user import USER
 from sandbox_runtime.types import SandboxSpec
 
 

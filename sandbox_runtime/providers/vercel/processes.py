@@ -23,7 +23,8 @@ from sandbox_runtime.processes import KILLED
 from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.inside_scripts import encode_request
 from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
-from sandbox_runtime.providers.vercel.machine import AGENT_UID, WORK
+from sandbox_runtime.providers.vercel.machine import WORK
+from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
 
 MEMORY_BYTES_PER_VCPU = 2 * 1024**3
@@ -81,7 +82,7 @@ def encode(command: Command, host: Host) -> bytes:
             "limit_s": None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
             "beat_s": host.beat_s,
             "limits": limits,
-            "uid": AGENT_UID,
+            "uid": UID,
         }
     ).encode()
     return encode_request(body, command.stdin)
