@@ -92,6 +92,12 @@ async def test_network(provider: DenoProvider, echoes: tuple[EchoServer, EchoSer
     assert found == [[False, False], [True, False], [True, True]]
 
 
+async def test_out_of_memory(provider: DenoProvider) -> None:
+    """The kernel shall take a command rather than what runs it."""
+    async with open_sandbox(provider, SandboxSpec()) as sandbox:
+        assert await sh(sandbox, "cat /proc/self/oom_score_adj") == "500\n"
+
+
 async def test_header_from_outside(
     organisation: Emulator, provider: DenoProvider, echoes: tuple[EchoServer, EchoServer]
 ) -> None:
