@@ -26,13 +26,14 @@ from app.providers import usable_words
 from app.redaction import Masker
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions, AgentEnvironment
-from app.runs.execution import AgentRunner, AgentSettings
+from app.runs.execution import AgentRunner
 from app.runs.model import RunId
 from app.runs.policy import RunPolicy
 from app.runs.pool_figures import PoolFigures
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import Session
+from app.runs.starting import AgentSettings
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackConnection, SlackOptions
 from app.slack.entry import EntryOptions

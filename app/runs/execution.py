@@ -1,69 +1,52 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
-import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
+from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import TurnFinished
-from agent_scripts.supervision import SupervisionLimits, following, supervised
+from agent_scripts.supervision import following
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
-from app.runs.environment import Additions, AgentEnvironment
+from app.runs.environment import AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.places import POOL_LABEL, agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import SessionId, session_id_for
-from app.runs.tail import AgentTail
-from app.runs.waiting import UnfitSandboxError, WaitingAgent, hand_over
+from app.runs.starting import (
+    AgentSettings,
+    AgentStart,
+    AgentStarter,
+    deadline,
+    key_stand_in,
+)
+from app.runs.waiting import UnfitSandboxError
 from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.task_group import together
 from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,
-    SandboxLimits,
     SandboxSpec,
     SnapshotRef,
 )
 
-FILE_TIMEOUT_S = 30.0
 SAVING_S = 120.0
 """For what a run does after its agent's end, in the life of its sandbox."""
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
-MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-MAX_LINE_BYTES = 4 * 1024 * 1024
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSettings:
-    """What the operator chose for the agent."""
-
-    system_prompt: str = field(repr=False)
-    model: str
-    max_output_tokens: int
-    max_turns: int
-    sandbox_limits: SandboxLimits
-    extra_arguments: tuple[str, ...] = ()
-    mcp_config: bytes = field(default=b"", repr=False)
-    work_dir: str | None = None
-    """A directory of the host's to work in; None = the thread's own files."""
-    additions: Additions = field(default_factory=Additions)
-    """To its environment."""
 
 
 class AgentRunner:
@@ -86,6 +69,9 @@ class AgentRunner:
         self._settings = settings
         self._policy = policy
         self._who = AgentIdentity(agent=adapter.name, model=settings.model)
+        self._starter = AgentStarter(
+            adapter=adapter, broker=broker, settings=settings, policy=policy
+        )
         self._environment = AgentEnvironment(provider, adapter, settings.additions)
 
     @property
@@ -142,7 +128,7 @@ class AgentRunner:
 
     async def _attach(self, attempt: Attempt) -> TurnFinished | None:
         async with AsyncExitStack() as stack:
-            async with attempt.stop.interrupting(), _deadline(attempt):
+            async with attempt.stop.interrupting(), deadline(attempt):
                 workspace = await stack.enter_async_context(
                     self._workspaces.attach(attempt, self._who)
                 )
@@ -164,7 +150,7 @@ class AgentRunner:
                 command = following(left.paths)
                 await sandbox.write_files({file.path: file.data for file in command.files})
             _log.info("sandbox.attached", sandbox_id=sandbox.id)
-            finished = await self._execute_agent(attempt, sandbox, left.paths, command.argv)
+            finished = await self._starter.execute(attempt, sandbox, left.paths, command.argv)
             if finished.error is not None and attempt.stop.user is None:
                 return None  # likely what it asked the model for when the crash came
             # The end of a stopped one is not ours to see: only that of its sandbox is certain.
@@ -182,7 +168,7 @@ class AgentRunner:
 
     async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished:
         async with AsyncExitStack() as stack:
-            async with attempt.stop.interrupting(), _deadline(attempt):
+            async with attempt.stop.interrupting(), deadline(attempt):
                 workspace = await self._open_workspace(
                     attempt, stack, may_have_waited=may_have_waited
                 )
@@ -194,7 +180,7 @@ class AgentRunner:
                     )
                 )
                 if self._broker.endpoint_for(workspace.session.id).headers:
-                    token = await _stand_in(workspace.sandbox) or token
+                    token = await key_stand_in(workspace.sandbox) or token
             finished = await self._run_agent(attempt, workspace, watch, token)
             await self._conclude(attempt, workspace, watch, finished)
             return finished
@@ -255,9 +241,9 @@ class AgentRunner:
         waiting = workspace.waiting
         if waiting is not None:
             paths = replace(paths, waiting=waiting.directory)
-        start = _Start(paths=paths, token=token, session=session, waiting=waiting)
+        start = AgentStart(paths=paths, token=token, session=session, waiting=waiting)
         look = partial(watch.begin, is_empty=workspace.is_empty)
-        finished = await self._start_agent(attempt, workspace.sandbox, start, look)
+        finished = await self._starter.start(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
             _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
             known = ""
@@ -267,21 +253,9 @@ class AgentRunner:
                 session=AgentSession(id=str(uuid.uuid4()), resume=False),
                 waiting=None,
             )
-            finished = await self._start_agent(attempt, workspace.sandbox, start, _nothing)
+            finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known
         return finished
-
-    async def _start_agent(
-        self,
-        attempt: Attempt,
-        sandbox: Sandbox,
-        start: "_Start",
-        prepare: Callable[[], Coroutine[None, None, None]],
-    ) -> TurnFinished:
-        """`prepare`: what must be done besides before the agent may begin."""
-        async with attempt.stop.interrupting(), _deadline(attempt):
-            argv, _ = await together(self._write_script(attempt, sandbox, start), prepare())
-        return await self._execute_agent(attempt, sandbox, start.paths, argv, start.waiting)
 
     def _spec_of(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return self._spec(
@@ -308,113 +282,6 @@ class AgentRunner:
             labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
             limits=self._settings.sandbox_limits,
         )
-
-    async def _write_script(
-        self, attempt: Attempt, sandbox: Sandbox, start: "_Start"
-    ) -> Sequence[str]:
-        command = supervised(
-            self._adapter.command(
-                AgentTurn(
-                    messages=attempt.messages,
-                    system_prompt=self._settings.system_prompt,
-                    model=self._settings.model,
-                    max_output_tokens=self._settings.max_output_tokens,
-                    max_turns=self._settings.max_turns,
-                    run_token=start.token,
-                    model_url=self._broker.endpoint_for(
-                        session_id_for(attempt.run.thread)
-                    ).model_url,
-                    paths=start.paths,
-                    session=start.session,
-                    extra_arguments=self._settings.extra_arguments,
-                    mcp_config=self._settings.mcp_config,
-                )
-            ),
-            paths=start.paths,
-            broker=sandbox.paths.broker,
-            limits=SupervisionLimits(
-                timeout_s=attempt.remaining_s(),
-                idle_timeout_s=self._policy.idle_timeout_s,
-                max_output_bytes=MAX_OUTPUT_BYTES,
-                max_line_bytes=MAX_LINE_BYTES,
-                max_disk_bytes=self._policy.max_disk_bytes,
-                max_processes=self._settings.sandbox_limits.max_processes,
-            ),
-        )
-        with attempt.trace.step("write-script") as step:
-            files = {file.path: file.data for file in command.files}
-            if start.waiting is None:
-                async with asyncio.timeout(FILE_TIMEOUT_S):
-                    await sandbox.write_files(files)
-            else:
-                await hand_over(start.waiting, files)
-            step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
-            if start.session is not None:
-                step.set(agent_session="resumed" if start.session.resume else "new")
-        return command.argv
-
-    async def _execute_agent(
-        self,
-        attempt: Attempt,
-        sandbox: Sandbox,
-        paths: AgentPaths,
-        argv: Sequence[str],
-        waiting: WaitingAgent | None = None,
-    ) -> TurnFinished:
-        attempt.enter("Thinking")
-        with attempt.trace.step("execute-agent") as step:
-            attempt.agent_step = step
-            _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
-            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
-            process = waiting.process if waiting else await sandbox.spawn(argv)
-            finished = await tail.run(process)
-            step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
-            if finished.cost_usd is not None:
-                step.set(cost_usd=finished.cost_usd)
-            if finished.notes:
-                step.set(notes="; ".join(finished.notes))
-            if finished.error is not None:
-                step.fail(finished.error, finished.detail)
-            _log.info(
-                "agent.finished",
-                reason=tail.exit_reason,
-                code=finished.error or "",
-                duration_s=round(tail.duration_s, 3),
-                tool_calls=attempt.tracker.steps,
-            )
-            return finished
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Start:
-    """One start of an agent's process."""
-
-    paths: AgentPaths
-    """With a run directory of its own."""
-    token: str = field(repr=False)
-    session: AgentSession | None
-    waiting: WaitingAgent | None
-    """Who is loaded for it."""
-
-
-@asynccontextmanager
-async def _deadline(attempt: Attempt) -> AsyncIterator[None]:
-    block = asyncio.timeout(attempt.remaining_s())
-    try:
-        async with block:
-            yield
-    except TimeoutError as exc:
-        if not block.expired():
-            raise
-        raise OrionError(
-            ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
-        ) from exc
-
-
-async def _stand_in(sandbox: Sandbox) -> str:
-    """The text that the network replaces by the key, if it does it so; see `BrokeredNetwork.headers`."""
-    result = await sandbox.exec(["printenv", "ORION_BROKER_KEY"], timeout_s=FILE_TIMEOUT_S)
-    return result.text.strip()
 
 
 async def _nothing() -> None:

@@ -22,7 +22,7 @@ from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions
-from app.runs.execution import AgentRunner, AgentSettings
+from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
 from app.runs.leftovers import OpenProvider
 from app.runs.live_log import LiveLogs
@@ -43,6 +43,7 @@ from app.runs.pool import MAX_WAIT_S, WarmPool
 from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.runners import OpenRoom, Room, Runners
 from app.runs.session import SessionId
+from app.runs.starting import AgentSettings
 from app.runs.stops import StopSignals
 from app.runs.visits import Visits
 from app.runs.workflow import RunService

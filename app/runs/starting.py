@@ -1,0 +1,183 @@
+"""The start of an agent's process: its command, its files, its supervisor, and what it says until its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
+from agent_scripts.events import TurnFinished
+from agent_scripts.supervision import SupervisionLimits, supervised
+from app.errors import ErrorCode, OrionError
+from app.log import get_logger
+from app.runs.attempt import Attempt
+from app.runs.environment import Additions
+from app.runs.policy import RunPolicy
+from app.runs.ports import ModelBroker
+from app.runs.session import session_id_for
+from app.runs.tail import AgentTail
+from app.runs.waiting import WaitingAgent, hand_over
+from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.task_group import together
+from sandbox_runtime.types import SandboxLimits
+
+FILE_TIMEOUT_S = 30.0
+MAX_OUTPUT_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What the operator chose for the agent."""
+
+    system_prompt: str = field(repr=False)
+    model: str
+    max_output_tokens: int
+    max_turns: int
+    sandbox_limits: SandboxLimits
+    extra_arguments: tuple[str, ...] = ()
+    mcp_config: bytes = field(default=b"", repr=False)
+    work_dir: str | None = None
+    """A directory of the host's to work in; None = the thread's own files."""
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStart:
+    """One start of an agent's process."""
+
+    paths: AgentPaths
+    """With a run directory of its own."""
+    token: str = field(repr=False)
+    session: AgentSession | None
+    waiting: WaitingAgent | None
+    """Who is loaded for it."""
+
+
+class AgentStarter:
+    """Starts the agent's process and follows it; holds nothing of it in between."""
+
+    def __init__(
+        self,
+        *,
+        adapter: AgentAdapter,
+        broker: ModelBroker,
+        settings: AgentSettings,
+        policy: RunPolicy,
+    ) -> None:
+        self._adapter = adapter
+        self._broker = broker
+        self._settings = settings
+        self._policy = policy
+
+    async def start(
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        start: AgentStart,
+        prepare: Callable[[], Coroutine[None, None, None]],
+    ) -> TurnFinished:
+        """`prepare`: what must be done besides before the agent may begin."""
+        async with attempt.stop.interrupting(), deadline(attempt):
+            argv, _ = await together(self._write_script(attempt, sandbox, start), prepare())
+        return await self.execute(attempt, sandbox, start.paths, argv, start.waiting)
+
+    async def execute(
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        paths: AgentPaths,
+        argv: Sequence[str],
+        waiting: WaitingAgent | None = None,
+    ) -> TurnFinished:
+        """Of the files that are there, or of the process that waited; until the agent's end."""
+        attempt.enter("Thinking")
+        with attempt.trace.step("execute-agent") as step:
+            attempt.agent_step = step
+            _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
+            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
+            process = waiting.process if waiting else await sandbox.spawn(argv)
+            finished = await tail.run(process)
+            step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
+            if finished.cost_usd is not None:
+                step.set(cost_usd=finished.cost_usd)
+            if finished.notes:
+                step.set(notes="; ".join(finished.notes))
+            if finished.error is not None:
+                step.fail(finished.error, finished.detail)
+            _log.info(
+                "agent.finished",
+                reason=tail.exit_reason,
+                code=finished.error or "",
+                duration_s=round(tail.duration_s, 3),
+                tool_calls=attempt.tracker.steps,
+            )
+            return finished
+
+    async def _write_script(
+        self, attempt: Attempt, sandbox: Sandbox, start: AgentStart
+    ) -> Sequence[str]:
+        command = supervised(
+            self._adapter.command(
+                AgentTurn(
+                    messages=attempt.messages,
+                    system_prompt=self._settings.system_prompt,
+                    model=self._settings.model,
+                    max_output_tokens=self._settings.max_output_tokens,
+                    max_turns=self._settings.max_turns,
+                    run_token=start.token,
+                    model_url=self._broker.endpoint_for(
+                        session_id_for(attempt.run.thread)
+                    ).model_url,
+                    paths=start.paths,
+                    session=start.session,
+                    extra_arguments=self._settings.extra_arguments,
+                    mcp_config=self._settings.mcp_config,
+                )
+            ),
+            paths=start.paths,
+            broker=sandbox.paths.broker,
+            limits=SupervisionLimits(
+                timeout_s=attempt.remaining_s(),
+                idle_timeout_s=self._policy.idle_timeout_s,
+                max_output_bytes=MAX_OUTPUT_BYTES,
+                max_line_bytes=MAX_LINE_BYTES,
+                max_disk_bytes=self._policy.max_disk_bytes,
+                max_processes=self._settings.sandbox_limits.max_processes,
+            ),
+        )
+        with attempt.trace.step("write-script") as step:
+            files = {file.path: file.data for file in command.files}
+            if start.waiting is None:
+                async with asyncio.timeout(FILE_TIMEOUT_S):
+                    await sandbox.write_files(files)
+            else:
+                await hand_over(start.waiting, files)
+            step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
+            if start.session is not None:
+                step.set(agent_session="resumed" if start.session.resume else "new")
+        return command.argv
+
+
+@asynccontextmanager
+async def deadline(attempt: Attempt) -> AsyncIterator[None]:
+    """Raises: OrionError: SANDBOX_TIMEOUT, the attempt's time is over within the block."""
+    block = asyncio.timeout(attempt.remaining_s())
+    try:
+        async with block:
+            yield
+    except TimeoutError as exc:
+        if not block.expired():
+            raise
+        raise OrionError(
+            ErrorCode.SANDBOX_TIMEOUT, "the deadline passed before the agent started"
+        ) from exc
+
+
+async def key_stand_in(sandbox: Sandbox) -> str:
+    """The text that the network replaces by the key, if it does it so; see `BrokeredNetwork.headers`."""
+    result = await sandbox.exec(["printenv", "ORION_BROKER_KEY"], timeout_s=FILE_TIMEOUT_S)
+    return result.text.strip()
