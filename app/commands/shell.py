@@ -13,7 +13,7 @@ from app.parts import create_environment, session_spec
 from app.redaction import Masker
 from app.runs.copying import copy_into
 from app.runs.session import Session
-from app.runs.workspaces import SAVE_TIMEOUT_S
+from app.runs.workspace import SAVE_TIMEOUT_S
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider

@@ -30,7 +30,8 @@ from app.runs.starting import (
     key_stand_in,
 )
 from app.runs.waiting import UnfitSandboxError
-from app.runs.workspaces import AgentIdentity, Workspace, Workspaces
+from app.runs.workspace import AgentIdentity, Workspace
+from app.runs.workspaces import Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from app.log import get_logger
@@ -25,54 +25,22 @@ from app.runs.session import (
     Session,
     SessionChanges,
     SessionId,
-    SessionStatus,
     SessionStore,
     session_id_for,
 )
 from app.runs.visits import Visits
 from app.runs.waiting import UnfitSandboxError, WaitingAgent
+from app.runs.workspace import AgentIdentity, Workspace, having, save
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec, SnapshotId
 
-SAVE_TIMEOUT_S = 120.0
 CLOSE_INTERVAL_S = 5.0
 ABANDON_TIMEOUT_S = 30.0
 REMOVED_IN_A_ROUND = 1000
 
 _log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
-    """Who works in a sandbox."""
-
-    agent: str
-    model: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Workspace:
-    """A thread's files in a sandbox, for one run. The fields that the run may set decide what becomes of them."""
-
-    session: Session
-    sandbox: Sandbox
-    is_new: bool
-    """It begins empty."""
-    is_usable: bool = True
-    """False = it is destroyed after the run, unsaved."""
-    has_changed: bool = True
-    """False = there is nothing to save that was not saved before."""
-    agent_session_id: str = ""
-    """By which the agent will find its own memory among these files."""
-    waiting: WaitingAgent | None = None
-    """Whom the sandbox has loaded already."""
-
-    @property
-    def is_empty(self) -> bool:
-        """At the beginning there is no file in the work directory."""
-        return self.is_new and not self.session.mount_dir
 
 
 class Workspaces:
@@ -219,7 +187,7 @@ class Workspaces:
                 waiting=waiting,
             )
             yield workspace
-            saved = await self._save(attempt, workspace) if workspace.is_usable else None
+            saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnfitSandboxError:
             self._on_gone(session_id_for(attempt.run.thread))
             if waiting is not None and self._pool is not None:
@@ -246,7 +214,7 @@ class Workspaces:
         )
         if saved is not None:
             changes["snapshot_slug"] = saved
-        changes |= GONE if keep_s <= 0 else _having(sandbox)
+        changes |= GONE if keep_s <= 0 else having(sandbox)
         await patiently(lambda: self._store.update(session.id, **changes))
 
     async def abandon(self, run: Run) -> None:
@@ -339,27 +307,6 @@ class Workspaces:
             now=self._clock.now(),
         )
 
-    async def _save(self, attempt: Attempt, workspace: Workspace) -> str | None:
-        """The slug of what the next run shall find, if there is anything new.
-
-        A failure to save costs this run's files, not its answer.
-        """
-        session = workspace.session
-        if not workspace.has_changed or Capability.SNAPSHOT not in self._provider.capabilities:
-            return None
-        with attempt.trace.step("workspace-save") as step:
-            try:
-                async with asyncio.timeout(SAVE_TIMEOUT_S):
-                    ref = await workspace.sandbox.snapshot(name=f"session-{session.id}")
-            except (SandboxError, OSError, TimeoutError) as exc:
-                step.fail("save_failed", str(exc))
-                _log.warning(
-                    "sandbox.save_failed", sandbox_id=workspace.sandbox.id, reason=str(exc)
-                )
-                return None
-            step.set(snapshot=ref.id)
-            return ref.id
-
     async def _close(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
@@ -370,11 +317,3 @@ class Workspaces:
             await destroy_sandbox(sandbox, first_error=first_error)
         duration_s = round(time.monotonic() - started_s, 3)
         _log.info("sandbox.stopped", sandbox_id=sandbox.id, duration_s=duration_s)
-
-
-def _having(sandbox: Sandbox) -> SessionChanges:
-    return SessionChanges(
-        status=SessionStatus.RUNNING,
-        sandbox_id=sandbox.id,
-        container_name=sandbox.container_name,
-    )
