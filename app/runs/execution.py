@@ -23,6 +23,7 @@ from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import SessionId, session_id_for
 from app.runs.starting import (
+    SAVING_S,
     AgentSettings,
     AgentStart,
     AgentStarter,
@@ -41,8 +42,6 @@ from sandbox_runtime.types import (
     SnapshotRef,
 )
 
-SAVING_S = 120.0
-"""For what a run does after its agent's end, in the life of its sandbox."""
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
@@ -89,11 +88,11 @@ class AgentRunner:
         await self._environment.prepare()
 
     async def spec_to_wait(self, door: SessionId, wait_s: float) -> SandboxSpec | None:
-        """Of a sandbox that may wait so long for a run of any thread; None as long as there is no environment."""
+        """Of a sandbox that may wait so long for a run of any thread, which then lets it live on; None without an environment."""
         snapshot = await self._environment.find()
         if snapshot is None:
             return None
-        lifetime_s = wait_s + self._policy.run_timeout_s + SAVING_S
+        lifetime_s = wait_s + SAVING_S
         return self._spec(snapshot, door, lifetime_s=lifetime_s, labels={POOL_LABEL: "true"})
 
     async def abandon(self, run: Run) -> None:

@@ -26,7 +26,7 @@ from sandbox_runtime.task_group import TaskGroup, open_task_group
 from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
 
 MAX_WAIT_S = 900.0
-"""With the longest default run after it, this is less than any provider's longest life of a sandbox."""
+"""Less than any provider's longest life of a sandbox."""
 READY_TIMEOUT_S = 60.0
 """For a sandbox to be made and its agent to be loaded, on a busy machine."""
 SUPERVISOR_SLACK_S = 60.0

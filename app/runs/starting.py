@@ -22,6 +22,8 @@ from sandbox_runtime.task_group import together
 from sandbox_runtime.types import SandboxLimits
 
 FILE_TIMEOUT_S = 30.0
+SAVING_S = 120.0
+"""For what a run does after its agent's end, in the life of its sandbox."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024
 
@@ -155,7 +157,8 @@ class AgentStarter:
                 async with asyncio.timeout(FILE_TIMEOUT_S):
                     await sandbox.write_files(files)
             else:
-                await hand_over(start.waiting, files)
+                lifetime_s = attempt.remaining_s() + SAVING_S
+                await hand_over(start.waiting, files, lifetime_s=lifetime_s)
             step.set(files=len(command.files), bytes=sum(len(file.data) for file in command.files))
             if start.session is not None:
                 step.set(agent_session="resumed" if start.session.resume else "new")

@@ -161,14 +161,19 @@ class UnfitSandboxError(Exception):
     """A sandbox that waited does not take its task; a new one will."""
 
 
-async def hand_over(waiting: WaitingAgent, files: Mapping[str, bytes]) -> None:
+async def hand_over(
+    waiting: WaitingAgent, files: Mapping[str, bytes], *, lifetime_s: float
+) -> None:
     """Give an agent that waits its task; that it begins within seconds is what shows that it is well.
+
+    Where sandboxes end by themselves its own lives for `lifetime_s` from now on.
 
     Raises:
         UnfitSandboxError: it does not.
     """
     try:
         async with asyncio.timeout(HAND_OVER_TIMEOUT_S):
+            await waiting.sandbox.extend(lifetime_s)
             await waiting.sandbox.write_files(files)
             has_begun = await waiting.process.until_begun()
     except (SandboxError, OSError, TimeoutError) as exc:

@@ -63,6 +63,8 @@ class FakeProvider(SandboxProvider):
         """Every command, in order."""
         self.specs: list[SandboxSpec] = []
         """What was asked of `create`, in order."""
+        self.lifetimes_s: dict[SandboxId, float] = {}
+        """Of sandboxes that were extended, as the last one asked."""
         self.created = 0
         self.destroyed = 0
 
@@ -277,6 +279,12 @@ class FakeSandbox(Sandbox):
         self._provider.enter("snapshot")
         self._provider.require(Capability.SNAPSHOT)
         return _as_fake(await self._inner.snapshot(name=name))
+
+    @override
+    async def extend(self, lifetime_s: float) -> None:
+        self._provider.enter("extend")
+        await super().extend(lifetime_s)
+        self._provider.lifetimes_s[self.id] = lifetime_s
 
     @override
     async def destroy(self) -> None:

@@ -24,6 +24,7 @@ Operation = Literal[
     "snapshot",
     "destroy",
     "find_snapshot",
+    "extend",
 ]
 
 

@@ -103,7 +103,7 @@ SPARED: Mapping[str, str] = {
     "sandbox.id": _INSTANT,
     "sandbox.container_name": _INSTANT,
     "sandbox.open_terminal": "only for a person at the command line",
-    "sandbox.extend": "only for a person at the command line",
+    "sandbox.extend": "lets it live longer, nothing else; the file that follows is a point",
     "sandbox.paths": _INSTANT,
     "sandbox.read_file": _UNUSED,
 }

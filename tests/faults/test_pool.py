@@ -15,11 +15,12 @@ from app.runs.policy import RunPolicy
 from app.runs.pool import FAILURES, MAX_WAIT_S
 from app.runs.pool_figures import PoolFigures
 from app.runs.session import SessionId, session_id_for
+from app.runs.starting import SAVING_S
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
-from sandbox_runtime.types import SandboxSpec
+from sandbox_runtime.types import SandboxId, SandboxSpec
 from tests.faults.building import ANSWER, POLICY, Core, Plan, ended, open_core, request_of, until
 
 DEFAULT_OF_A_THREAD = 1795302364
@@ -172,7 +173,20 @@ async def test_one_that_ends_while_it_waits_is_replaced(tmp_path: Path) -> None:
         assert (await ask(core)).state is RunState.SUCCEEDED
 
 
-@pytest.mark.parametrize("how", ["refused", "silent"])
+async def test_one_that_is_taken_lives_on(tmp_path: Path) -> None:
+    """However long it has waited, and however long a run may be: it is made for the wait, and extended for its run."""
+    policy = replace(POLICY, run_timeout_s=5000)
+    async with pooled(tmp_path, policy=policy) as core:
+        await filled(core)
+        made_for = [spec.lifetime_s for spec in core.provider.specs if "orion.pool" in spec.labels]
+        assert made_for == [MAX_WAIT_S + SAVING_S]
+        run = await ask(core)
+        assert run.sandbox_id is not None
+        lives_s = core.provider.lifetimes_s[SandboxId(run.sandbox_id)]
+        assert 4990 + SAVING_S < lives_s <= 5000 + SAVING_S
+
+
+@pytest.mark.parametrize("how", ["refused", "silent", "ends soon"])
 async def test_one_that_does_not_take_its_task(how: str, tmp_path: Path) -> None:
     """The run goes on in a new sandbox of its own, within seconds; the unfit one is destroyed."""
     async with pooled(tmp_path) as core:
@@ -182,6 +196,9 @@ async def test_one_that_does_not_take_its_task(how: str, tmp_path: Path) -> None
         if how == "refused":
             error = SandboxError(SandboxErrorCode.UNAVAILABLE, "the engine does not answer")
             core.provider.fail("write_files", nth, error)
+        elif how == "ends soon":
+            error = SandboxError(SandboxErrorCode.UNAVAILABLE, "it lives no longer")
+            core.provider.fail("extend", 1, error)
         else:
             core.provider.fail("write_files", nth, TimeoutError())
         run = await ask(core)
