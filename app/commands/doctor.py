@@ -141,7 +141,7 @@ async def _pool(settings: Settings) -> str:
         clouds = "none at clouds (ORION_WARM_POOL_SIZE is not set)"
     else:
         clouds = f"{pool_size(settings, is_remote=True)} at clouds"
-    wanted = f"{size} prepared sandboxes on this machine, {clouds}"
+    wanted = f"sandboxes prepared: {size} on this machine, {clouds}"
     url = f"http://{settings.orion_host}:{settings.orion_port}/readyz"
     try:
         async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=False) as http:

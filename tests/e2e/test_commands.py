@@ -55,8 +55,10 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     parts = ["settings", "python", "database", "engine", "sandbox", "pool"]
     parts += ["slack", "model", "langfuse"]
     assert [finding["part"] for finding in findings] == parts
-    code, said = await shared.cli("doctor", SLACK_BOT_TOKEN="xoxb-wrong")
+    code, said = await shared.cli("doctor", SLACK_BOT_TOKEN="xoxb-wrong", ORION_PORT="1")
     assert code == FAILED
+    assert "sandboxes prepared: 1 on this machine, none at clouds" in said
+    assert " wait; taken" not in said  # nobody answers at that port
     assert "FAIL slack      auth.test: invalid_auth  ->  check the token" in said
 
 

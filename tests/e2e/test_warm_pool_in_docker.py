@@ -8,10 +8,16 @@ from app.playground.slack_types import LookalikeConfig
 from tests.e2e.docker_world import docker, namespace_of, objects_of, open_docker_orion
 from tests.e2e.docker_world import prepared_image as prepare
 from tests.e2e.harness import Stage, open_world, text_of
-from tests.e2e.orion_process import new_state_dir
+from tests.e2e.orion_process import POLL_S, new_state_dir, put_environments
+from tests.e2e.prepared import prepared_state_dir
 from tests.e2e.test_warm_pool import filled, pool_of, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.docker,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(300),
+]
 
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 _LOOK = (
@@ -31,6 +37,7 @@ async def test_prepared_containers(tmp_path_factory: pytest.TempPathFactory) -> 
         await _is_given(stage, namespace)
         await _killed_and_frozen(stage, namespace)
         await _survives_a_crash(stage, namespace)
+        await _another_room(stage)
 
 
 async def _waiting(namespace: str) -> str:
@@ -84,3 +91,19 @@ async def _survives_a_crash(stage: Stage, namespace: str) -> None:
     (resumed,) = stage.orion.log_lines("run.resumed")
     assert resumed["how"] == "attached"
     assert not [one for one in await asyncio.to_thread(objects_of, namespace, "ps") if one == left]
+
+
+async def _another_room(stage: Stage) -> None:
+    """A provider that a message names has a pool of its own from then on."""
+    put_environments(await asyncio.to_thread(prepared_state_dir), stage.orion.state_dir)
+    ts = await stage.client.say("@Orion sandbox=local run: echo elsewhere")
+    assert "elsewhere" in text_of(await stage.answer(ts))
+    assert (await stage.record(ts)).provider == "local"
+    async with asyncio.timeout(60):
+        while "local: 1 of 1 wait" not in await pool_of(stage):
+            await asyncio.sleep(POLL_S)
+    second = await stage.client.say("@Orion sandbox=local run: echo again")
+    assert "again" in text_of(await stage.answer(second))
+    assert stage.sandbox_of(second) in {
+        line["sandbox_id"] for line in stage.orion.log_lines("sandbox.taken")
+    }
