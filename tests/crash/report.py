@@ -21,7 +21,8 @@ named in `tests/crash/steps.py` with its reason fails a test.
 
 `repaired` is the time from the beginning of the restart until every question of the thread has its end; it holds the start of
 the service and whole runs, of which the scenario `shutdown` has the agent write for 12 s. The agent is a small script in the
-real sandbox, under the real supervisor, but where another one is named.
+real sandbox, under the real supervisor, but where another one is named. Each run makes its own sandbox; in the scenario `pool`, and
+with the real agent at random, it is given one that waited.
 """
 
 
