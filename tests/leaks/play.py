@@ -27,7 +27,7 @@ from tests.e2e.docker_world import (
 from tests.e2e.harness import Stage, World, open_orion, open_world
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
-from tests.leaks.census import DESCRIPTORS, Census, take_census
+from tests.leaks.census import CONNECTIONS, DESCRIPTORS, Census, take_census
 from tests.leaks.plan import WARM_UP, Course, Fate, Plan, draw
 
 ENDED_WITHIN_S = 180.0
@@ -97,7 +97,8 @@ async def prove(directory: Path, plan: Plan) -> Result:
         await _play(proof, [WARM_UP] * plan.warm_up)
         warm = await _settled(proof, first)
         # Descriptors are of a process: those of the last one are compared with its own.
-        result.before = Census(kinds={**first.kinds, DESCRIPTORS: warm.kinds[DESCRIPTORS]})
+        own = {kind: warm.kinds[kind] for kind in (DESCRIPTORS, CONNECTIONS)}
+        result.before = Census(kinds={**first.kinds, **own})
         await _play(proof, draw(plan, proof.chance, plan.runs - half))
         result.after = await _settled(proof, result.before)
         result.faults += result.after.beyond(result.before)
