@@ -41,6 +41,8 @@ def _accept(listener: socket.socket, broker_socket: str, absence: _Absence) -> N
         # More connections than that wait in the kernel's backlog.
         free.acquire()  # the connection's thread gives it back
         client, _ = listener.accept()
+        # Otherwise each piece of a stream would wait until the one before is acknowledged.
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serving = (client, broker_socket, absence, free)
         threading.Thread(target=_serve, args=serving, daemon=True).start()
 

@@ -6,14 +6,15 @@ from datetime import timedelta
 from weakref import WeakValueDictionary
 
 import structlog
+from typing_extensions import Unpack
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import QueuePosition, Run, RunRequest, RunState, Standing, Thread
+from app.runs.model import QueuePosition, Run, RunId, RunRequest, RunState, Standing, Thread
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy, find_refusal
 from app.runs.ports import Clock, Dispatcher, ReplySink, Tracer
-from app.runs.run_store import RunStore
+from app.runs.run_store import RunChanges, RunStore
 
 _log = get_logger(__name__)
 
@@ -97,7 +98,7 @@ class Placing:
             if refusal is None:
                 return False
             _log.info("event.rejected", code=refusal.code)
-            run = await self._store.update(
+            run = await self._record(
                 run.id,
                 outcome=RunState.FAILED,
                 error_code=refusal.code,
@@ -105,7 +106,7 @@ class Placing:
             )
         code = run.error_code or ErrorCode.INTERNAL
         await self._replies.refuse(run.request, code, detail=run.error_detail)
-        await self._store.update(run.id, state=RunState.FAILED, ended_at=self._clock.now())
+        await self._record(run.id, state=RunState.FAILED, ended_at=self._clock.now())
         return True
 
     async def _is_going(self, run: Run) -> bool:
@@ -122,16 +123,17 @@ class Placing:
         if reply_ts is None:
             return run
         placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
-        run = await patiently(
-            lambda: self._store.update(
-                run.id,
-                reply_ts=reply_ts,
-                placed_at=self._clock.now(),
-                state=placed if run.state is RunState.ACCEPTED else run.state,
-            )
+        run = await self._record(
+            run.id,
+            reply_ts=reply_ts,
+            placed_at=self._clock.now(),
+            state=placed if run.state is RunState.ACCEPTED else run.state,
         )
         _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
         return run
+
+    async def _record(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        return await patiently(lambda: self._store.update(run_id, **changes))
 
     def _lock_of(self, owner: Run | Thread) -> asyncio.Lock:
         """Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from agent_scripts.inside.relay import start_relay
 from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, added_path, supervised
 from sandbox_runtime.task_group import open_task_group
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
+from tests.sockets import accepted_side
 
 pytestmark = pytest.mark.alone
 
@@ -207,6 +209,19 @@ async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: i
             for _ in range(clients):
                 tasks.create_task(talk(port))
     assert answers == [sent.upper()] * clients
+
+
+async def test_relay_holds_nothing_back(tmp_path: Path) -> None:
+    """The pieces of a stream do not wait until the one before is acknowledged."""
+    path = tmp_path / "broker.sock"
+    with socket.socket(socket.AF_UNIX) as broker:
+        broker.bind(str(path))
+        broker.listen()
+        port = int(start_relay(str(path)).rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+            broker.accept()[0].close()  # the relay has accepted, then
+            with accepted_side(client.getsockname()) as accepted:
+                assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_relay_without_a_broker_closes(tmp_path: Path) -> None:

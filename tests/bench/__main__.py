@@ -20,7 +20,7 @@ from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render
 from tests.bench.turns import measure_turns
 
-TIMEOUT_S = 600.0
+TIMEOUT_S = 1200.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.

@@ -46,8 +46,8 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
     async with open_slack(bench) as slack:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
-                if kind in ("orion-held", "orion-memory") and round_number > 0:
-                    continue  # these explain the figure; once is enough
+                if kind == "orion-held" and round_number > 0:
+                    continue  # it explains the figure; once is enough
                 async with _server(bench, kind, slack) as server:
                     before_s = server.cpu_s
                     results.append(await load(bench, server, "open", scale.ack_seconds))

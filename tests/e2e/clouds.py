@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tests.e2e.wheels import ensure_wheels
 from tests.emulators.deno.resources import IMAGE
 from tests.emulators.deno.running import run_emulator
+from tests.emulators.machine_disk import disks_directory
 from tests.emulators.vercel.server import run_vercel
 from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
 
@@ -66,7 +67,7 @@ def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
     wheels = ensure_wheels()
     image = replace(IMAGE, binds=(wheels,), files=_package_index(wheels))
     # Outside of the directory of temporary files, which machines have of their own.
-    directory = Path(tempfile.mkdtemp(prefix="deno-", dir="/var/tmp"))
+    directory = Path(tempfile.mkdtemp(prefix="deno-", dir=disks_directory()))
     try:
         with run_emulator(
             directory / "disks", token=DENO_TOKEN, internet=internet, image=image

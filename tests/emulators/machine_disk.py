@@ -85,6 +85,16 @@ def install(image: MachineImage, root: Path, internet: Sequence[Address]) -> Non
         os.chown(made, FIRST_HOST_UID + user.uid, FIRST_HOST_UID + user.uid)
 
 
+def disks_directory() -> Path:
+    """Where disks are kept: in memory where there is room, since a copy is thousands of files. Machines have a /tmp of their own."""
+    memory, room_bytes = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - Linux's file system in memory
+    if os.access(memory, os.W_OK):
+        found = os.statvfs(memory)
+        if found.f_bavail * found.f_frsize >= room_bytes and not found.f_flag & os.ST_NOEXEC:
+            return memory
+    return Path("/var/tmp")  # noqa: S108 - a directory of a random name is made in it
+
+
 async def copy(source: Path, target: Path) -> None:
     """A disk, to a directory that does not exist yet."""
     await call("cp", "-a", "--reflink=auto", str(source), str(target))

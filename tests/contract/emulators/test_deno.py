@@ -14,6 +14,7 @@ from tests.emulators.deno.faults import Kind
 from tests.emulators.deno.recording import TOKEN, drive, endpoints
 from tests.emulators.deno.resources import BUILTIN
 from tests.emulators.deno.server import Emulator, open_emulator
+from tests.emulators.machine_disk import disks_directory
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
@@ -23,7 +24,7 @@ _VOLUME = {"slug": "v", "region": "ord", "capacity": "1GB"}
 
 @pytest.fixture
 async def emulator() -> AsyncIterator[Emulator]:
-    with tempfile.TemporaryDirectory(prefix="deno-", dir="/var/tmp") as directory:
+    with tempfile.TemporaryDirectory(prefix="deno-", dir=disks_directory()) as directory:
         async with open_emulator(Path(directory) / "disks", token=TOKEN) as emulator:
             yield emulator
 

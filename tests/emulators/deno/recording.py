@@ -17,6 +17,7 @@ from deno_sandbox import AsyncDenoDeploy
 
 from tests.emulators.deno.resources import BUILTIN
 from tests.emulators.deno.server import Emulator, open_emulator
+from tests.emulators.machine_disk import disks_directory
 
 TOKEN = "ddo_recorded"  # noqa: S105  # made up
 _ID = re.compile(r"(sbx|vol|snp)_(ord|ams)_[0-9a-f]+")
@@ -78,7 +79,7 @@ def _request(method: str, path: str, body: str) -> dict[str, Any]:
 
 
 async def _record() -> None:
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+    with tempfile.TemporaryDirectory(dir=disks_directory()) as directory:
         async with open_emulator(Path(directory), token=TOKEN) as emulator:
             os.environ.update(endpoints(emulator.url))  # noqa: TID251  # where the SDK looks
             json.dump(await drive(emulator), sys.stdout, indent=1)

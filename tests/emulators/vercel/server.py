@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandbox_runtime.task_group import open_task_group
+from tests.emulators.machine_disk import disks_directory
 from tests.emulators.machine_network import Address
 from tests.emulators.spans import Spans
 from tests.emulators.vercel.faults import Fault, Faults, never
@@ -244,7 +245,10 @@ def run_vercel(
 ) -> Iterator[Emulator]:
     """The service, until the end of the block; then nothing of it is left. See `MachineImage`."""
     emulator = Emulator()
-    with tempfile.TemporaryDirectory(prefix="vercel-") as directory, socket.socket() as listener:
+    with (
+        tempfile.TemporaryDirectory(prefix="vercel-", dir=disks_directory()) as directory,
+        socket.socket(proto=socket.IPPROTO_TCP) as listener,
+    ):
         listener.bind(("127.0.0.1", 0))
         emulator.url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         config = uvicorn.Config(
