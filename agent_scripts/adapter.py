@@ -2,10 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Literal, Protocol
 
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TurnFinished
+
+
+class ModelProtocol(StrEnum):
+    """What an agent speaks with its model; the values are part of the broker's paths."""
+
+    ANTHROPIC = "anthropic"
+    """The Messages API, below `/v1`."""
+    OPENAI = "openai"
+    """Responses and Chat Completions, below `/v1`."""
+    GEMINI = "gemini"
+    """generateContent and its like, below `/v1beta`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +65,7 @@ class AgentTurn:
     run_token: str = field(repr=False)
     """Stands where the provider's key would; only the broker accepts it."""
     model_url: str = "{relay}/broker/anthropic"
-    """Base URL of the Messages API; `{relay}` is replaced in the sandbox."""
+    """Base URL of the API that the adapter's protocol names, without its version; `{relay}` is replaced in the sandbox."""
     paths: AgentPaths
     session: AgentSession | None = None
     """None = the agent keeps nothing that the caller wants to come back to."""
@@ -140,6 +152,9 @@ class AgentAdapter(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def protocol(self) -> ModelProtocol: ...
 
     @property
     def default_model(self) -> str: ...

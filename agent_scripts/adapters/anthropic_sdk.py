@@ -16,6 +16,7 @@ from agent_scripts.adapter import (
     AgentTurn,
     EnvironmentRecipe,
     EventParser,
+    ModelProtocol,
 )
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -44,6 +45,7 @@ class AnthropicAdapter:
     """Implements AgentAdapter."""
 
     name = "anthropic"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = False
     helper_models: Sequence[str] = ()

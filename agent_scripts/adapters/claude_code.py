@@ -19,6 +19,7 @@ from agent_scripts.adapter import (
     AgentTurn,
     EnvironmentRecipe,
     EventParser,
+    ModelProtocol,
 )
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
 from agent_scripts.interactive import InteractiveCommand
@@ -51,6 +52,7 @@ class ClaudeCodeAdapter:
     """Implements AgentAdapter."""
 
     name = "claude"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = True
     helper_models: Sequence[str] = ()

@@ -212,8 +212,8 @@ class BrokerEndpoint:
     """Absolute path of a unix socket, or a URL."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     """What the sandbox's network must add to each request: keys."""
-    model_url: str = "{relay}/broker/anthropic"
-    """See `AgentTurn.model_url`."""
+    model_url: str = "{relay}/broker/{protocol}"
+    """See `AgentTurn.model_url`; `{protocol}` stands for the agent's `ModelProtocol`."""
 
 
 class ModelBroker(Protocol):

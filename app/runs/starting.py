@@ -133,7 +133,7 @@ class AgentStarter:
                     run_token=start.token,
                     model_url=self._broker.endpoint_for(
                         session_id_for(attempt.run.thread)
-                    ).model_url,
+                    ).model_url.replace("{protocol}", self._adapter.protocol),
                     paths=start.paths,
                     session=start.session,
                     extra_arguments=self._settings.extra_arguments,

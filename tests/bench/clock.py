@@ -3,7 +3,14 @@
 import sys
 from collections.abc import Sequence
 
-from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
+from agent_scripts.adapter import (
+    AgentCommand,
+    AgentFile,
+    AgentPaths,
+    AgentTurn,
+    EnvironmentRecipe,
+    ModelProtocol,
+)
 from agent_scripts.adapters.anthropic_sdk import AnthropicParser
 from app.commands.serve import serve
 from app.config import load_settings
@@ -21,6 +28,7 @@ class ClockAdapter:
     """Tells its first moment, by the clock that the sandbox shares with its host."""
 
     name = "clock"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-clock"
     has_sessions = False
     helper_models: Sequence[str] = ()

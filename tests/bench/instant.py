@@ -10,7 +10,14 @@ from uuid import uuid4
 
 from typing_extensions import override
 
-from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
+from agent_scripts.adapter import (
+    AgentCommand,
+    AgentFile,
+    AgentPaths,
+    AgentTurn,
+    EnvironmentRecipe,
+    ModelProtocol,
+)
 from agent_scripts.adapters.anthropic_sdk import AnthropicParser
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import (
@@ -51,6 +58,7 @@ class InstantAdapter:
     """An agent whose one file is its turn."""
 
     name = "instant"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-instant"
     has_sessions = False
     helper_models: Sequence[str] = ()

@@ -3,7 +3,14 @@
 import json
 from collections.abc import Sequence
 
-from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, EnvironmentRecipe
+from agent_scripts.adapter import (
+    AgentCommand,
+    AgentFile,
+    AgentPaths,
+    AgentTurn,
+    EnvironmentRecipe,
+    ModelProtocol,
+)
 from agent_scripts.adapters.anthropic_sdk import AnthropicParser
 
 SCRIPT = """\
@@ -27,6 +34,7 @@ class SmallAdapter:
     """Touches a file, and says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
 
     name = "small"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-small"
     has_sessions = False
     helper_models: Sequence[str] = ()

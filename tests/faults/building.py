@@ -15,6 +15,7 @@ from agent_scripts.adapter import (
     AgentPaths,
     AgentTurn,
     EnvironmentRecipe,
+    ModelProtocol,
 )
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
@@ -89,6 +90,7 @@ class PlanAdapter:
     """An agent that does what the message says: a JSON list of steps."""
 
     name = "plan"
+    protocol = ModelProtocol.ANTHROPIC
     default_model = "plan-1"
     has_sessions = False
     helper_models: Sequence[str] = ()
