@@ -73,9 +73,15 @@ class OrionProcess:
         return self.log_path.read_text() if self.log_path.exists() else ""
 
     def log_lines(self, event: str) -> list[JsonObject]:
-        """The log's lines of that event."""
+        """The log's lines of that event, of all starts so far."""
         lines = [json.loads(line) for line in self.log.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
+
+    async def until_logged(self, event: str, times: int, *, timeout_s: float) -> None:
+        """So many lines of that event are there, of all starts so far."""
+        async with asyncio.timeout(timeout_s):
+            while len(self.log_lines(event)) < times:
+                await asyncio.sleep(POLL_S)
 
     def tracebacks(self) -> list[str]:
         """The log's lines that hold one: each is a bug."""

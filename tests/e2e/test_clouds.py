@@ -104,6 +104,29 @@ async def _crash(stage: Stage, cloud: Cloud) -> None:
 
 
 @pytest.mark.parametrize("name", CLOUDS)
+async def test_a_sandbox_that_waited_there(name: str, tmp_path: Path) -> None:
+    """With a pool, two threads each get one that waits; after kill -9 and at the end none of what waited is left."""
+    async with _open_stage(name, tmp_path, ORION_WARM_POOL_SIZE="1") as (stage, cloud):
+        await stage.orion.until_logged("pool.filled", 1, timeout_s=150)
+        ts = await stage.client.say("@Orion run: echo 4711 > notes; id -un")
+        assert "agent" in text_of(await stage.answer(ts))
+        await stage.orion.until_logged("pool.filled", 2, timeout_s=60)
+        again = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+        assert "4711" in text_of(await stage.answer(again, thread_ts=ts))
+        assert len(stage.orion.log_lines("sandbox.taken")) == 1
+        assert cloud.running() == 1
+        await stage.orion.kill9()
+        await stage.orion.start()
+        await stage.orion.until_logged("pool.filled", 3, timeout_s=60)
+        assert cloud.running() == 1
+        other = await stage.client.say("@Orion run: cat notes")
+        assert "No such file" in text_of(await stage.answer(other))
+        assert len(stage.orion.log_lines("sandbox.taken")) == 2
+        assert await stage.orion.terminate() == 0
+        assert KEY.encode() not in cloud.sent()
+
+
+@pytest.mark.parametrize("name", CLOUDS)
 async def test_without_a_public_address_the_network_adds_the_key(name: str, tmp_path: Path) -> None:
     """The model answers, and the agent, who looks in its environment and among its files, has not seen the key."""
     async with _open_stage(name, tmp_path, has_broker=False) as (stage, _cloud):

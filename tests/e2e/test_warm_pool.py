@@ -24,8 +24,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def filled(stage: Stage, times: int = 1) -> None:
-    """So many have become ready since the start of the process."""
-    await until(lambda: len(stage.orion.log_lines("pool.filled")) >= times)
+    """So many have become ready, in all starts of the service together."""
+    await stage.orion.until_logged("pool.filled", times, timeout_s=RUN_TIMEOUT_S)
 
 
 async def pool_of(stage: Stage) -> str:
@@ -89,9 +89,8 @@ async def test_what_waits_is_gone_after_a_kill(start_orion: OpenOrion) -> None:
         await filled(stage, 2)
         await stage.orion.kill9()
         await stage.orion.start()
-        await filled(stage)
+        await filled(stage, 3)
         assert "done" in text_of(await stage.answer(ts))
-        await filled(stage, 2)
         await until(lambda: len(stage.orion.sandbox_directories()) == 1)
         assert await stage.orion.terminate() == 0
         assert stage.orion.sandbox_directories() == []
