@@ -241,7 +241,13 @@ class AgentRunner:
         waiting = workspace.waiting
         if waiting is not None:
             paths = replace(paths, waiting=waiting.directory)
-        start = AgentStart(paths=paths, token=token, session=session, waiting=waiting)
+        start = AgentStart(
+            paths=paths,
+            token=token,
+            session=session,
+            waiting=waiting,
+            may_be_gone=workspace.may_be_gone,
+        )
         look = partial(watch.begin, is_empty=workspace.is_empty)
         finished = await self._starter.start(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
@@ -252,6 +258,7 @@ class AgentRunner:
                 paths=replace(start.paths, run=f"{start.paths.run}{ANEW}", waiting=""),
                 session=AgentSession(id=str(uuid.uuid4()), resume=False),
                 waiting=None,
+                may_be_gone=False,
             )
             finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known

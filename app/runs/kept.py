@@ -15,8 +15,6 @@ from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import SandboxId, SnapshotId
 
-ALIVE_TIMEOUT_S = 10.0
-
 _log = get_logger(__name__)
 
 
@@ -59,7 +57,10 @@ class KeptSandboxes:
     async def take(
         self, attempt: Attempt, session: Session | None, *, environment_id: SnapshotId | None
     ) -> Sandbox | None:
-        """The one of the attempt's thread, if it lives, has that environment, and holds what was saved last."""
+        """The one of the attempt's thread, if it has that environment, and holds what was saved last.
+
+        Whether it lives shows at its first use: asking would cost an exec.
+        """
         kept = await self._find(attempt, session)
         if kept is None:
             return None
@@ -67,11 +68,6 @@ class KeptSandboxes:
             step.set(sandbox_id=kept.sandbox.id)
             slug = session.snapshot_slug if session is not None else ""
             is_fit = (kept.environment_id, kept.snapshot_slug) == (environment_id, slug)
-            try:
-                is_fit = is_fit and await _is_alive(kept.sandbox)
-            except BaseException:
-                await destroy_sandbox(kept.sandbox)
-                raise
             step.set(taken=is_fit)
             if is_fit:
                 _log.info("sandbox.attached", sandbox_id=kept.sandbox.id)
@@ -132,11 +128,3 @@ class KeptSandboxes:
             snapshot_slug=session.snapshot_slug,
             until_s=0,
         )
-
-
-async def _is_alive(sandbox: Sandbox) -> bool:
-    try:
-        result = await sandbox.exec(["true"], timeout_s=ALIVE_TIMEOUT_S)
-    except SandboxError:
-        return False
-    return result.exit_code == 0

@@ -1,7 +1,7 @@
 """The start of an agent's process: its command, its files, its supervisor, and what it says until its end."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -16,12 +16,15 @@ from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
-from app.runs.waiting import WaitingAgent, hand_over
+from app.runs.waiting import UnfitSandboxError, WaitingAgent, hand_over
+from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.task_group import together
 from sandbox_runtime.types import SandboxLimits
 
 FILE_TIMEOUT_S = 30.0
+ALIVE_TIMEOUT_S = 10.0
+"""For the first files in a sandbox that was kept."""
 SAVING_S = 120.0
 """For what a run does after its agent's end, in the life of its sandbox."""
 MAX_OUTPUT_BYTES = 64 * 1024 * 1024
@@ -57,6 +60,8 @@ class AgentStart:
     session: AgentSession | None
     waiting: WaitingAgent | None
     """Who is loaded for it."""
+    may_be_gone: bool
+    """`Workspace.may_be_gone`."""
 
 
 class AgentStarter:
@@ -154,8 +159,7 @@ class AgentStarter:
         with attempt.trace.step("write-script") as step:
             files = {file.path: file.data for file in command.files}
             if start.waiting is None:
-                async with asyncio.timeout(FILE_TIMEOUT_S):
-                    await sandbox.write_files(files)
+                await _write(sandbox, files, may_be_gone=start.may_be_gone)
             else:
                 lifetime_s = attempt.remaining_s() + SAVING_S
                 await hand_over(start.waiting, files, lifetime_s=lifetime_s)
@@ -163,6 +167,17 @@ class AgentStarter:
             if start.session is not None:
                 step.set(agent_session="resumed" if start.session.resume else "new")
         return command.argv
+
+
+async def _write(sandbox: Sandbox, files: Mapping[str, bytes], *, may_be_gone: bool) -> None:
+    """Raises: SandboxError, OSError; UnfitSandboxError for one that may be gone, and is."""
+    try:
+        async with asyncio.timeout(ALIVE_TIMEOUT_S if may_be_gone else FILE_TIMEOUT_S):
+            await sandbox.write_files(files)
+    except (SandboxError, TimeoutError) as exc:
+        if not may_be_gone:
+            raise
+        raise UnfitSandboxError(str(exc) or f"silent for {ALIVE_TIMEOUT_S:g} s") from exc
 
 
 @asynccontextmanager

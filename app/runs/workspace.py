@@ -40,6 +40,8 @@ class Workspace:
     """By which the agent will find its own memory among these files."""
     waiting: WaitingAgent | None = None
     """Whom the sandbox has loaded already."""
+    may_be_gone: bool = False
+    """It was kept since the thread's run before, and nobody has asked it whether it lives."""
 
     @property
     def is_empty(self) -> bool:

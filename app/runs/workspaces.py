@@ -99,8 +99,8 @@ class Workspaces:
         """The thread's files above the environment of `spec`, for the length of the block.
 
         When the block ends well, they are saved and the sandbox is kept; after an error it is destroyed, and the next run
-        finds what was saved before. `may_have_waited`: without files to bring, a sandbox of the pool may be given, which an
-        UnfitSandboxError in the block gives up.
+        finds what was saved before. `may_have_waited`: a sandbox may be given that was kept, or without files to bring one of the
+        pool; an UnfitSandboxError in the block gives it up.
 
         Raises:
             SandboxError: no sandbox could be made.
@@ -115,7 +115,7 @@ class Workspaces:
                 session = session.moved_to(self._provider.name)
             slug = session.snapshot_slug if session else ""
             sandbox = await self._kept.take(attempt, session, environment_id=spec.snapshot_id)
-            is_new = False
+            is_new, is_kept = False, sandbox is not None
             waiting = None
             if sandbox is None and may_have_waited and not slug:
                 waiting = self._take_waiting(attempt, spec, session_id)
@@ -141,7 +141,7 @@ class Workspaces:
         async with self._using(
             attempt, sandbox, begin, environment_id=spec.snapshot_id, waiting=waiting
         ) as opened:
-            opened.is_new = is_new
+            opened.is_new, opened.may_be_gone = is_new, is_kept and may_have_waited
             if is_new:
                 opened.agent_session_id = ""
                 if self._mount is not None and self._mount.is_overlay:
@@ -188,9 +188,11 @@ class Workspaces:
             )
             yield workspace
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
-        except UnfitSandboxError:
-            self._on_gone(session_id_for(attempt.run.thread))
-            if waiting is not None and self._pool is not None:
+        except UnfitSandboxError as exc:
+            if waiting is None or self._pool is None:
+                await self._close(attempt, sandbox, first_error=exc)
+            else:
+                self._on_gone(session_id_for(attempt.run.thread))
                 self._pool.discard(waiting)
             raise
         except BaseException as exc:

@@ -28,7 +28,7 @@ Fake sandbox: no sandbox, and an agent that answers at once; what is left is Ori
 Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; `claude` by hand is `docker exec` in a sandbox that is there, without
-supervisor and service; the start of an agent is its first moment by its own clock, in a container of its own.
+supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
 PARTS = ("acks", "placing", "turns", "crowd", "pool", "clouds", "docker", "docker-pool")

@@ -11,6 +11,7 @@ from app.playground.client import LookalikeClient, open_client
 from sandbox_runtime import SandboxSpec, open_sandbox
 from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
 from tests.bench.by_hand import EXEC_TIMEOUT_S, container_name, open_by_hand, run_program
+from tests.bench.pool import until_waiting
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
@@ -131,15 +132,18 @@ async def _measure_claude(bench: Bench, image: str) -> Sequence[Row]:
                     ("app.cli", "serve"),
                     port=scene.port,
                     directory=bench.directory,
-                    settings=_settings(scene, image) | {"ORION_AGENT": "claude"},
-                ),
+                    settings=_settings(scene, image)
+                    | {"ORION_AGENT": "claude", "ORION_WARM_POOL_SIZE": "1"},  # as by default
+                ) as orion,
                 open_by_hand(scene, image, prepared) as by_hand,
             ):
                 thread, _ = await ask_in(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
                 await by_hand(is_fresh=True)
                 new_s, fresh_s, kept_s, warm_s = [], [], [], []
                 for _ in range(bench.scale.turn_pairs):
+                    await until_waiting(orion)
                     new_s.append((await ask_in(person))[1])
+                    await until_waiting(orion)
                     fresh_s.append(await by_hand(is_fresh=True))
                     kept_s.append((await ask_in(person, thread_ts=thread))[1])
                     warm_s.append(await by_hand(is_fresh=False))
@@ -152,7 +156,7 @@ async def _measure_claude(bench: Bench, image: str) -> Sequence[Row]:
 
 
 def _claude_rows(place: str, orion_s: Sequence[float], bare_s: Sequence[float]) -> tuple[Row, Row]:
-    """By hand the sandbox is there; for a new thread with nothing of the CLI in its home, as Orion's has."""
+    """By hand the sandbox is there; for a new thread with nothing of the CLI in its home, as Orion's has, which waited in the pool."""
     return (
         Row(
             figure=f"mention to answer, Claude Code in Docker, {place}",

@@ -55,11 +55,11 @@ async def _measure(scene: Scene, settings: dict[str, str], *, figure: str, targe
             await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
             cold_s = [await _first_request(scene, person) for _ in range(count)]
         async with _orion(scene, settings, pool_size=1) as orion:
-            await _until_waiting(orion)
+            await until_waiting(orion)
             await ask(person)
             warm_s = []
             for _ in range(count):
-                await _until_waiting(orion)
+                await until_waiting(orion)
                 warm_s.append(await _first_request(scene, person))
     return Row(
         figure=f"message to first model request, warm, {figure}",
@@ -84,7 +84,8 @@ async def _orion(
         yield server
 
 
-async def _until_waiting(orion: Server) -> None:
+async def until_waiting(orion: Server) -> None:
+    """Its pool of one is full."""
     async with (
         asyncio.timeout(FIRST_ANSWER_TIMEOUT_S),
         httpx.AsyncClient(base_url=orion.url, trust_env=False) as http,

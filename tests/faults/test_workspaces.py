@@ -154,14 +154,18 @@ async def test_a_failure_to_save_does_not_cost_the_answer(
         assert (await ask(core, READ, number=2)).answer == ("aa" if policy is KEPT else "a")
 
 
-async def test_a_kept_sandbox_that_died_is_replaced(tmp_path: Path) -> None:
-    """The next run gets a new one, from what was saved."""
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_a_kept_sandbox_that_died_is_replaced(is_removed: bool, tmp_path: Path) -> None:
+    """The next run gets a new one, from what was saved; one that is there and takes no files is destroyed."""
     async with core_of(tmp_path, KEPT) as core:
         first = await ask(core, WRITE)
         (info,) = await core.provider.list()
         assert info.id == first.sandbox_id
-        gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "gone")
-        core.provider.fail("exec", core.provider.count("exec") + 1, gone)
+        if is_removed:
+            await core.provider.remove(info.id)  # as an operator would
+        else:
+            gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "gone")
+            core.provider.fail("write_files", core.provider.count("write_files") + 1, gone)
         follow_up = await ask(core, READ, number=1)
         assert follow_up.answer == "a"
         assert follow_up.sandbox_id != first.sandbox_id
