@@ -4,12 +4,13 @@ import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.errors import ErrorCode
 from app.runs import ending, workflow
-from app.runs.model import Run, RunState
+from app.runs.model import Run, RunId, RunState
 from tests.e2e.fault_table import fault
 from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
 
@@ -24,6 +25,25 @@ async def test_a_refused_person_costs_nothing(tmp_path: Path) -> None:
         assert core.replies.refused == [ErrorCode.NOT_ALLOWED]
         assert core.replies.placed == []
         assert core.provider.created == 0
+
+
+async def test_a_refusal_outlasts_a_sick_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told once, and closed as soon as the database takes it."""
+    async with core_of(tmp_path, replace(POLICY, allowed_users=frozenset({"U9"}))) as core:
+        update, failures = core.store.update, [TimeoutError(), OSError("locked")]
+
+        async def sick_update(run_id: RunId, **changes: Any) -> Run:
+            if failures:
+                raise failures.pop()
+            return await update(run_id, **changes)
+
+        monkeypatch.setattr(core.store, "update", sick_update)
+        request = request_of(ANSWER)
+        await core.intake.accept(request)
+        assert (await ended(core, request.run_id)).error_code is ErrorCode.NOT_ALLOWED
+        assert (core.replies.refused, failures) == ([ErrorCode.NOT_ALLOWED], [])
 
 
 async def test_a_refusal_that_a_crash_cut_off_is_told(tmp_path: Path) -> None:
