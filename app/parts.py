@@ -323,7 +323,7 @@ def create_health(
 
     async def sandbox() -> str:
         if Capability.REMOTE in provider.capabilities:  # a try would cost money each time
-            return f"{provider.name}: {len(await provider.list())} sandboxes"
+            return f"{provider.name}: sandboxes there: {len(await provider.list())}"
         return f"{provider.name}: {await provider.probe()}"
 
     async def pool() -> str:

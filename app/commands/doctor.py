@@ -112,9 +112,17 @@ async def _engine(settings: Settings) -> str:
         return str(exc).partition(";")[0]
 
 
+_SANDBOX_FIXES = {
+    "local": "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly",
+    "docker": "start the engine, or set ORION_SANDBOX=local",
+    "vercel": "set its credentials right, as `orion setup vercel` does, or choose another ORION_SANDBOX",
+    "deno": "set its token right, as `orion setup deno` does, or choose another ORION_SANDBOX",
+}
+
+
 async def _sandbox(settings: Settings) -> str:
+    choice = await choose_provider(settings)
     try:
-        choice = await choose_provider(settings)
         async with create_provider(settings, choice) as provider:
             finding = await provider.probe()
             because = "" if choice.reason == finding else f" ({choice.reason})"
@@ -123,12 +131,7 @@ async def _sandbox(settings: Settings) -> str:
                 lost = f"; ! {LOST_WITHOUT_BROKER}"
             return f"{provider.name}{because}: {finding}{lost}"
     except SandboxError as exc:
-        fix = (
-            "start the engine, or set ORION_SANDBOX=local"
-            if settings.orion_sandbox == "docker"
-            else "install bubblewrap, or set ORION_LOCAL_ISOLATION=none knowingly"
-        )
-        raise _ProblemError(str(exc), fix) from exc
+        raise _ProblemError(str(exc), _SANDBOX_FIXES[choice.name]) from exc
 
 
 async def _mount(settings: Settings) -> str:

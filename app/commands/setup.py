@@ -13,6 +13,7 @@ from dotenv import set_key
 from app.commands.report import Print
 from app.config import Settings, SettingsError, load_settings
 from app.keyring import KEYRING_FIELDS, KeyringError, write_keyring
+from app.log import configure_logging
 from app.parts import create_environment
 from app.providers import create_named
 from app.redaction import Masker
@@ -123,7 +124,8 @@ async def _find_fault(
     secret = {question.field for question in QUESTIONS[provider] if question.is_secret}
     masker = Masker(tuple(value for name, value in given.items() if name in secret))
     try:
-        settings = _load(env_file, given)
+        # As it will be when it is chosen: its region and limits are checked with it.
+        settings = load_settings(env_file=env_file, given={"orion_sandbox": provider, **given})
         async with asyncio.timeout(VALIDATE_TIMEOUT_S), create_named(settings, provider) as opened:
             await opened.list()
     except (SettingsError, SandboxError) as exc:
@@ -134,6 +136,8 @@ async def _find_fault(
 
 
 def _keep(given: Mapping[str, str], env_file: Path, *, use_keyring: bool) -> None:
+    if not given and not use_keyring:
+        return
     env_file.touch(mode=0o600)
     env_file.chmod(0o600)
     for name, value in given.items():
@@ -148,6 +152,7 @@ def _keep(given: Mapping[str, str], env_file: Path, *, use_keyring: bool) -> Non
 async def _build(provider: str, env_file: Path, given: Mapping[str, str], *, say: Print) -> bool:
     settings = _load(env_file, given)
     masker = Masker(settings.secrets)
+    configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)  # told below
     try:
         async with create_named(settings, provider) as opened:
             environment = create_environment(settings, opened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from tests.e2e.clouds import CLOUDS
 from tests.e2e.orion_process import run_cli, scrubbed_environment
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = [
@@ -73,6 +75,44 @@ async def test_a_cloud_is_set_up(
         kept = cloud.settings.get(question.field.upper(), question.default)
         assert f"{question.field.upper()}={kept}" in text.replace("'", "")
     assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("vercel", {"VERCEL_PROJECT_ID": "prj_of_others"}, "VERCEL_PROJECT_ID"),
+        ("vercel", {"ORION_SANDBOX_REGION": "ams"}, "no region 'ams' (vercel: iad1 and the like)"),
+        ("deno", {"ORION_SANDBOX_REGION": "iad1"}, "no region 'iad1' (deno: ams or ord)"),
+        ("deno", {"ORION_RUN_TIMEOUT_S": "7200"}, "ORION_RUN_TIMEOUT_S"),
+    ],
+)
+async def test_what_is_wrong_is_found_before_anything_is_built(
+    name: str, wrong: Mapping[str, str], said: str, tmp_path: Path
+) -> None:
+    """Though all that is asked for is set; nothing is built, and no file is made."""
+    with CLOUDS[name](()) as cloud:
+        region = {"ORION_SANDBOX_REGION": {"vercel": "iad1", "deno": "ord"}[name]}
+        given = dict(cloud.settings) | region | dict(wrong) | {"ORION_SANDBOX": "auto"}
+        environment = scrubbed_environment() | given | {"ORION_STATE_DIR": str(tmp_path / "state")}
+        env_file = tmp_path / ".env"
+        code, told = await run_cli("setup", name, environment=environment, directory=tmp_path)
+        assert (code, told.splitlines()[-1][:8]) == (1, "invalid:")
+        assert said in told
+        assert b"v2/volumes" not in cloud.sent()
+        assert not os.path.exists(env_file)  # noqa: ASYNC240, PTH110 - a look takes no time
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Path) -> None:
+    """Not what would help on another provider."""
+    with CLOUDS[name](()) as cloud:
+        wrong = {TOKEN_FIELDS[name].upper(): WRONG}
+        environment = scrubbed_environment() | dict(cloud.settings) | wrong
+        state = {"ORION_STATE_DIR": str(tmp_path / "state")}
+        _, told = await run_cli("doctor", environment=environment | state, directory=tmp_path)
+        (line,) = (line for line in told.splitlines() if line.startswith("FAIL sandbox"))
+        assert f"`orion setup {name}`" in line
+        assert "bubblewrap" not in line
 
 
 async def test_nobody_is_there_to_answer(tmp_path: Path) -> None:

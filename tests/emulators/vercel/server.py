@@ -22,7 +22,7 @@ from tests.emulators.spans import Spans
 from tests.emulators.vercel.faults import Fault, Faults, never
 from tests.emulators.vercel.routes import add_routes
 from tests.emulators.vercel.shapes import unknown_fields
-from tests.emulators.vercel.world import CONCURRENCY, TEAM, TOKEN, Refused, World
+from tests.emulators.vercel.world import CONCURRENCY, PROJECT, TEAM, TOKEN, Refused, World
 
 START_S, STOP_S = 10.0, 30.0
 _STREAMS = ("run", "logs")
@@ -136,6 +136,8 @@ class Gate:
         if request.headers.get("authorization") != f"Bearer {TOKEN}":
             raise Refused(401, "unauthorized")
         if request.query_params.get("teamId") != TEAM:
+            raise Refused(403, "forbidden")
+        if request.query_params.get("project", PROJECT) != PROJECT:
             raise Refused(403, "forbidden")
         if not endpoint:
             raise Refused(400, "bad_request", f"no such route: {request.url.path}")
