@@ -36,6 +36,8 @@ async def test_a_cloud_is_set_up(
     env_file.parent.mkdir()
     env_file.write_text("# mine\nORION_SANDBOX=auto\n")
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
+    # This process logs for other tests, too.
+    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     lines: list[str] = []
     asked: list[str] = []
     with CLOUDS[name](()) as cloud:
