@@ -115,6 +115,7 @@ def setup(
 ) -> None:
     """Set up a cloud: ask for what is missing, try it, keep it, build the agent's environment there."""
     import asyncio
+    import signal
     import sys
 
     from app.commands.setup import QUESTIONS, Question, set_up
@@ -124,9 +125,14 @@ def setup(
         fail(f"there is no set-up for {provider!r}; there are: {', '.join(QUESTIONS)}", code=USAGE)
 
     def ask(question: Question) -> str:
-        answer: str = typer.prompt(
-            question.text, default=question.default or None, hide_input=question.is_secret
-        )
+        # asyncio's own handler would wait for an answer before it ends anything.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            answer: str = typer.prompt(
+                question.text, default=question.default or None, hide_input=question.is_secret
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
         return answer.strip()
 
     try:

@@ -43,7 +43,9 @@ def _library() -> ModuleType:
         import keyring  # noqa: PLC0415 - an extra
         import keyring.errors  # noqa: PLC0415
     except ModuleNotFoundError as exc:
-        raise KeyringError("it needs the package 'keyring': install the extra 'keyring'") from exc
+        raise KeyringError(
+            "it needs the package 'keyring': install the extra 'keyring' (pip install 'orion[keyring]')"
+        ) from exc
     return keyring
 
 

@@ -35,6 +35,6 @@ def load_provider(
     except ModuleNotFoundError as exc:
         raise SandboxError(
             SandboxErrorCode.UNSUPPORTED,
-            f"sandbox provider {name!r} needs the package {exc.name!r}: install the extra {name!r}",
+            f"sandbox provider {name!r} needs the package {exc.name!r}: install the extra {name!r} (pip install 'orion[{name}]')",
         ) from exc
     return cast("Callable[..., SandboxProvider]", getattr(module, class_name))

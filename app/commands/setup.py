@@ -4,8 +4,8 @@ Each line begins with the state that has been reached: need, validating, invalid
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dotenv import set_key
@@ -75,8 +75,8 @@ async def set_up(
         SettingsError: other settings are wrong.
     """
     given: dict[str, str] = {}
+    missing: Sequence[Question] = _missing(provider, _load(env_file, given))
     for _ in range(ATTEMPTS):
-        missing = _missing(provider, _load(env_file, given))
         if missing and ask is None:
             say(f"need: {', '.join(question.field.upper() for question in missing)}")
             return False
@@ -87,9 +87,9 @@ async def set_up(
         if not reason:
             break
         say(f"invalid: {reason}")
-        if ask is None:
+        missing = _again(provider, env_file, given)
+        if ask is None or not missing:
             return False
-        given = {}
     else:
         return False
     try:
@@ -100,7 +100,7 @@ async def set_up(
     return await _build(provider, env_file, given, say=say)
 
 
-def _load(env_file: Path, given: Mapping[str, str]) -> Settings:
+def _load(env_file: Path, given: Mapping[str, str | None]) -> Settings:
     # A provider that is chosen already, but not set up yet, would be refused.
     return load_settings(env_file=env_file, given={"orion_sandbox": "auto", **given})
 
@@ -113,6 +113,20 @@ def _missing(provider: str, settings: Settings) -> tuple[Question, ...]:
             if q.field == _REGION and not settings.orion_sandbox_region
         )
     return tuple(q for q in QUESTIONS[provider] if not getattr(settings, q.field))
+
+
+def _again(provider: str, env_file: Path, given: Mapping[str, str]) -> Sequence[Question]:
+    """All questions, those that are no secret with the answer that there is; none when it is a token that nobody types."""
+    settings = _load(env_file, {**given, _REGION: None})
+    if provider == "vercel" and settings.vercel_oidc_token is not None:
+        return ()
+    known = {question.field: getattr(settings, question.field) for question in QUESTIONS[provider]}
+    return [
+        question
+        if question.is_secret or question.field == _REGION
+        else replace(question, default=known[question.field] or question.default)
+        for question in QUESTIONS[provider]
+    ]
 
 
 async def _find_fault(

@@ -55,10 +55,18 @@ async def create(
 
 
 async def _is_lost(provider: SandboxProvider, spec: SandboxSpec) -> bool:
-    """Whether it is the workspace that is not there, and not the environment."""
+    """Whether it is the workspace that is not there, and not the environment.
+
+    A provider may list one that it has let expire; asked for by its name it says so.
+    """
     if not spec.workspace_id:
         return False
-    return spec.workspace_id not in {ref.id for ref in await provider.list_snapshots()}
+    refs = {ref.id: ref for ref in await provider.list_snapshots()}
+    ref = refs.get(spec.workspace_id)
+    if ref is None or ref.name is None:
+        return ref is None
+    found = await provider.find_snapshot(ref.name)
+    return found is None or found.id != ref.id
 
 
 async def _create(

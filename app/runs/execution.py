@@ -188,7 +188,21 @@ class AgentRunner:
     async def _open_workspace(
         self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
     ) -> Workspace:
-        """In the agent's environment; one that its provider has let expire is made once more."""
+        """In the agent's environment; one that its provider has let expire is made once more.
+
+        Raises:
+            SandboxError: never UNAVAILABLE: nothing was there that could be lost.
+        """
+        try:
+            return await self._open(attempt, stack, may_have_waited=may_have_waited)
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.UNAVAILABLE:
+                raise
+            raise SandboxError(SandboxErrorCode.CREATE_FAILED, str(exc)) from exc
+
+    async def _open(
+        self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
+    ) -> Workspace:
         snapshot = await self._environment.restore(attempt)
         try:
             return await stack.enter_async_context(

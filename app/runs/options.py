@@ -16,8 +16,14 @@ SANDBOX_WORDS = ("local", "docker", "vercel", "deno", CLOUD)
 
 _KEY = "sandbox"
 _WORDED = "/provider"
-_NEAR = 0.75
+_NEAR, _NEAR_COMMAND = 0.75, 0.8
 _OPTION = re.compile(r"(?P<key>[A-Za-z_]{3,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
+
+_OTHERWISE_SAID = re.compile(
+    rf"(?!sandbox=\S)(?:--|/)?(?:sandbox|provider)\s*[=:]\s*(?P<word>{'|'.join(SANDBOX_WORDS)})\b",
+    re.IGNORECASE,
+)
+"""`sandbox = docker`, `--provider=deno`: not our form, and hardly a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,10 @@ def parse_options(text: str) -> Options:
     """What a message says of its run."""
     rest, asked = text.lstrip(), ""
     while rest:
+        if said := _OTHERWISE_SAID.match(rest):
+            return Options(
+                prompt=rest, problem=f"write sandbox={said['word'].lower()}, without spaces"
+            )
         word, _, after = _split(rest)
         found = _OPTION.fullmatch(word)
         if found is None:
@@ -88,5 +98,5 @@ def _near_miss(found: re.Match[str]) -> str:
         return ""
     command = found["command"].lower()
     known = (*(f"/{word}" for word in SANDBOX_WORDS), _WORDED)
-    near = difflib.get_close_matches(command, known, n=1, cutoff=_NEAR)
+    near = difflib.get_close_matches(command, known, n=1, cutoff=_NEAR_COMMAND)
     return f"there is no {command!r}; did you mean {near[0]}?" if near else ""

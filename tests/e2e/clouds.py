@@ -37,6 +37,8 @@ class Cloud:
     sent: Callable[[], bytes]
     """All that it was ever sent."""
     spans: Spans
+    lose_snapshots: Callable[[], None] | None = None
+    """All that were saved expire; None = they never do there."""
 
 
 @contextmanager
@@ -59,6 +61,7 @@ def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
                 seen.body + repr(seen.headers).encode() for seen in emulator.seen
             ),
             spans=emulator.spans,
+            lose_snapshots=emulator.world.snapshots.clear,
         )
 
 

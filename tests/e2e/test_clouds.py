@@ -76,6 +76,11 @@ async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None
         assert cloud.running() == 0
         second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
         assert "4711" in text_of(await stage.answer(second, thread_ts=ts))
+        if cloud.lose_snapshots is not None:
+            cloud.lose_snapshots()
+            third = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+            said = text_of(await stage.answer(third, thread_ts=ts, timeout_s=150))
+            assert "No such file" in said
         slow = await stage.client.say("@Orion !slow 60")
         await stage.client.wait_for_reply(slow, lambda reply: "I write slowly" in text_of(reply))
         await stage.client.say("stop", thread_ts=slow)

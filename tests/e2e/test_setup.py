@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
+import pty
 import stat
+import sys
+import termios
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,6 +120,68 @@ async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Pat
         (line,) = (line for line in told.splitlines() if line.startswith("FAIL sandbox"))
         assert f"`orion setup {name}`" in line
         assert "bubblewrap" not in line
+
+
+async def test_a_wrong_token_that_is_set_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once; what is no secret is proposed as it is set, but for a region of another cloud."""
+    monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
+    lines: list[str] = []
+    asked: list[Question] = []
+    with CLOUDS["deno"](()) as cloud:
+        for setting, value in cloud.settings.items():
+            monkeypatch.setenv(setting, value)
+        monkeypatch.setenv("ORION_SANDBOX", "auto")
+        monkeypatch.setenv("ORION_SANDBOX_REGION", "iad1")
+        monkeypatch.setenv("DENO_DEPLOY_TOKEN", WRONG)
+
+        def ask(question: Question) -> str:
+            asked.append(question)
+            return cloud.settings["DENO_DEPLOY_TOKEN"] if question.is_secret else question.default
+
+        assert await set_up("deno", ask=ask, say=lines.append, env_file=tmp_path / ".env")
+    assert [(each.field, each.default) for each in asked] == [
+        ("deno_deploy_token", ""),
+        ("orion_sandbox_region", "ord"),
+    ]
+    assert [line for line in lines if line.startswith("invalid")][1:] == []
+
+
+async def test_ctrl_c_at_a_question_ends_it(tmp_path: Path) -> None:
+    """At once, with nothing kept."""
+    environment = scrubbed_environment() | {"ORION_STATE_DIR": str(tmp_path / "state")}
+    primary, secondary = pty.openpty()
+    argv = (sys.executable, "-m", "app.cli", "setup", "deno")
+    process = await asyncio.create_subprocess_exec(
+        *argv,
+        env=environment,
+        cwd=tmp_path,
+        stdin=secondary,
+        stdout=secondary,
+        stderr=secondary,
+        preexec_fn=_own_terminal,
+    )
+    os.close(secondary)
+    try:
+        said = b""
+        async with asyncio.timeout(30):
+            while b"Access token" not in said:
+                said += await asyncio.to_thread(os.read, primary, 4096)
+            os.write(primary, b"\x03")
+            assert await process.wait() == 1
+    finally:
+        os.close(primary)
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert list(tmp_path.iterdir()) in ([], [tmp_path / "state"])  # noqa: ASYNC240 - same
+
+
+def _own_terminal() -> None:
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 async def test_nobody_is_there_to_answer(tmp_path: Path) -> None:

@@ -97,12 +97,14 @@ async def test_creation_is_retried_only_when_that_may_help(tmp_path: Path) -> No
         request = request_of(ANSWER)
         await core.intake.accept(request)
         assert (await ended(core, request.run_id)).state is RunState.SUCCEEDED
-    async with core_of(tmp_path) as core:
-        core.provider.fail("create", 2, SandboxError(SandboxErrorCode.CREATE_FAILED, "no"))
-        await core.intake.accept(request)
-        run = await ended(core, request.run_id)
-        assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
-        assert_ended_once(core, run)
+    # With nothing there yet, whatever does not answer is not a workspace that was lost.
+    for code in (SandboxErrorCode.CREATE_FAILED, SandboxErrorCode.UNAVAILABLE):
+        async with core_of(tmp_path) as core:
+            core.provider.fail("create", 2, SandboxError(code, "no"))
+            await core.intake.accept(request)
+            run = await ended(core, request.run_id)
+            assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+            assert_ended_once(core, run)
 
 
 @pytest.mark.parametrize(

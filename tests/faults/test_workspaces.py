@@ -18,7 +18,7 @@ from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
-from sandbox_runtime.types import SandboxSpec, SnapshotId
+from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 from tests.building import T0
 from tests.faults.building import Core, core_of, ended, open_core, request_of, until
 
@@ -131,12 +131,22 @@ async def test_a_failed_agent_keeps_its_files(tmp_path: Path) -> None:
         assert (await ask(core, READ, number=1)).answer == "half"
 
 
-async def test_lost_files_do_not_cost_the_answer(tmp_path: Path) -> None:
-    """When what was saved is gone, the next run begins with nothing."""
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_lost_files_do_not_cost_the_answer(
+    is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When what was saved is gone, the next run begins with nothing; also where the provider still lists what it let expire."""
     async with core_of(tmp_path, UNKEPT) as core:
         run = await ask(core, WRITE)
         slug = (await session_of(core, run)).snapshot_slug
+        listed = await core.provider.list_snapshots()
         await core.provider.delete_snapshot(SnapshotId(slug))
+        if is_listed:
+
+            async def list_all() -> Sequence[SnapshotRef]:
+                return listed
+
+            monkeypatch.setattr(core.provider, "list_snapshots", list_all)
         assert (await ask(core, READ, number=1)).answer == "nothing"
 
 

@@ -154,6 +154,8 @@ class VercelProvider(SandboxProvider):
                 await opened.snapshots.move_workspace(origin.workspace, machine, self._boot_saved)
         except SandboxError as exc:
             await self._give_up(handle)
+            if exc.code is SandboxErrorCode.NOT_FOUND:  # the workspace that was to be moved
+                raise
             raise SandboxError(
                 SandboxErrorCode.CREATE_FAILED, str(exc), retryable=exc.retryable
             ) from exc

@@ -220,6 +220,29 @@ async def test_expired_snapshot(vercel: VercelService) -> None:
         assert list(await provider.list_snapshots()) == []
 
 
+async def test_expired_workspace(vercel: VercelService) -> None:
+    """Whoever starts from it, or has it moved to another environment, is told NOT_FOUND; under its name there is nothing."""
+    async with VercelProvider(vercel.settings()) as provider:
+        environments = []
+        for name in ("one", "two"):
+            sandbox = await provider.create(SandboxSpec(environment_writable=True))
+            environments.append((await sandbox.snapshot(name=name)).id)
+        sandbox = await provider.create(SandboxSpec(snapshot_id=environments[0]))
+        before = set(vercel.emulator.world.snapshots)
+        ref = await sandbox.snapshot(name="session-x")
+        (vercel_id,) = set(vercel.emulator.world.snapshots) - before
+        vercel.emulator.call(vercel.emulator.world.delete_snapshot(vercel_id))
+        assert ref.id in {each.id for each in await provider.list_snapshots()}
+        assert await provider.find_snapshot("session-x") is None
+        for environment in environments:
+            with pytest.raises(SandboxError) as caught:
+                await provider.create(SandboxSpec(snapshot_id=environment, workspace_id=ref.id))
+            assert caught.value.code is _MISSING
+        assert vercel.emulator.running() == []
+        for each in await provider.list_snapshots():
+            await provider.delete_snapshot(each.id)
+
+
 @pytest.mark.parametrize("kind", ["cut", "silent"])
 async def test_streams_break_off(vercel: VercelService, kind: str) -> None:
     """Output whose connection is cut, or carries nothing any more, arrives once and whole."""

@@ -22,6 +22,8 @@ from app.runs.options import SANDBOX_WORDS, parse_options, unknown_sandbox
         ("/etc/hosts is what?", "", "/etc/hosts is what?"),
         ("/local/bin is what?", "", "/local/bin is what?"),
         ("/help", "", "/help"),
+        ("/locate the bug", "", "/locate the bug"),
+        ("sandbox docker is what?", "", "sandbox docker is what?"),
         ("name=value means what?", "", "name=value means what?"),
         ("x=5; what is x?", "", "x=5; what is x?"),
         ("  indented stays", "", "  indented stays"),
@@ -48,6 +50,11 @@ def test_options_are_taken_from_the_start_of_a_message(
         ("sanbox=docker fix", "did you mean sandbox=?"),
         ("/dokcer fix", "did you mean /docker?"),
         ("/docker sandbox=local fix", "two sandboxes, docker and local"),
+        ("sandbox = docker fix", "write sandbox=docker, without spaces"),
+        ("sandbox: docker fix", "write sandbox=docker"),
+        ("--sandbox=Docker fix", "write sandbox=docker"),
+        ("/provider=deno fix", "write sandbox=deno"),
+        ("provider: deno fix", "write sandbox=deno"),
     ],
 )
 def test_what_is_nearly_right_is_told(text: str, said: str) -> None:

@@ -34,7 +34,7 @@ def test_unknown_provider_names_the_known() -> None:
 
 def test_missing_package_names_the_extra() -> None:
     """A provider whose package is absent says which extra to install."""
-    with pytest.raises(SandboxError, match="install the extra 'cloud'") as caught:
+    with pytest.raises(SandboxError, match=r"pip install 'orion\[cloud\]'") as caught:
         load_provider("cloud", providers={"cloud": "no_such_package_here.cloud:Provider"})
     assert caught.value.code is SandboxErrorCode.UNSUPPORTED
 
