@@ -26,6 +26,12 @@ pytestmark = pytest.mark.alone
 _LIMITS = replace(LIMITS, max_line_bytes=1000, max_output_bytes=1_000_000)
 
 
+@pytest.fixture(autouse=True)
+def _own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else there is in this machine's /tmp must not count."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+
 async def run_shell(bench: Bench, script: str, *, stdin: bytes | None = None) -> Turn:
     paths = bench.paths()
     files = (AgentFile(path=f"{paths.run}/in", data=stdin),) if stdin is not None else ()

@@ -47,7 +47,7 @@ async def test_each_failure_of_the_model_has_its_own_words(shared: Stage) -> Non
 
 async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: OpenOrion) -> None:
     """No line of the agent for the idle time, or whatever it does at the deadline; what was written stays."""
-    async with start_orion(world, ORION_IDLE_TIMEOUT_S="4", ORION_RUN_TIMEOUT_S="9") as stage:
+    async with start_orion(world, ORION_IDLE_TIMEOUT_S="7", ORION_RUN_TIMEOUT_S="14") as stage:
         silent = await stage.client.say("@Orion !stall")
         slow = await stage.client.say("@Orion !slow 30")
         await stage.answer(silent)
@@ -58,7 +58,7 @@ async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: Ope
         record = await stage.record(slow)
         assert record.ended_at is not None
         assert record.started_at is not None
-        assert (record.ended_at - record.started_at).total_seconds() < 9 + 3
+        assert (record.ended_at - record.started_at).total_seconds() < 14 + 3
 
 
 async def test_an_unknown_model_is_named_as_the_cause(world: World, start_orion: OpenOrion) -> None:
