@@ -87,8 +87,8 @@ async def set_up(
         if not reason:
             break
         say(f"invalid: {reason}")
-        missing = _again(provider, env_file, given)
-        if ask is None or not missing:
+        missing = () if ask is None else _again(provider, env_file, given)
+        if not missing:
             return False
     else:
         return False
@@ -116,10 +116,10 @@ def _missing(provider: str, settings: Settings) -> tuple[Question, ...]:
 
 
 def _again(provider: str, env_file: Path, given: Mapping[str, str]) -> Sequence[Question]:
-    """All questions, those that are no secret with the answer that there is; none when it is a token that nobody types."""
+    """All questions, those that are no secret with the answer that there is; of a token that nobody types the region alone."""
     settings = _load(env_file, {**given, _REGION: None})
     if provider == "vercel" and settings.vercel_oidc_token is not None:
-        return ()
+        return [q for q in QUESTIONS[provider] if q.field in given]
     known = {question.field: getattr(settings, question.field) for question in QUESTIONS[provider]}
     return [
         question
