@@ -20,8 +20,8 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import KILLED
-from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.inside_scripts import encode_request
+from sandbox_runtime.providers.process_terminal import OrderedProcess, digits
 from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
 from sandbox_runtime.providers.vercel.machine import WORK
 from sandbox_runtime.sandbox_user import UID
@@ -77,6 +77,7 @@ def encode(command: Command, host: Host) -> bytes:
             "env": dict(command.env),
             "cwd": command.directory(WORK),
             "merge": command.merge_output,
+            "terminal": "" if command.terminal is None else digits(command.terminal),
             "window": _WINDOW if kept is None else 0,
             "keep": -1 if kept is None else kept + 1,
             "limit_s": None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
@@ -120,7 +121,7 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
     return process
 
 
-class MachineProcess(Process):
+class MachineProcess(OrderedProcess):
     """A started `Command`."""
 
     def __init__(self, host: Host, process: sdk.Process, *, has_window: bool) -> None:
@@ -141,6 +142,7 @@ class MachineProcess(Process):
         return self._process.id
 
     @property
+    @override
     def ended(self) -> bool:
         return self._exit_code is not None
 
@@ -155,6 +157,12 @@ class MachineProcess(Process):
             await self._process.stdin.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             raise SandboxError(_GONE, "a command takes no more input") from exc
+
+    @override
+    async def order(self, data: bytes) -> None:
+        with suppress(SandboxError):
+            async with asking("cannot tell a command anything"):
+                await self.send(data)
 
     async def request(self, data: bytes) -> None:
         """Send it, and wait for the runner's word that it has it."""
@@ -181,9 +189,7 @@ class MachineProcess(Process):
         self._untold += 1
         if self._has_window and self._untold >= _WINDOW // 2:
             told, self._untold = self._untold, 0
-            with suppress(SandboxError):  # the log says what has become of it
-                async with asking("cannot go on reading a command"):
-                    await self.send(_TAKEN * told)
+            await self.order(_TAKEN * told)  # lost, the log says what has become of it
 
     async def _line(self) -> str:
         """The next frame; empty at the end."""
