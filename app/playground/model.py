@@ -19,7 +19,15 @@ from app.playground.offline.protocol import ModelProtocol
 from app.playground.offline.question import Question, RequestError
 from app.playground.offline.reply import finish_reply
 from app.playground.offline.responses import OpenAiResponses
-from app.playground.offline.streaming import SSE, CutResponse, ModelPace, Sleep, send_stream
+from app.playground.offline.streaming import (
+    SSE,
+    CutResponse,
+    ModelPace,
+    Sleep,
+    iterate_once,
+    plain_delay_s,
+    send_stream,
+)
 
 __all__ = ["ModelPace", "create_model_app"]
 
@@ -91,9 +99,9 @@ class _OfflineModel:
         except RequestError as problem:
             error = protocol.error(problem, request_id)
             return JSONResponse(error, status_code=problem.status, headers=headers)
-        return self._respond(protocol, question, answer, headers)
+        return await self._respond(protocol, question, answer, headers)
 
-    def _respond(
+    async def _respond(
         self,
         protocol: ModelProtocol,
         question: Question,
@@ -104,7 +112,12 @@ class _OfflineModel:
             return Response(protocol.garbage, media_type=SSE)
         reply = finish_reply(question, answer)
         if not question.is_stream:
-            return JSONResponse(protocol.plain(question, reply), headers=dict(headers))
+            await self._sleep(plain_delay_s(answer, self._pace))
+            whole = protocol.plain(question, reply)
+            if answer.shape is not Shape.CUT:
+                return JSONResponse(whole, headers=dict(headers))
+            half = json.dumps(whole).encode()[: len(reply.text)]
+            return CutResponse(iterate_once(half), media_type="application/json")
         stream = protocol.stream(question, reply, answer.shape)
         chunks = send_stream(stream, answer, self._pace, self._sleep)
         kind = CutResponse if answer.shape is Shape.CUT else StreamingResponse

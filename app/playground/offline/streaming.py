@@ -80,6 +80,23 @@ async def send_stream(
     yield stream.closing
 
 
+async def iterate_once(chunk: bytes) -> AsyncIterator[bytes]:
+    """The beginning of an answer that breaks off."""
+    yield chunk
+
+
+def plain_delay_s(answer: Answer, pace: ModelPace) -> float:
+    """How long an answer takes that is not streamed; only those take time that were asked to."""
+    match answer.shape:
+        case Shape.STALLED:
+            return _STALL_S
+        case Shape.SLOW:
+            words = len(answer.text.split())
+            return pace.slow_word_s * words if answer.number is None else answer.number
+        case _:
+            return 0
+
+
 def split_text(text: str, shape: Shape) -> Sequence[str]:
     """The pieces in which a text is written."""
     if shape is Shape.SLOW:
