@@ -80,9 +80,8 @@ def check_responses(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
     )
     if problem:
         return forbidden(str(problem))
-    include = fields.get("include")
-    if isinstance(include, list) and (others := [one for one in include if one not in INCLUDES]):
-        return forbidden(f"{str(others[0])[:NAME_CHARS]!r} is not included")
+    if fields.get("include") and not _is_included(fields["include"]):
+        return forbidden(f"{str(fields['include'])[:NAME_CHARS]} is not included")
     if "tools" in fields:
         fields["tools"] = tools
     _limit(fields, grant, "responses")
@@ -178,6 +177,12 @@ def _problem(fields: Mapping[str, Any], grant: ModelGrant, known: frozenset[str]
         if value is not None and not is_count(value):
             return f"{name} {str(value)[:NAME_CHARS]!r} is no number of tokens"
     return ""
+
+
+def _is_included(include: object) -> bool:
+    return isinstance(include, list) and all(
+        isinstance(one, str) and one in INCLUDES for one in include
+    )
 
 
 def _limit(fields: dict[str, Any], grant: ModelGrant, api: str) -> None:
