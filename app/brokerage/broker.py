@@ -1,7 +1,7 @@
 """Stands between sandboxes and their models: checks the run token and the model, adds the key, streams through, counts."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 import httpx
@@ -14,11 +14,14 @@ from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unau
 from app.brokerage.streaming import PassedThrough, StreamCutError
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
-from app.runs.model import ModelCall, RunId
+from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
+BYTES_PER_TOKEN = 4
+"""About, of a request; for answers whose counts never came."""
+
 _log = get_logger(__name__)
 
 
@@ -38,7 +41,23 @@ class _Call:
     started_at: datetime
     status: int
     reader: UsageReader
+    asked_bytes: int
     first_token_at: datetime | None = None
+    is_whole: bool = False
+    """Its answer came to its end, and was taken."""
+
+    def usage(self) -> Usage:
+        """What was counted; of an answer that broke off, which is paid for, too, what can be guessed."""
+        counted = self.reader.finish()
+        if self.is_whole or not self.reader.has_started:
+            return counted
+        # Some providers tell the counts in their last event alone: an agent could read all but that.
+        is_told = counted.input_tokens or counted.cache_read_tokens
+        return replace(
+            counted,
+            input_tokens=counted.input_tokens if is_told else self.asked_bytes // BYTES_PER_TOKEN,
+            output_tokens=max(counted.output_tokens, self.reader.pieces),
+        )
 
 
 class ModelsBroker:
@@ -126,6 +145,7 @@ class ModelsBroker:
             model=granted.model,
             started_at=self._clock.now(),
             status=502,
+            asked_bytes=len(granted.body),
             reader=UsageReader(passage.endpoint.read_event, is_stream=False),
         )
         try:
@@ -158,6 +178,7 @@ class ModelsBroker:
                 if call.first_token_at is None and call.reader.has_started:
                     call.first_token_at = self._clock.now()
                 yield chunk
+            call.is_whole = True
         except httpx.HTTPError as exc:
             error = type(exc).__name__
             raise StreamCutError from exc
@@ -166,7 +187,7 @@ class ModelsBroker:
             self._report(run_id, call, error=error)
 
     def _report(self, run_id: RunId, call: _Call, *, error: str) -> None:
-        usage = call.reader.finish()
+        usage = call.usage()
         live = self._admission.find(run_id)
         if live is not None:
             live.on_call(

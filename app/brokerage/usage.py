@@ -36,8 +36,13 @@ class UsageReader:
         self._counts: dict[str, int] = {}
         self.error = ""
         """The provider's error type, if one was seen."""
-        self.has_started = False
+        self.pieces = 0
+        """Of the model's own output, as they were streamed; each is a token at least."""
+
+    @property
+    def has_started(self) -> bool:
         """True from the first piece of the model's own output."""
+        return self.pieces > 0
 
     def feed(self, chunk: bytes) -> None:
         self._buffer += chunk
@@ -72,5 +77,5 @@ class UsageReader:
             if isinstance(event, dict):
                 seen = self._read_event(event)
                 self._counts.update(seen.counts)
-                self.has_started = self.has_started or seen.has_started
+                self.pieces += seen.has_started
                 self.error = seen.error or self.error

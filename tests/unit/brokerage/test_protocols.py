@@ -178,10 +178,12 @@ async def test_a_failure_in_a_stream_is_seen(world: World) -> None:
 async def test_an_answer_that_breaks_off_breaks_off(
     world: World, api: Api, is_stream: bool
 ) -> None:
-    """The agent must see a cut answer, as it would without a broker; the trace names the reason."""
+    """The agent must see a cut answer, as it would without a broker; the trace names the reason, and what it cost."""
     with pytest.raises(httpx.RemoteProtocolError):
-        await world.ask(api, is_stream=is_stream, text="!cut")
+        await world.ask(api, is_stream=is_stream, text="!cut " + "hi " * 40)
     assert world.calls[-1].error == "RemoteProtocolError"
+    usage = world.calls[-1].usage
+    assert (usage.input_tokens > 30, usage.output_tokens > 1) == (is_stream, is_stream)
 
 
 @each
@@ -225,6 +227,26 @@ async def test_an_unreachable_provider_is_a_502(api: Api) -> None:
                 answer = await world.ask(api)
     assert (answer.status_code, api.told(answer)) == (502, api.said[3])
     assert (world.calls[0].status, world.calls[0].error) == (502, "ConnectError")
+
+
+@pytest.mark.parametrize("api", [RESPONSES, CHAT], ids=["responses", "chat"])
+async def test_what_nobody_reads_to_its_end_is_counted(world: World, api: Api) -> None:
+    """OpenAI's counts are in the last event: who leaves before it has spent something nevertheless."""
+    body = api.body | api.stream_fields
+    text = json.dumps(body).replace("hello", "!long " + "hi " * 1000)
+    headers = {"authorization": f"Bearer {world.token}"}
+    async with world.inside.stream(
+        "POST", f"/broker/openai{api.path}", content=text, headers=headers
+    ) as answer:
+        async for chunk in answer.aiter_text():
+            if "Section" in chunk:
+                break
+    async with asyncio.timeout(10):
+        while not world.calls:
+            await asyncio.sleep(0.01)
+    usage = world.calls[-1].usage
+    assert usage.input_tokens > 500
+    assert usage.output_tokens > 20
 
 
 async def test_other_paths_do_not_exist(world: World) -> None:
