@@ -178,7 +178,7 @@ async def test_a_failure_in_a_stream_is_seen(world: World) -> None:
 async def test_an_answer_that_breaks_off_breaks_off(
     world: World, api: Api, is_stream: bool
 ) -> None:
-    """The agent must see a cut answer, as it would without a broker; the trace names the reason, and what it cost."""
+    """The agent must see a cut answer, as it would without a broker; the trace names reason and cost."""
     with pytest.raises(httpx.RemoteProtocolError):
         await world.ask(api, is_stream=is_stream, text="!cut " + "hi " * 40)
     assert world.calls[-1].error == "RemoteProtocolError"
