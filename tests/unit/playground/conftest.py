@@ -15,9 +15,11 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from app.playground.client import LookalikeClient, open_client, until
 from app.playground.lookalike import SlackLookalike
+from app.playground.model import ModelPace, create_model_app
 from app.playground.slack_app import create_slack_app
 from app.playground.slack_types import LookalikeConfig
 from app.web.hosting import serve
+from tests.unit.playground.speaking import Model
 
 
 @dataclass
@@ -92,3 +94,16 @@ async def start() -> AsyncIterator[StartPlayground]:
 async def playground(start: StartPlayground) -> Playground:
     """Without rate limits and with the app's own posts left out of the events."""
     return await start(LookalikeConfig(rate_limits="off", send_bot_events=False, twin_gap_s=0.01))
+
+
+@pytest.fixture
+async def speaking_model() -> AsyncIterator[Model]:
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    app = create_model_app(pace=ModelPace(word_s=0.02, slow_word_s=0.5), sleep=sleep)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://model") as http:
+        yield Model(http=http, slept=slept)

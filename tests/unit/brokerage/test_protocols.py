@@ -1,0 +1,301 @@
+"""The broker in the protocols of OpenAI and Google: what passes, what is refused and how, what is counted."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
+from app.brokerage.broker import ModelsBroker, create_broker_app
+from app.runs.clock import SystemClock
+from app.web.hosting import serve
+from tests.unit.brokerage.asking import (
+    CHAT,
+    GEMINI,
+    KEY,
+    LIMIT,
+    MODELS,
+    RESPONSES,
+    Api,
+    World,
+    grant,
+    upstreams,
+)
+
+each = pytest.mark.parametrize(
+    "api", [RESPONSES, CHAT, GEMINI], ids=["responses", "chat", "gemini"]
+)
+both_ways = pytest.mark.parametrize("is_stream", [True, False], ids=["stream", "plain"])
+
+
+@each
+@both_ways
+async def test_a_call_passes_with_the_key_in_the_tokens_place(
+    world: World, api: Api, is_stream: bool
+) -> None:
+    """The answer is the provider's, the token goes no further, and what was used is counted without the cached part."""
+    answer = await world.ask(api, is_stream=is_stream)
+    assert answer.status_code == 200
+    assert "You wrote: " in answer.text
+    seen = await world.seen()
+    assert world.token not in json.dumps(seen)
+    assert KEY in "".join(seen["headers"].values())
+    assert KEY not in answer.text
+    call = world.calls[-1]
+    assert (call.model in MODELS, call.status, call.error) == (True, 200, "")
+    assert call.usage.input_tokens > 5
+    assert call.usage.output_tokens > 20
+    assert (call.first_token_at is not None) is is_stream
+
+
+@each
+@both_ways
+async def test_cached_input_is_counted_apart(world: World, api: Api, is_stream: bool) -> None:
+    """OpenAI and Google count it among the input; our input excludes it."""
+    long = "hi " * 4000
+    name = {"openai": "messages" if api is CHAT else "input", "gemini": "contents"}[api.protocol]
+    if api is GEMINI:
+        turns: list[dict[str, Any]] = [
+            {"role": role, "parts": [{"text": text}]}
+            for role, text in (("user", long), ("model", "yes"), ("user", "and?"))
+        ]
+    else:
+        turns = [
+            {"role": role, "content": text}
+            for role, text in (("user", long), ("assistant", "yes"), ("user", "and?"))
+        ]
+    fields: dict[str, Any] = {name: turns}
+    answer = await world.ask(api, is_stream=is_stream, **fields)
+    assert answer.status_code == 200
+    usage = world.calls[-1].usage
+    assert usage.cache_read_tokens > 2500
+    assert usage.input_tokens < 400
+
+
+@each
+async def test_the_key_of_a_run_comes_in_any_header(world: World, api: Api) -> None:
+    """As the CLIs of the protocol send it; in the query, too, and there it does not go on."""
+    path, body = f"/broker/{api.protocol}{api.path}", json.dumps(api.body).encode()
+    for name in api.token_headers:
+        value = f"Bearer {world.token}" if name == "authorization" else world.token
+        assert (await world.post(path, body, **{name: value})).status_code == 200
+    answer = await world.post(f"{path}?key={world.token}&alt=json", body, accept="*/*")
+    assert answer.status_code == 200
+    assert world.token not in json.dumps(await world.seen())
+
+
+@each
+async def test_a_run_ends_and_other_runs_are_others(world: World, api: Api) -> None:
+    """Forged, of an ended run, of none: 401 in the protocol's own shape, and nothing is asked."""
+    with world.admission.open_grant(grant(run_id="run_2"), world.calls.append) as ended:
+        pass
+    path, body = f"/broker/{api.protocol}{api.path}", json.dumps(api.body).encode()
+    for token in (ended, world.token[:-4], "x", KEY):
+        answer = await world.post(path, body, authorization=f"Bearer {token}")
+        assert (answer.status_code, api.told(answer)) == (401, api.said[0])
+    assert (await world.model.get("/requests")).json() == []
+
+
+@each
+async def test_other_models_are_refused(world: World, api: Api) -> None:
+    """In the protocol's own shape; the trace is told."""
+    if api is GEMINI:
+        other = "/broker/gemini/v1beta/models/gemini-3-pro:generateContent"
+        answer = await world.post(other, json.dumps(api.body).encode())
+    else:
+        answer = await world.ask(api, model="gpt-5.4-pro")
+    assert (answer.status_code, api.told(answer)) == (403, api.said[1])
+    assert "is not allowed for this run" in answer.json()["error"]["message"]
+    assert (world.calls[-1].is_refused, world.calls[-1].status) == (True, 403)
+    assert (await world.model.get("/requests")).json() == []
+
+
+@each
+async def test_huge_and_malformed_bodies_are_refused(world: World, api: Api) -> None:
+    """Read no further than the limit; what is no JSON object is a 400."""
+    path = f"/broker/{api.protocol}{api.path}"
+    answer = await world.post(path, b" " * (MAX_REQUEST_BYTES + 1))
+    assert (answer.status_code, api.told(answer)) == (413, api.said[2])
+    for body in (b"", b"[]", b"{", b"\xff", b"[" * 100_000):
+        assert (await world.post(path, body)).status_code == 400
+
+
+@each
+@both_ways
+async def test_answers_have_the_runs_size_at_the_most(
+    world: World, api: Api, is_stream: bool
+) -> None:
+    """CLIs of these protocols name no limit, or the model's own: the run's is put in."""
+    for given, sent in ((None, LIMIT), (128_000, LIMIT), (100, 100)):
+        fields: Any = given
+        for name in reversed(api.limit):
+            fields = {name: fields}
+        answer = await world.ask(api, is_stream=is_stream, **(fields if given else {}))
+        assert answer.status_code == 200
+        found = (await world.seen())["body"]
+        for name in api.limit:
+            found = found[name]
+        assert found == sent
+    for bad in ("9", 0, True, -1):
+        fields = bad
+        for name in reversed(api.limit):
+            fields = {name: fields}
+        assert (await world.ask(api, **fields)).status_code == 403
+
+
+@each
+@pytest.mark.parametrize(("directive", "number"), [("!429", 0), ("!529", 1), ("!500", 2)])
+async def test_provider_errors_come_through_untouched(
+    world: World, api: Api, directive: str, number: int
+) -> None:
+    """Status and words are the provider's own, so every client reacts as it should; the trace has the word."""
+    words = {
+        "openai": ("rate_limit_exceeded", "server_is_overloaded", "server_error"),
+        "gemini": ("RESOURCE_EXHAUSTED", "UNAVAILABLE", "INTERNAL"),
+    }
+    answer = await world.ask(api, text=directive)
+    assert (answer.status_code, api.told(answer)) == (
+        (429, 503, 500)[number],
+        words[api.protocol][number],
+    )
+    assert world.calls[-1].error == words[api.protocol][number]
+
+
+async def test_a_failure_in_a_stream_is_seen(world: World) -> None:
+    """A Responses stream tells it in its last event, under a 200."""
+    answer = await world.ask(RESPONSES, is_stream=True, text="!context")
+    assert answer.status_code == 200
+    assert world.calls[-1].error == "context_length_exceeded"
+
+
+@each
+@both_ways
+async def test_an_answer_that_breaks_off_breaks_off(
+    world: World, api: Api, is_stream: bool
+) -> None:
+    """The agent must see a cut answer, as it would without a broker; the trace names reason and cost."""
+    with pytest.raises(httpx.RemoteProtocolError):
+        await world.ask(api, is_stream=is_stream, text="!cut " + "hi " * 40)
+    assert world.calls[-1].error == "RemoteProtocolError"
+    usage = world.calls[-1].usage
+    assert (usage.input_tokens > 30, usage.output_tokens > 1) == (is_stream, is_stream)
+
+
+@each
+async def test_a_run_has_only_so_many_calls(world: World, api: Api) -> None:
+    """A loop in the sandbox cannot spend without end."""
+    few = grant(run_id="run_3", max_calls=2)
+    with world.admission.open_grant(few, world.calls.append) as world.token:
+        assert [(await world.ask(api)).status_code for _ in range(3)] == [200, 200, 403]
+
+
+@each
+async def test_a_protocol_without_a_key_is_refused(api: Api) -> None:
+    """As a missing key is: the operator must act. Nobody is asked."""
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with httpx.AsyncClient(trust_env=False) as http:
+        broker = ModelsBroker(admission=admission, upstreams={}, http=http, clock=SystemClock())
+        transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
+            world = World(admission=admission, inside=inside, model=inside)
+            with admission.open_grant(grant(), world.calls.append) as world.token:
+                answer = await world.ask(api)
+    assert (answer.status_code, api.told(answer)) == (401, api.said[0])
+    assert f"no key for models of the protocol {api.protocol}" in answer.text
+
+
+@each
+async def test_an_unreachable_provider_is_a_502(api: Api) -> None:
+    """In the protocol's own shape, so that clients try again; the trace shows the call."""
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with httpx.AsyncClient(trust_env=False) as http:
+        broker = ModelsBroker(
+            admission=admission,
+            upstreams=upstreams("http://127.0.0.1:9"),
+            http=http,
+            clock=SystemClock(),
+        )
+        transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
+            world = World(admission=admission, inside=inside, model=inside)
+            with admission.open_grant(grant(), world.calls.append) as world.token:
+                answer = await world.ask(api)
+    assert (answer.status_code, api.told(answer)) == (502, api.said[3])
+    assert (world.calls[0].status, world.calls[0].error) == (502, "ConnectError")
+
+
+@pytest.mark.parametrize("api", [RESPONSES, CHAT], ids=["responses", "chat"])
+async def test_what_nobody_reads_to_its_end_is_counted(world: World, api: Api) -> None:
+    """OpenAI's counts are in the last event: who leaves before it has spent something nevertheless."""
+    body = api.body | api.stream_fields
+    text = json.dumps(body).replace("hello", "!long " + "hi " * 1000)
+    headers = {"authorization": f"Bearer {world.token}"}
+    async with world.inside.stream(
+        "POST", f"/broker/openai{api.path}", content=text, headers=headers
+    ) as answer:
+        async for chunk in answer.aiter_text():
+            if "Section" in chunk:
+                break
+    async with asyncio.timeout(10):
+        while not world.calls:
+            await asyncio.sleep(0.01)
+    usage = world.calls[-1].usage
+    assert usage.input_tokens > 500
+    assert usage.output_tokens > 20
+
+
+async def test_other_paths_do_not_exist(world: World) -> None:
+    """The broker is no proxy: what is kept at a provider, made by it or listed there is not reached."""
+    for path in (
+        "/broker/openai/v1/files",
+        "/broker/openai/v1/responses/resp_1",
+        "/broker/openai/v1/embeddings",
+        "/broker/openai/v1beta/models/gemini-2.5-pro:generateContent",
+        "/broker/gemini/v1beta/models/gemini-2.5-pro:embedContent",
+        "/broker/gemini/v1beta/models/gemini-2.5-pro",
+        "/broker/gemini/v1beta/cachedContents",
+        "/broker/gemini/v1beta/models/x%2F..%2Fgemini-2.5-pro:generateContent",
+        "/broker/unknown/v1/messages",
+    ):
+        assert (await world.post(path, b"{}")).status_code == 404
+
+
+async def test_a_stream_passes_as_it_comes() -> None:
+    """The first event is read while the provider still writes the others."""
+    released = asyncio.Event()
+    provider = FastAPI()
+
+    @provider.post("/v1/responses")
+    async def create_response(_request: Request) -> Response:
+        async def events() -> AsyncIterator[bytes]:
+            yield b'event: response.output_text.delta\ndata: {"type": "response.output_text.delta"}\n\n'
+            await released.wait()
+            yield b"data: {}\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with serve(provider) as url, httpx.AsyncClient(trust_env=False) as http:
+        broker = ModelsBroker(
+            admission=admission, upstreams=upstreams(url), http=http, clock=SystemClock()
+        )
+        async with (
+            serve(create_broker_app(broker.router())) as broker_url,
+            httpx.AsyncClient(base_url=broker_url, trust_env=False) as inside,
+        ):
+            with admission.open_grant(grant(), lambda _call: None) as token:
+                async with asyncio.timeout(10):
+                    headers = {"authorization": f"Bearer {token}"}
+                    path = "/broker/openai/v1/responses"
+                    async with inside.stream(
+                        "POST", path, json=RESPONSES.body, headers=headers
+                    ) as answer:
+                        chunks = answer.aiter_raw()
+                        assert b"output_text.delta" in await anext(chunks)
+                        released.set()
+                        assert b"data: {}" in await anext(chunks)
