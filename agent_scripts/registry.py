@@ -8,6 +8,7 @@ _ADAPTERS = {
     "anthropic": "agent_scripts.adapters.anthropic_sdk:AnthropicAdapter",
     "claude": "agent_scripts.adapters.claude_code:ClaudeCodeAdapter",
     "codex": "agent_scripts.adapters.codex:CodexAdapter",
+    "opencode": "agent_scripts.adapters.opencode:OpenCodeAdapter",
 }
 
 

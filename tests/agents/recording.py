@@ -48,12 +48,41 @@ COMMON_NOISE = (
 )
 
 
+_UNKNOWN_IDS = {
+    "codex": OUR_ID.format(2),
+    "opencode": "ses_5e5510000000orionorionorio",
+}
+_NOBODY = b'{"mcpServers":{"gone":{"command":"false","args":[]}}}'
+TURNS = (
+    Scene(name="tools", texts=("run: echo one\nedit: notes.txt\nrun: exit 3",)),
+    Scene(name="resumed", texts=("what did I ask?",), resumes="tools"),
+    Scene(name="mcp-failed", texts=("run: true",), options={"mcp_config": _NOBODY}),
+    Scene(name="stopped", texts=("run: sleep 20",), options={"stop_at": '"text":"'}),
+    Scene(name="output-limit", texts=("!long",), options={"max_output_tokens": 200}),
+)
+"""For agents that make the ids of their sessions themselves."""
+FAILURES = (
+    Scene(name="session-unknown", texts=("hello",), resumes="unknown"),
+    Scene(name="status-401", texts=("hello",), options={"has_grant": False}),
+    Scene(name="status-403", texts=("hello",), options={"granted_model": "another"}),
+    Scene(name="status-404", texts=("hello",), options={"model": "no-such-model"}),
+    Scene(name="status-429", texts=("!429",)),
+    Scene(name="status-500", texts=("!500",)),
+    Scene(name="status-529", texts=("!529",)),
+    Scene(name="retried-500", texts=("!500 1",)),
+    Scene(name="context", texts=("!context",)),
+    Scene(name="refused", texts=("!refuse",)),
+    Scene(name="garbage", texts=("!garbage",)),
+    Scene(name="cut", texts=("!cut",)),
+)
+
+
 async def record(
     adapter: AgentAdapter, package: str, scenes: Sequence[Scene], noise: Sequence[Noise]
 ) -> None:
     """Record every scene again, each into `tests/data/AGENT/VERSION-SCENE.jsonl`, in one sandbox."""
     path_of = _paths(adapter.name, package)
-    sessions: dict[str, str] = {}
+    sessions = {"unknown": _UNKNOWN_IDS.get(adapter.name, OUR_ID.format(2))}
     async with (
         open_rig(STATE / adapter.name, adapter) as rig,
         open_sandbox(rig.provider, rig.spec()) as sandbox,
