@@ -3,8 +3,9 @@
 What is said here of its options, variables and files was seen with version 1.18.33, 2026-11, unless another source stands
 there. Its packages are pinned for Linux on x86-64 alone.
 
-`environments/opencode/install.json` alters its binary in two places: OPENCODE_DISABLE_PROJECT_CONFIG does not reach its second
-reader of configuration, which runs every file of a work tree's `.opencode/plugin` at the start. To be taken out when it does.
+`environments/opencode/install.json` alters its binary, which has no options for it: OPENCODE_DISABLE_PROJECT_CONFIG does not reach its second
+reader of configuration, which runs every file of a work tree's `.opencode/plugin` at the start; and a failed call is tried again
+5 times within a minute, of which 2 are left. To be taken out when there are options.
 """
 
 import json

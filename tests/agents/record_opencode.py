@@ -4,7 +4,7 @@ import asyncio
 import re
 
 from agent_scripts.adapters.opencode import OpenCodeAdapter
-from tests.agents.recording import FAILURES, TURNS, Noise, record
+from tests.agents.recording import FAILURES, TURNS, Noise, Scene, record
 
 _NOISE = (
     Noise(
@@ -18,7 +18,9 @@ _NOISE = (
     Noise(pattern=re.compile(r'("ref":"err_)\w+'), replacement=r"\g<1>1"),
 )
 
+_CUT = Scene(name="output-limit", texts=("!long",), options={"max_output_tokens": 200})
+
 if __name__ == "__main__":
     asyncio.run(
-        record(OpenCodeAdapter(), "opencode-linux-x64-baseline", (*TURNS, *FAILURES), _NOISE)
+        record(OpenCodeAdapter(), "opencode-linux-x64-baseline", (*TURNS, _CUT, *FAILURES), _NOISE)
     )

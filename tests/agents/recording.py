@@ -58,7 +58,6 @@ TURNS = (
     Scene(name="resumed", texts=("what did I ask?",), resumes="tools"),
     Scene(name="mcp-failed", texts=("run: true",), options={"mcp_config": _NOBODY}),
     Scene(name="stopped", texts=("run: sleep 20",), options={"stop_at": '"text":"'}),
-    Scene(name="output-limit", texts=("!long",), options={"max_output_tokens": 200}),
 )
 """For agents that make the ids of their sessions themselves."""
 FAILURES = (
