@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
+.PHONY: setup playground test test-agents crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ playground: setup
 
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
+
+# Every agent's command line, really installed and run; from npm and PyPI.
+test-agents: setup
+	@$(BIN)/python -m pytest -n 0 -m agents tests/agents
 
 # Half an hour; the reduced form is one of the tests.
 crash-test: setup
@@ -56,7 +60,7 @@ lock: setup
 
 # After a new pin of an agent's command line: what the tests of its parser read.
 record-transcripts: setup
-	@$(BIN)/python -m tests.agents.record_claude
+	@for agent in claude codex opencode; do $(BIN)/python -m tests.agents.record_$$agent || exit 1; done
 
 clean:
 	@rm -rf $(VENV)

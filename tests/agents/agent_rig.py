@@ -40,8 +40,8 @@ from sandbox_runtime.types import (
 
 SESSION = SessionId("ses_0123456789abcdef")
 LIMITS = SupervisionLimits(
-    timeout_s=60,
-    idle_timeout_s=50,
+    timeout_s=200,
+    idle_timeout_s=150,
     max_output_bytes=10_000_000,
     max_line_bytes=1_000_000,
     max_disk_bytes=2**30,

@@ -6,6 +6,7 @@ ports) is replaced.
 
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,14 +80,17 @@ FAILURES = (
 async def record(
     adapter: AgentAdapter, package: str, scenes: Sequence[Scene], noise: Sequence[Noise]
 ) -> None:
-    """Record every scene again, each into `tests/data/AGENT/VERSION-SCENE.jsonl`, in one sandbox."""
+    """Record every scene, or those that the command line names, again, each into `tests/data/AGENT/VERSION-SCENE.jsonl`, in one sandbox."""
     path_of = _paths(adapter.name, package)
+    names = sys.argv[1:]
     sessions = {"unknown": _UNKNOWN_IDS.get(adapter.name, OUR_ID.format(2))}
     async with (
         open_rig(STATE / adapter.name, adapter) as rig,
         open_sandbox(rig.provider, rig.spec()) as sandbox,
     ):
         for scene in scenes:
+            if names and scene.name not in names:
+                continue
             options = dict(scene.options)
             if scene.resumes:
                 options["session"] = AgentSession(id=sessions[scene.resumes], resume=True)
