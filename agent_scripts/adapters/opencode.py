@@ -104,9 +104,6 @@ _FIXED_ENV = {
     "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
     "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     "OPENCODE_DISABLE_SHARE": "1",
-    # It reserves 4,085 of the 4,096 MiB of address space that a process of a local sandbox has, and crashes with one thread more;
-    # with two of the C library's arenas 3,653.
-    "MALLOC_ARENA_MAX": "2",
 }
 
 
