@@ -45,7 +45,20 @@ def _error(name: str, **data: Any) -> str:
 _STEP = _line("step_start", part={})
 
 
-def test_a_turn_with_a_tool() -> None:
+def test_a_turn_with_tools() -> None:
+    """A command, a patch and a command that fails; the text of the last step is the answer."""
+    events, finished = _replay("tools")
+    started = [event for event in events if isinstance(event, ToolStarted)]
+    ended = [event for event in events if isinstance(event, ToolFinished)]
+    assert [event.name for event in started] == ["bash", "apply_patch", "bash"]
+    assert [started[0].argument, started[2].argument] == ["echo one", "exit 3"]
+    assert "notes.txt" in started[1].argument
+    assert [event.is_error for event in ended] == [False, False, True]
+    assert finished.error is None
+    assert streamed(events).endswith(finished.text)
+
+
+def test_a_turn_with_a_tool_without_memory() -> None:
     """Every text once, the tool with its argument and its end (it failed), the text of the last step as the answer, a cost."""
     events, finished = _replay("mcp-failed")
     assert [event for event in events if isinstance(event, ToolStarted)] == [
@@ -114,6 +127,7 @@ def test_a_resumed_turn() -> None:
         ("status-403", AgentErrorCode.MODEL_AUTH_FAILED),
         ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
         ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),
+        ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
         ("session-unknown", AgentErrorCode.SESSION_NOT_FOUND),
         ("stopped", AgentErrorCode.EXECUTION_FAILED),
     ],
