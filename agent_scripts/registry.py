@@ -7,6 +7,8 @@ from agent_scripts.adapter import AgentAdapter
 _ADAPTERS = {
     "anthropic": "agent_scripts.adapters.anthropic_sdk:AnthropicAdapter",
     "claude": "agent_scripts.adapters.claude_code:ClaudeCodeAdapter",
+    "codex": "agent_scripts.adapters.codex:CodexAdapter",
+    "opencode": "agent_scripts.adapters.opencode:OpenCodeAdapter",
 }
 
 

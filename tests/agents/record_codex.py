@@ -1,0 +1,17 @@
+"""Records the pinned Codex: see recording.py."""
+
+import asyncio
+import re
+
+from agent_scripts.adapters.codex import CodexAdapter
+from tests.agents.recording import FAILURES, TURNS, Noise, record
+
+_NOISE = (
+    Noise(
+        pattern=re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z"),
+        replacement="2026-11-22T00:00:00.000000Z",
+    ),
+)
+
+if __name__ == "__main__":
+    asyncio.run(record(CodexAdapter(), "@openai/codex", (*TURNS, *FAILURES), _NOISE))

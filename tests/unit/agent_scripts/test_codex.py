@@ -1,0 +1,146 @@
+"""The codex adapter: its command."""
+
+import json
+import subprocess
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_scripts.adapter import AgentCommand, AgentPaths, AgentSession, AgentTurn, TurnMessage
+from agent_scripts.adapters.codex import CodexAdapter
+
+_PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r 1", environment="/env")
+_THREAD = "01a205ad-54f2-7743-93f7-5bc5aee237f3"
+_SERVERS = json.dumps(
+    {
+        "mcpServers": {
+            "inside": {"command": "python3", "args": ["-c", 'print("é")'], "env": {"A": "b"}},
+            "outside": {
+                "type": "http",
+                "url": "${ORION_RELAY}/broker/mcp/outside",
+                "headers": {"Authorization": "Bearer {run_token}"},
+            },
+        }
+    }
+).encode()
+
+
+def _command(*texts: str, **changes: Any) -> AgentCommand:
+    messages = [
+        TurnMessage(role="assistant" if index % 2 else "user", text=text)
+        for index, text in enumerate(texts or ("hello",))
+    ]
+    turn = AgentTurn(
+        messages=messages,
+        system_prompt="Be brief.",
+        model="gpt-x",
+        max_output_tokens=100,
+        max_turns=5,
+        run_token="the-token",
+        model_url="{relay}/broker/openai",
+        paths=_PATHS,
+    )
+    return CodexAdapter().command(replace(turn, **changes))
+
+
+def _file(command: AgentCommand, path: str) -> bytes:
+    (data,) = (file.data for file in command.files if file.path == path)
+    return data
+
+
+def _config(command: AgentCommand) -> dict[str, Any]:
+    return tomllib.loads(_file(command, "/home/agent/.codex/config.toml").decode())
+
+
+@pytest.mark.parametrize("text", ["-x --help", "$(id) `id` '\"", "a\nb\n", "x" * 200_000, "ünï"])
+def test_user_text_travels_on_stdin(text: str) -> None:
+    """The message is in its file alone, whatever it holds."""
+    command = _command(text)
+    assert command.stdin_path == f"{_PATHS.run}/prompt.txt"
+    assert _file(command, command.stdin_path).decode() == text
+    assert not any(text in part for part in command.argv)
+
+
+def test_the_token_is_in_a_variable_that_tools_do_not_inherit() -> None:
+    """Neither argv nor a file, which a snapshot would keep, holds it."""
+    command = _command(mcp_config=_SERVERS)
+    assert not any("the-token" in part for part in command.argv)
+    assert not any(b"the-token" in file.data for file in command.files)
+    holders = [name for name, value in command.env.items() if "the-token" in value]
+    assert holders == ["ORION_RUN_TOKEN"]
+    config = _config(command)
+    assert config["model_providers"]["orion"]["env_key"] == "ORION_RUN_TOKEN"
+    assert "ORION_*" in config["shell_environment_policy"]["exclude"]
+
+
+def test_the_script_hands_on_what_it_is_given(tmp_path: Path) -> None:
+    """Settings with the relay's URL come from variables, and no character of them or of an argument is the shell's."""
+    program = tmp_path / "codex" / "bin" / "codex"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    program.chmod(0o755)
+    paths = replace(_PATHS, environment=str(tmp_path))
+    odd = ("-c", "x='$(id)' \"y")
+    command = _command(mcp_config=_SERVERS, extra_arguments=odd, paths=paths)
+    env = {name: value.replace("{relay}", "http://h:1") for name, value in command.env.items()}
+    ran = subprocess.run(command.argv, env=env, capture_output=True, text=True, check=True)
+    lines = ran.stdout.splitlines()
+    assert lines[:4] == [
+        "-c",
+        'model_providers.orion.base_url="http://h:1/broker/openai/v1"',
+        "-c",
+        'mcp_servers.outside.url="http://h:1/broker/mcp/outside"',
+    ]
+    assert lines[4:] == list(command.argv[4:])
+    assert set(odd) <= set(lines)
+
+
+def test_mcp_servers_in_its_own_words() -> None:
+    """A command with its environment; a relayed one with the run's token as bearer."""
+    servers = _config(_command(mcp_config=_SERVERS))["mcp_servers"]
+    assert servers["inside"]["args"] == ["-c", 'print("é")']
+    assert servers["inside"]["env"] == {"A": "b"}
+    assert servers["outside"] == {
+        "bearer_token_env_var": "ORION_RUN_TOKEN",
+        "startup_timeout_sec": 10,
+    }
+
+
+def test_nothing_of_the_work_tree_configures_it() -> None:
+    """The work tree is not trusted, and neither hooks, plugins nor rules are read."""
+    command = _command()
+    config = _config(command)
+    assert config["projects"] == {"/work": {"trust_level": "untrusted"}}
+    off = {name for name, is_on in config["features"].items() if not is_on}
+    assert {"hooks", "plugins", "apps"} <= off
+    assert config["web_search"] == "disabled"
+    assert "--ignore-rules" in command.argv
+
+
+def test_the_system_prompt_is_for_the_developer() -> None:
+    """It keeps the vendor's own instructions; an empty one is left out."""
+    odd = 'a "b"\n\\c\t\x7f\ud800é'
+    assert _config(_command(system_prompt=odd))["developer_instructions"] == 'a "b"\n\\c\t\x7f?é'
+    assert "developer_instructions" not in _config(_command(system_prompt=" "))
+
+
+def test_sessions() -> None:
+    """A new one is the CLI's own; a known one is resumed without the history, which it has."""
+    new = _command("a", "b", "c", session=AgentSession(id=_THREAD, resume=False))
+    assert _THREAD not in new.argv
+    assert b"a\n" in _file(new, f"{_PATHS.run}/prompt.txt")
+    known = _command("a", "b", "c", session=AgentSession(id=_THREAD, resume=True))
+    assert tuple(known.argv[-3:]) == ("resume", _THREAD, "-")
+    assert _file(known, f"{_PATHS.run}/prompt.txt") == b"c"
+
+
+@pytest.mark.parametrize(
+    "session_id", ["--last", "", f"{_THREAD}\n", _THREAD.upper(), "../x", "a" * 36]
+)
+def test_an_id_that_none_has_reaches_no_command_line(session_id: str) -> None:
+    """It is refused before anything is made of it."""
+    with pytest.raises(ValueError, match="not a thread of Codex"):
+        _command(session=AgentSession(id=session_id, resume=True))
