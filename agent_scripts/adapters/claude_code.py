@@ -4,12 +4,10 @@ What is said here of its options, variables and files was seen with version 2.1.
 there.
 """
 
-import hashlib
 import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from agent_scripts.adapter import (
     AgentCommand,
@@ -23,6 +21,7 @@ from agent_scripts.adapter import (
 )
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
 from agent_scripts.interactive import InteractiveCommand
+from agent_scripts.npm_environment import npm_recipe
 from agent_scripts.prompts import render_prompt
 
 _DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -44,8 +43,6 @@ monitors outlive the turn. The full set also costs some 11,000 tokens of every r
 """
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _MAX_RETRIES = 2
-_FILES = Path(__file__).parent.parent / "environments" / "claude"
-_FILE_NAMES = ("install.py", "package.json", "package-lock.json", "requirements.lock")
 
 
 class ClaudeCodeAdapter:
@@ -62,21 +59,7 @@ class ClaudeCodeAdapter:
         return _ALIASES.get(name, name)
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
-        root = paths.environment
-        python = f"{root}/venv/bin/python"
-        pip = "-m pip install --require-hashes --no-input --disable-pip-version-check --no-cache-dir -q -r"
-        files = tuple(
-            AgentFile(path=f"{root}/{name}", data=(_FILES / name).read_bytes())
-            for name in _FILE_NAMES
-        )
-        commands = (
-            ("python3", "-m", "venv", f"{root}/venv"),
-            (python, *pip.split(), f"{root}/requirements.lock"),
-            (python, f"{root}/install.py", root),
-        )
-        content = json.dumps(commands).encode() + b"".join(file.data for file in files)
-        digest = hashlib.sha256(content).hexdigest()
-        return EnvironmentRecipe(name=f"{self.name}-{digest[:12]}", files=files, commands=commands)
+        return npm_recipe(self.name, paths)
 
     def command(self, turn: AgentTurn) -> AgentCommand:
         paths = turn.paths

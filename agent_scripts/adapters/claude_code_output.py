@@ -8,12 +8,11 @@ A tool's output arrives inside a JSON string of a `user` line, so nothing in it 
 that opens the CLI's stdout by force can forge lines; but what it could make Orion say, the agent itself could say as well.
 """
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, AgentExit
+from agent_scripts.adapter import AgentExit
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
     AgentEvent,
@@ -23,27 +22,24 @@ from agent_scripts.events import (
     TurnFinished,
     UsageReported,
 )
+from agent_scripts.outcomes import Failure, code_of_status, decide
+from agent_scripts.output_lines import (
+    MAX_DETAIL_CHARS,
+    count_of,
+    read_record,
+    shown_argument,
+    size_of,
+    text_of,
+)
 
-_MAX_ARGUMENT_CHARS = 2000
-_MAX_DETAIL_CHARS = 4000
 _SYNTHETIC = "<synthetic>"
 """The "model" of what the CLI itself says, such as an error: never the answer."""
-_SHOWN_ARGUMENTS = ("command", "file_path", "notebook_path", "description", "pattern", "query")
 
 _CODE_OF_TERMINAL_REASON = {
     "prompt_too_long": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
     "blocking_limit": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
     "max_turns": AgentErrorCode.TURN_LIMIT,
     "budget_exhausted": AgentErrorCode.TURN_LIMIT,
-}
-_CODE_OF_STATUS = {
-    401: AgentErrorCode.MODEL_AUTH_FAILED,
-    402: AgentErrorCode.MODEL_BILLING,
-    403: AgentErrorCode.MODEL_AUTH_FAILED,
-    404: AgentErrorCode.MODEL_NOT_FOUND,
-    413: AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
-    429: AgentErrorCode.MODEL_RATE_LIMITED,
-    529: AgentErrorCode.MODEL_OVERLOADED,
 }
 # The CLI's own list of what `error` of an assistant line can be.
 _CODE_OF_ERROR = {
@@ -81,46 +77,34 @@ class ClaudeCodeParser:
         self._notes: list[str] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            return ()
-        return tuple(self._read(record)) if self._is_ours(record) else ()
+        record = read_record(line)
+        return tuple(self._read(record)) if record and self._is_ours(record) else ()
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        error, detail = self._verdict(agent_exit)
-        said = _text_of(self._result or {}, "result") if error is None else ""
+        failure = self._failure(agent_exit)
+        said = text_of(self._result, "result") if failure is None else ""
+        outcome = decide(agent_exit, answer=said, failure=failure)
+        answer = (self._unfinished + said).strip() if said and outcome.error is None else ""
         return TurnFinished(
-            text=(self._unfinished + said).strip() if said else "".join(self._written).strip(),
-            error=error,
-            detail=detail[-_MAX_DETAIL_CHARS:],
+            text=answer or "".join(self._written).strip(),
+            error=outcome.error,
+            detail=outcome.detail[-MAX_DETAIL_CHARS:],
             agent_session_id=self._session_id,
             cost_usd=self._cost(),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *outcome.notes),
         )
 
-    def _verdict(self, agent_exit: AgentExit) -> tuple[AgentErrorCode | None, str]:
+    def _failure(self, agent_exit: AgentExit) -> Failure | None:
         result = self._result
-        failure = None if result is None else self._failure(result)
-        said = "" if result is None or failure is not None else _text_of(result, "result")
-        is_answered = bool(said.strip())
-        if agent_exit.reason == "idle" and is_answered:
-            self._notes.append(IDLE_NOTE)
-            return None, ""
-        if agent_exit.reason != "exited":
-            return ENDED_BY_US[agent_exit.reason], f"ended by the supervisor: {agent_exit.reason}"
-        ended = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail}"
-        if result is not None and failure is not None:
-            return failure, f"{_explain(result)} ({ended})"
-        if agent_exit.exit_code != 0:
-            is_lost = agent_exit.stderr_tail.lstrip().startswith(_NO_SESSION)
-            code = AgentErrorCode.SESSION_NOT_FOUND if is_lost else None
-            return code or AgentErrorCode.EXECUTION_FAILED, ended
-        if not is_answered:
-            return AgentErrorCode.NO_ANSWER, f"no final answer ({ended})"
-        return None, ""
+        if result is not None:
+            code = self._code(result)
+            return None if code is None else Failure(code=code, detail=_explain(result))
+        is_lost = agent_exit.stderr_tail.lstrip().startswith(_NO_SESSION)
+        if is_lost and agent_exit.exit_code != 0:
+            return Failure(code=AgentErrorCode.SESSION_NOT_FOUND, detail="no such session")
+        return None
 
-    def _failure(self, result: Mapping[str, Any]) -> AgentErrorCode | None:
+    def _code(self, result: Mapping[str, Any]) -> AgentErrorCode | None:
         """Why this result is none. `subtype` says "success" for errors of the API, too."""
         if result.get("is_error") is False and result.get("subtype") == "success":
             return None
@@ -131,12 +115,7 @@ class ClaudeCodeParser:
             return AgentErrorCode.MODEL_REFUSED
         reason, status = result.get("terminal_reason"), result.get("api_error_status")
         code = _CODE_OF_TERMINAL_REASON.get(str(reason))
-        if code is None and isinstance(status, int):
-            is_server = status >= 500  # noqa: PLR2004 - HTTP
-            code = _CODE_OF_STATUS.get(status) or (
-                AgentErrorCode.MODEL_UNAVAILABLE if is_server else None
-            )
-        code = code or _CODE_OF_ERROR.get(self._error)
+        code = code or code_of_status(status) or _CODE_OF_ERROR.get(self._error)
         if code is None and reason == "api_error" and status is None:
             return AgentErrorCode.MODEL_UNAVAILABLE  # no answer, or none that is one
         return code or AgentErrorCode.EXECUTION_FAILED
@@ -149,9 +128,7 @@ class ClaudeCodeParser:
         total = (self._result or {}).get("total_cost_usd")
         return float(total) if isinstance(total, int | float) else None
 
-    def _is_ours(self, record: object) -> bool:
-        if not isinstance(record, dict):
-            return False
+    def _is_ours(self, record: Mapping[str, Any]) -> bool:
         session_id = _session_id(record)
         if self._session_id is None:
             self._session_id = session_id
@@ -224,7 +201,7 @@ class ClaudeCodeParser:
                     self._written.append(separated)
                     yield TextDelta(text=separated)
                 case {"type": "tool_use", "id": str(tool_id), "name": str(name)}:
-                    argument = _shown_argument(block.get("input"))
+                    argument = shown_argument(block.get("input"))
                     yield ToolStarted(tool_id=tool_id, name=name, argument=argument)
                 case _:
                     pass
@@ -245,24 +222,14 @@ def _session_id(record: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _shown_argument(arguments: object) -> str:
-    if not isinstance(arguments, dict) or not arguments:
-        return ""
-    named = [arguments[name] for name in _SHOWN_ARGUMENTS if isinstance(arguments.get(name), str)]
-    shown = named[0] if named else json.dumps(arguments, ensure_ascii=False)
-    return " ".join(shown.split())[:_MAX_ARGUMENT_CHARS]
-
-
 def _finished_tools(content: list[Any]) -> Iterator[AgentEvent]:
     for block in content:
         match block:
             case {"type": "tool_result", "tool_use_id": str(tool_id)}:
-                output = block.get("content", "")
-                text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
                 yield ToolFinished(
                     tool_id=tool_id,
                     is_error=block.get("is_error") is True,
-                    output_bytes=len(text.encode("utf-8", "replace")),
+                    output_bytes=size_of(block.get("content")),
                 )
             case _:
                 pass
@@ -270,17 +237,12 @@ def _finished_tools(content: list[Any]) -> Iterator[AgentEvent]:
 
 def _usage(message: Mapping[str, Any], output_tokens: int) -> UsageReported:
     usage = message.get("usage")
-
-    def count(name: str) -> int:
-        value = usage.get(name) if isinstance(usage, dict) else None
-        return value if isinstance(value, int) else 0
-
     return UsageReported(
         model=str(message.get("model", "")),
-        input_tokens=count("input_tokens"),
+        input_tokens=count_of(usage, "input_tokens"),
         output_tokens=output_tokens,
-        cache_read_tokens=count("cache_read_input_tokens"),
-        cache_creation_tokens=count("cache_creation_input_tokens"),
+        cache_read_tokens=count_of(usage, "cache_read_input_tokens"),
+        cache_creation_tokens=count_of(usage, "cache_creation_input_tokens"),
     )
 
 
@@ -298,8 +260,3 @@ def _explain(result: Mapping[str, Any]) -> str:
     reason = result.get("terminal_reason") or result.get("subtype")
     status, told = result.get("api_error_status"), result.get("result") or result.get("errors")
     return f"{reason}, status {status}: {told or ''}"
-
-
-def _text_of(record: Mapping[str, Any], name: str) -> str:
-    value = record.get(name)
-    return value if isinstance(value, str) else ""

@@ -1,0 +1,77 @@
+"""How a turn ended, whatever the agent."""
+
+import pytest
+
+from agent_scripts.adapter import IDLE_NOTE, AgentExit, ExitReason
+from agent_scripts.errors import AgentErrorCode
+from agent_scripts.outcomes import Failure, Outcome, code_of_status, decide
+
+_GOOD = AgentExit(exit_code=0, reason="exited")
+_REFUSED = Failure(code=AgentErrorCode.MODEL_REFUSED, detail="it said no")
+
+
+def test_an_answer_and_a_good_exit() -> None:
+    """Both are needed."""
+    assert decide(_GOOD, answer="Done.", failure=None) == Outcome()
+
+
+@pytest.mark.parametrize("answer", ["", " \n"])
+def test_no_answer(answer: str) -> None:
+    """A good exit without words is a failure."""
+    assert decide(_GOOD, answer=answer, failure=None).error is AgentErrorCode.NO_ANSWER
+
+
+def test_a_bad_exit_beats_the_answer() -> None:
+    """Its detail has the code and what it said on stderr."""
+    ended = AgentExit(exit_code=3, reason="exited", stderr_tail="broken")
+    outcome = decide(ended, answer="Done.", failure=None)
+    assert outcome.error is AgentErrorCode.EXECUTION_FAILED
+    assert outcome.detail == "exit code 3: broken"
+
+
+def test_a_told_failure_beats_a_good_exit() -> None:
+    """Some exit with 0 after it."""
+    outcome = decide(_GOOD, answer="Done.", failure=_REFUSED)
+    assert outcome.error is AgentErrorCode.MODEL_REFUSED
+    assert outcome.detail == "it said no (exit code 0: )"
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("timeout", AgentErrorCode.TIMEOUT),
+        ("stopped", AgentErrorCode.EXECUTION_FAILED),
+        ("lost", AgentErrorCode.EXECUTION_FAILED),
+        ("disk_limit", AgentErrorCode.DISK_LIMIT),
+    ],
+)
+def test_what_we_did_beats_all(reason: ExitReason, code: AgentErrorCode) -> None:
+    """An answer or a failure told before does not count."""
+    ended = AgentExit(exit_code=0, reason=reason)
+    assert decide(ended, answer="Done.", failure=None).error is code
+    assert decide(ended, answer="", failure=_REFUSED).error is code
+
+
+def test_the_idle_limit_after_the_answer() -> None:
+    """Is a success with a note; before it, and after a failure, it is not."""
+    ended = AgentExit(exit_code=143, reason="idle")
+    assert decide(ended, answer="Done.", failure=None) == Outcome(notes=(IDLE_NOTE,))
+    assert decide(ended, answer="", failure=None).error is AgentErrorCode.IDLE
+    assert decide(ended, answer="Done.", failure=_REFUSED).error is AgentErrorCode.IDLE
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, None),
+        (401, AgentErrorCode.MODEL_AUTH_FAILED),
+        (429, AgentErrorCode.MODEL_RATE_LIMITED),
+        (503, AgentErrorCode.MODEL_UNAVAILABLE),
+        (529, AgentErrorCode.MODEL_OVERLOADED),
+        ("429", None),
+        (None, None),
+    ],
+)
+def test_statuses(status: object, code: AgentErrorCode | None) -> None:
+    """By number; a 400 can be many things."""
+    assert code_of_status(status) is code
