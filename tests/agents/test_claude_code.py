@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import AgentSession
+from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import ToolStarted
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
-from tests.agents.claude_rig import MODEL, ClaudeRig, open_rig
+from tests.agents.agent_rig import AgentRig, open_rig
 
 pytestmark = [pytest.mark.agents, pytest.mark.bubblewrap, pytest.mark.timeout(420)]
 
@@ -32,7 +33,7 @@ _HOSTILE = {
 
 async def test_claude_code(tmp_path: Path) -> None:
     """Installed once, then: a file and a follow-up that remembers, an unknown session, a hostile work tree, a secret token."""
-    async with open_rig(tmp_path / "state") as rig:
+    async with open_rig(tmp_path / "state", ClaudeCodeAdapter()) as rig:
         await _writes_a_file_and_remembers(rig)
         async with open_sandbox(rig.provider, rig.spec()) as sandbox:
             await _begins_anew_without_its_session(rig, sandbox)
@@ -41,7 +42,7 @@ async def test_claude_code(tmp_path: Path) -> None:
             await _takes_any_prompt(rig, sandbox)
 
 
-async def _writes_a_file_and_remembers(rig: ClaudeRig) -> None:
+async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
     """The follow-up, in a sandbox made from the first one's snapshot, finds its file and its session."""
     async with open_sandbox(rig.provider, rig.spec()) as sandbox:
         session = AgentSession(id=_SESSION, resume=False)
@@ -50,7 +51,7 @@ async def _writes_a_file_and_remembers(rig: ClaudeRig) -> None:
         assert first.finished.agent_session_id == _SESSION
         assert [event.name for event in first.events if isinstance(event, ToolStarted)] == ["Write"]
         assert await sandbox.read_file("notes.txt") == b"Written by Orion's offline model.\n"
-        assert {call.model for call in first.calls} == {MODEL}
+        assert {call.model for call in first.calls} == {rig.adapter.default_model}
         assert sum(call.usage.output_tokens for call in first.calls) > 0
         saved = await sandbox.snapshot()
     async with open_sandbox(rig.provider, rig.spec(saved.id)) as sandbox:
@@ -63,7 +64,7 @@ async def _writes_a_file_and_remembers(rig: ClaudeRig) -> None:
         assert "Before that you wrote: “run: cat notes.txt”" in third.finished.text
 
 
-async def _begins_anew_without_its_session(rig: ClaudeRig, sandbox: Sandbox) -> None:
+async def _begins_anew_without_its_session(rig: AgentRig, sandbox: Sandbox) -> None:
     """A session that is not there is told as such, without a model call; the history then goes before the message."""
     texts = ("my name is Ada", "Nice to meet you.", "what is my name?")
     lost = await rig.ask(sandbox, *texts, session=AgentSession(id=_SESSION, resume=True))
@@ -74,7 +75,7 @@ async def _begins_anew_without_its_session(rig: ClaudeRig, sandbox: Sandbox) -> 
     assert "Before that you wrote: “my name is Ada”" in anew.finished.text
 
 
-async def _obeys_no_work_tree(rig: ClaudeRig, sandbox: Sandbox) -> None:
+async def _obeys_no_work_tree(rig: AgentRig, sandbox: Sandbox) -> None:
     """Hooks, settings, MCP servers and instructions that lie in the work tree or the home do nothing."""
     await sandbox.write_files(_HOSTILE)
     turn = await rig.ask(sandbox, "hello")
@@ -84,14 +85,14 @@ async def _obeys_no_work_tree(rig: ClaudeRig, sandbox: Sandbox) -> None:
     assert listed.text.split() == ["CLAUDE.md"]
 
 
-async def _shows_no_token(rig: ClaudeRig, sandbox: Sandbox) -> None:
+async def _shows_no_token(rig: AgentRig, sandbox: Sandbox) -> None:
     """A command of the agent that prints its environment does not print the run token."""
     turn = await rig.ask(sandbox, "run: env")
     assert "HOME=/home/agent" in turn.finished.text
     assert "sk-ant-" not in turn.finished.text
 
 
-async def _takes_any_prompt(rig: ClaudeRig, sandbox: Sandbox) -> None:
+async def _takes_any_prompt(rig: AgentRig, sandbox: Sandbox) -> None:
     """Options, quotes, substitutions, file mentions, commands of the CLI and great length are a message like any other."""
     odd = "--help \"$(id)\" `id` '@CLAUDE.md' \0"
     for text in (odd, "/clear", "/compact now", "a\n/cost", "x" * 200_000):

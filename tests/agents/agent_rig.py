@@ -1,4 +1,4 @@
-"""The real Claude Code in a real local sandbox, through relay and broker, before the offline model."""
+"""A real command line of an agent in a real local sandbox, through relay and broker, before the offline model."""
 
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -8,8 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from agent_scripts.adapter import AgentExit, AgentPaths, AgentTurn, TurnMessage
-from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
+from agent_scripts.adapter import AgentAdapter, AgentExit, AgentPaths, AgentTurn, TurnMessage
 from agent_scripts.events import AgentEvent, TurnFinished
 from agent_scripts.supervision import (
     AgentExited,
@@ -39,7 +38,6 @@ from sandbox_runtime.types import (
     SnapshotId,
 )
 
-MODEL = "claude-sonnet-5-5"
 SESSION = SessionId("ses_0123456789abcdef")
 LIMITS = SupervisionLimits(
     timeout_s=60,
@@ -52,7 +50,7 @@ LIMITS = SupervisionLimits(
 
 
 @dataclass(kw_only=True)
-class ClaudeTurn:
+class RigTurn:
     """What one turn gave."""
 
     lines: list[str] = field(default_factory=list)
@@ -64,14 +62,19 @@ class ClaudeTurn:
     duration_s: float = 0.0
 
 
-class ClaudeRig:
-    """Runs turns of Claude Code in sandboxes of one provider."""
+class AgentRig:
+    """Runs turns of one agent in sandboxes of one provider."""
 
     def __init__(
-        self, *, provider: SandboxProvider, broker: DoorBroker, snapshot_id: SnapshotId
+        self,
+        *,
+        adapter: AgentAdapter,
+        provider: SandboxProvider,
+        broker: DoorBroker,
+        snapshot_id: SnapshotId,
     ) -> None:
+        self.adapter = adapter
         self.provider = provider
-        self.adapter = ClaudeCodeAdapter()
         self.environment = snapshot_id
         self._broker = broker
         self._number = 0
@@ -90,20 +93,21 @@ class ClaudeRig:
         has_grant: bool = True,
         granted_model: str | None = None,
         **changes: Any,
-    ) -> ClaudeTurn:
+    ) -> RigTurn:
         """One turn; it is stopped at the first line that holds `stop_at`."""
         self._number += 1
         paths = replace(agent_paths(sandbox.paths), run=f"{sandbox.paths.run}/{self._number}")
-        turn = ClaudeTurn()
+        turn = RigTurn()
         fields: dict[str, Any] = {
-            "model": MODEL,
+            "model": self.adapter.default_model,
+            "model_url": f"{{relay}}/broker/{self.adapter.protocol}",
             "max_turns": 10,
             "max_output_tokens": 8192,
             **changes,
         }
         grant = ModelGrant(
             run_id=RunId(f"run_{self._number}"),
-            models=(granted_model or fields["model"],),
+            models=(granted_model or fields["model"], *self.adapter.helper_models),
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
             session_id=SESSION,
         )
@@ -139,7 +143,7 @@ class ClaudeRig:
         self,
         sandbox: Sandbox,
         argv: Sequence[str],
-        turn: ClaudeTurn,
+        turn: RigTurn,
         *,
         stop_at: str | None,
         paths: AgentPaths,
@@ -175,7 +179,7 @@ def agent_paths(paths: SandboxPaths) -> AgentPaths:
 
 
 @asynccontextmanager
-async def open_rig(state_dir: Path) -> AsyncIterator[ClaudeRig]:
+async def open_rig(state_dir: Path, adapter: AgentAdapter) -> AsyncIterator[AgentRig]:
     """Everything but the sandboxes; the environment is installed in `state_dir` unless it is there."""
     async with serve(create_model_app(pace=ModelPace(word_s=0, slow_word_s=0.1))) as model_url:
         settings = Settings(
@@ -188,9 +192,11 @@ async def open_rig(state_dir: Path) -> AsyncIterator[ClaudeRig]:
             create_local(settings) as provider,
             open_broker(settings, state_dir / "rig") as broker,
         ):
-            environment = AgentEnvironment(provider, ClaudeCodeAdapter(), Additions())
+            environment = AgentEnvironment(provider, adapter, Additions())
             snapshot = await environment.prepare()
-            yield ClaudeRig(provider=provider, broker=broker, snapshot_id=snapshot.id)
+            yield AgentRig(
+                adapter=adapter, provider=provider, broker=broker, snapshot_id=snapshot.id
+            )
 
 
 def _messages(texts: Sequence[str]) -> list[TurnMessage]:

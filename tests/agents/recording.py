@@ -1,0 +1,103 @@
+"""Records what the pinned command lines of agents print, as test data of their parsers: `make record-transcripts`.
+
+Each file holds the lines of one turn and, as its last line, how the process ended. What differs from run to run (ids, times,
+ports) is replaced.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_scripts.adapter import AgentAdapter, AgentSession
+from sandbox_runtime.lifecycle import open_sandbox
+from tests.agents.agent_rig import RigTurn, open_rig
+
+STATE = Path(".venv/recording").absolute()
+"""Not in the repository; kept, so that a second recording installs nothing."""
+OUR_ID = "5e551000-0000-4000-8000-0000000000{:02}"
+"""Session ids that we made; they stay."""
+_UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One turn to record."""
+
+    name: str
+    texts: tuple[str, ...]
+    options: dict[str, Any] = field(default_factory=dict)
+    resumes: str = ""
+    """The scene whose session this one goes on with, by the id that the agent told there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What differs from run to run."""
+
+    pattern: re.Pattern[str]
+    replacement: str
+    """With `{number}`, each thing that the pattern finds has a number of its own, by its first appearance."""
+
+
+COMMON_NOISE = (
+    Noise(pattern=re.compile(r"127\.0\.0\.1:\d+"), replacement="127.0.0.1:1"),
+    Noise(pattern=_UUID, replacement="00000000-0000-4000-8000-{number:012}"),
+)
+
+
+async def record(
+    adapter: AgentAdapter, package: str, scenes: Sequence[Scene], noise: Sequence[Noise]
+) -> None:
+    """Record every scene again, each into `tests/data/AGENT/VERSION-SCENE.jsonl`, in one sandbox."""
+    path_of = _paths(adapter.name, package)
+    sessions: dict[str, str] = {}
+    async with (
+        open_rig(STATE / adapter.name, adapter) as rig,
+        open_sandbox(rig.provider, rig.spec()) as sandbox,
+    ):
+        for scene in scenes:
+            options = dict(scene.options)
+            if scene.resumes:
+                options["session"] = AgentSession(id=sessions[scene.resumes], resume=True)
+            turn = await rig.ask(sandbox, *scene.texts, **options)
+            sessions[scene.name] = turn.finished.agent_session_id or ""
+            path = path_of(scene)
+            path.write_text(transcript(turn, noise))
+            print(f"{path}: {turn.finished.error or 'answered'}, {turn.duration_s:.1f} s")  # noqa: T201
+
+
+def _paths(agent: str, package: str) -> Callable[[Scene], Path]:
+    folder = Path("tests/data", agent)
+    folder.mkdir(exist_ok=True)
+    pins = json.loads(Path("agent_scripts/environments", agent, "package.json").read_text())
+    version = pins["dependencies"][package]
+    return lambda scene: folder / f"{version}-{scene.name}.jsonl"
+
+
+def transcript(turn: RigTurn, noise: Sequence[Noise]) -> str:
+    """The turn as the text of its file."""
+    ended = {
+        "exit_code": turn.ended.exit_code,
+        "reason": turn.ended.reason,
+        "stderr_tail": turn.ended.stderr_tail,
+    }
+    text = "\n".join([*turn.lines, json.dumps(ended)]) + "\n"
+    for one in (*noise, *COMMON_NOISE):
+        text = _without(text, one)
+    return text
+
+
+def _without(text: str, noise: Noise) -> str:
+    numbers: dict[str, int] = {}
+
+    def name(found: re.Match[str]) -> str:
+        word = found[0]
+        if word.startswith(OUR_ID[:8]):
+            return word
+        number = numbers.setdefault(word, len(numbers) + 1)
+        return found.expand(noise.replacement.format(number=number))
+
+    return noise.pattern.sub(name, text)
