@@ -7,6 +7,7 @@ also holds package.json, package-lock.json and install.json, which says:
 - `keep`: what to keep of the installation, target -> pattern, both relative to ENVIRONMENT; a pattern must find one thing;
 - `drop`: what of the kept is needed by nothing here, as paths relative to ENVIRONMENT;
 - `version`: the kept command and arguments that print the version, the command relative to ENVIRONMENT;
+- `unpacked`: what to keep of what that command leaves in its home, target -> pattern, relative to ENVIRONMENT and to the home;
 - `keeps_node`: whether the command line runs on Node, which is then kept as ENVIRONMENT/node.
 
 May be repeated after a failure.
@@ -37,7 +38,7 @@ def install(root: Path) -> None:
         [str(node), str(npm), "ci", *_OPTIONS.split(), f"--cache={cache}"], cwd=root, check=True
     )
     for target, pattern in plan["keep"].items():
-        _keep(root, target, pattern)
+        _keep(root / target, root, pattern)
     for name in plan.get("drop", ()):
         shutil.rmtree(root / name)
     if plan.get("keeps_node"):
@@ -47,14 +48,14 @@ def install(root: Path) -> None:
         shutil.rmtree(root / name)
 
 
-def _keep(root: Path, target: str, pattern: str) -> None:
+def _keep(target: Path, folder: Path, pattern: str) -> None:
     # npm leaves out the packages of other systems, processors and C libraries: of one's own, one is left.
-    found = list(root.glob(pattern))
+    found = list(folder.glob(pattern))
     if len(found) != 1:
         raise SystemExit(f"{pattern} is in the installation {len(found)} times, not once")
-    if found[0] != root / target:
-        shutil.rmtree(root / target, ignore_errors=True)
-        found[0].rename(root / target)
+    if found[0] != target:
+        shutil.rmtree(target, ignore_errors=True)
+        found[0].rename(target)
 
 
 def _check_version(root: Path, plan: dict[str, Any]) -> None:
@@ -70,6 +71,8 @@ def _check_version(root: Path, plan: dict[str, Any]) -> None:
         check=True,
         cwd=root,
     )
+    for target, pattern in plan.get("unpacked", {}).items():
+        _keep(root / target, scratch, pattern)
     shutil.rmtree(scratch)
     if pinned not in re.findall(r"\d+(?:\.\d+)+", told.stdout):
         raise SystemExit(
