@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from app.brokerage.mcp_servers import McpServers, read_mcp_servers
 from app.config_fields import SettingsFields
+from app.key_forms import MODEL_KEYS, find_key_problem
 from app.keyring import KEYRING_FIELDS, KeyringError, read_keyring
 from app.runs.mount import Mount, find_refusal
 
@@ -81,6 +82,20 @@ class Settings(SettingsFields):
             raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
         if bool(self.langfuse_public_key) != bool(self.langfuse_secret_key):
             raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
+        return self
+
+    @model_validator(mode="after")
+    def _check_model_keys(self) -> "Settings":
+        for name in MODEL_KEYS:
+            key = getattr(self, name)
+            url = name.replace("_api_key", "_base_url")
+            field = type(self).model_fields.get(url)
+            is_vendors = url == name or field is None or getattr(self, url) == field.default
+            problem = key and find_key_problem(
+                name.upper(), key.get_secret_value(), is_vendors=is_vendors
+            )
+            if problem:
+                raise ValueError(f"{name.upper()}: {problem}")
         return self
 
     @model_validator(mode="after")
@@ -186,8 +201,8 @@ class Settings(SettingsFields):
         return tuple(value.get_secret_value() for value in values if isinstance(value, SecretStr))
 
     @property
-    def missing_for_serving(self) -> tuple[str, ...]:
-        """What `serve` cannot do without, as lines."""
+    def missing_for_slack(self) -> tuple[str, ...]:
+        """What `serve` cannot do without, as lines; besides a model."""
         lines = []
         if self.slack_bot_token is None:
             lines.append("SLACK_BOT_TOKEN: missing; the bot token (xoxb-…) of your Slack app")
@@ -195,8 +210,6 @@ class Settings(SettingsFields):
             lines.append(
                 "SLACK_SIGNING_SECRET or SLACK_APP_TOKEN: missing; the first for HTTP events, the second for Socket Mode"
             )
-        if self.anthropic_api_key is None and self.ai_gateway_api_key is None:
-            lines.append("ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY: missing; a key for the model")
         return tuple(lines)
 
 

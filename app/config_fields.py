@@ -33,8 +33,32 @@ class SettingsFields(BaseSettings):
     anthropic_base_url: str = Field(
         "https://api.anthropic.com", description="Any server that speaks the Messages API."
     )
+    openai_api_key: SecretStr | None = Field(
+        None, description="Key for the OpenAI API: codex, and what else speaks with its models."
+    )
+    openai_base_url: str = Field(
+        "https://api.openai.com",
+        description="Any server that speaks OpenAI's Responses and Chat Completions, without /v1.",
+    )
+    gemini_api_key: SecretStr | None = Field(None, description="Key for the Gemini API: gemini.")
+    gemini_base_url: str = Field(
+        "https://generativelanguage.googleapis.com",
+        description="Any server that speaks the Gemini API, without /v1beta.",
+    )
     ai_gateway_api_key: SecretStr | None = Field(
-        None, description="Vercel AI Gateway key; preferred over the direct key when set."
+        None,
+        description="Vercel AI Gateway key; preferred over the direct keys of Anthropic and OpenAI when set.",
+    )
+    cursor_api_key: SecretStr | None = Field(
+        None, description="Key of cursor, which asks its maker's servers only (experimental)."
+    )
+    orion_cursor_key_in_sandbox: bool = Field(
+        default=False,
+        description="cursor's key may be in its sandbox, where everything that it runs can read it; without this there is no cursor.",
+    )
+    copilot_github_token: SecretStr | None = Field(
+        None,
+        description="GitHub token with Copilot permission; hidden like all keys, not used: copilot works with the models of its provider setting.",
     )
 
     # -- Langfuse ------------------------------------------------------------------------------------------------------
@@ -229,7 +253,10 @@ class SettingsFields(BaseSettings):
     def _end_with_slash(cls, value: str) -> str:
         return value if value.endswith("/") else value + "/"
 
-    @field_validator("slack_api_url", "anthropic_base_url", "langfuse_base_url", "orion_public_url")
+    @field_validator(
+        *("slack_api_url", "anthropic_base_url", "openai_base_url", "gemini_base_url"),
+        *("langfuse_base_url", "orion_public_url"),
+    )
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
         if value is not None and not value.startswith(("https://", "http://")):

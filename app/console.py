@@ -18,6 +18,7 @@ def read_settings(*, for_serving: bool = False, **given: str | None) -> "Setting
     """`given`: settings from the command line, which win; None = not given. Bad ones, `orion.toml`'s too, end the process."""
     from app.additions import load_additions
     from app.config import SettingsError, load_settings, make_private
+    from app.model_access import missing_for_serving
 
     problems = []
     settings = None
@@ -35,8 +36,8 @@ def read_settings(*, for_serving: bool = False, **given: str | None) -> "Setting
         make_private(settings.orion_state_dir)
     except OSError as exc:
         fail(f"ORION_STATE_DIR cannot be used: {exc}")
-    if for_serving and settings.missing_for_serving:
-        fail("bad settings:\n" + "\n".join(settings.missing_for_serving), code=USAGE)
+    if for_serving and (missing := missing_for_serving(settings)):
+        fail("bad settings:\n" + "\n".join(missing), code=USAGE)
     return settings
 
 

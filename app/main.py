@@ -14,6 +14,7 @@ from agent_scripts.adapter import AgentAdapter
 from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
+from app.model_access import missing_for_serving
 from app.parts import (
     channel_sandboxes,
     check_python,
@@ -116,8 +117,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         UnreadableStoreError: its database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
-    if settings.missing_for_serving:
-        raise SettingsError("\n".join(settings.missing_for_serving))
+    if missing := missing_for_serving(settings):
+        raise SettingsError("\n".join(missing))
     check_python()
     clock = SystemClock()
     mcp_servers = settings.mcp_servers

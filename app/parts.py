@@ -12,16 +12,17 @@ import httpx
 from fastapi import APIRouter
 from pydantic import SecretStr
 
-from agent_scripts.adapter import AgentAdapter
+from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import create_adapter
 from app.additions import ORION_TOML, load_additions, load_channels
 from app.brokerage.admission import Admission
-from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker, door_of
 from app.brokerage.mcp import McpBroker
 from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
-from app.config import GATEWAY_URL, Settings, SettingsError
+from app.config import Settings, SettingsError
+from app.model_access import injected_headers, key_headers, model_source
 from app.providers import usable_words
 from app.redaction import Masker
 from app.runs.clock import SystemClock
@@ -181,7 +182,8 @@ def network_for(settings: Settings, session: Session, provider: SandboxProvider)
     if Capability.REMOTE in provider.capabilities:
         if settings.orion_public_url:
             return BrokeredNetwork(endpoint=settings.orion_public_url)
-        direct = create_direct_broker(settings).endpoint_for(session.id)
+        protocol = create_adapter(session.agent or settings.orion_agent).protocol
+        direct = create_direct_broker(settings, protocol).endpoint_for(session.id)
         return BrokeredNetwork(endpoint=direct.address, headers=direct.headers)
     path = door_of(settings.broker_directory, session.id)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -214,12 +216,12 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
         clock = SystemClock()
         signing_key = load_signing_key(settings.orion_state_dir / "broker.key")
         admission = Admission(signing_key=signing_key, clock=clock)
-        messages = MessagesBroker(
-            admission=admission, upstream=_upstream(settings), http=http, clock=clock
+        models = ModelsBroker(
+            admission=admission, upstreams=_upstreams(settings), http=http, clock=clock
         )
         mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
         router = APIRouter()
-        for part in (messages.router(), mcp.router()):
+        for part in (models.router(), mcp.router()):
             router.include_router(part)
         # Everyone may connect who can reach a door: the state directory is closed to others, and a sandbox, whose user is
         # another one, sees its own door alone, through its own binding.
@@ -227,34 +229,36 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
             yield DoorBroker(admission, router=router, directory=directory, open_door=doors.open)
 
 
-def broker_for(settings: Settings, doors: DoorBroker, *, is_remote: bool) -> ModelBroker:
+def broker_for(
+    settings: Settings, doors: DoorBroker, protocol: ModelProtocol, *, is_remote: bool
+) -> ModelBroker:
     """What sandboxes of one kind of provider ask: the doors of this machine, its public address, or the model itself."""
     if not is_remote:
         return doors
     if settings.orion_public_url:
         return PublicBroker(doors.admission, url=settings.orion_public_url)
-    return create_direct_broker(settings)
+    return create_direct_broker(settings, protocol)
 
 
-def create_direct_broker(settings: Settings) -> DirectBroker:
-    """For providers whose networks add the key by themselves."""
-    base_url, key = _model(settings)
-    return DirectBroker(base_url=base_url, key=key)
+def create_direct_broker(settings: Settings, protocol: ModelProtocol) -> DirectBroker:
+    """For providers whose networks add the key by themselves, to what goes to the models of that protocol."""
+    source = model_source(settings, protocol)
+    if source is None:
+        return DirectBroker(base_url="", headers={})
+    headers = injected_headers(protocol, source.key)
+    return DirectBroker(base_url=source.base_url, headers=headers)
 
 
-def _upstream(settings: Settings) -> Upstream:
-    base_url, key = _model(settings)
-    is_gateway = settings.ai_gateway_api_key is not None
-    header = {"authorization": f"Bearer {key}"} if is_gateway else {"x-api-key": key}
-    return Upstream(base_url=base_url, key_headers=header)
-
-
-def _model(settings: Settings) -> tuple[str, str]:
-    """URL and key: of the gateway when its key is set, else of the provider itself."""
-    if settings.ai_gateway_api_key is not None:
-        return GATEWAY_URL, settings.ai_gateway_api_key.get_secret_value()
-    key = settings.anthropic_api_key.get_secret_value() if settings.anthropic_api_key else ""
-    return settings.anthropic_base_url, key
+def _upstreams(settings: Settings) -> Mapping[str, Upstream]:
+    """By the names of protocols: what the broker forwards to."""
+    sources = {protocol: model_source(settings, protocol) for protocol in ModelProtocol}
+    return {
+        protocol.value: Upstream(
+            base_url=source.base_url, key_headers=key_headers(protocol, source)
+        )
+        for protocol, source in sources.items()
+        if source is not None
+    }
 
 
 @asynccontextmanager

@@ -43,7 +43,7 @@ class Rooms:
         """A room at a provider that is open."""
         is_remote = Capability.REMOTE in provider.capabilities
         adapter = self.adapter or create_adapter(self.settings.orion_agent)
-        broker = broker_for(self.settings, self.broker, is_remote=is_remote)
+        broker = broker_for(self.settings, self.broker, adapter.protocol, is_remote=is_remote)
         pool = WarmPool(
             provider=provider,
             adapter=adapter,

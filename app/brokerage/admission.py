@@ -1,7 +1,7 @@
 """Who may ask the broker for something: a run that goes, with its own token, at its own door."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from app.brokerage.anthropic_rules import render_error
 from app.brokerage.requests import Refused, unauthorized
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.log import get_logger
@@ -21,6 +22,8 @@ TOLD_REFUSALS = 20
 """Of a run, in its trace: a loop in the sandbox must not fill it."""
 CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
+
+RenderError = Callable[[Refused], Mapping[str, object]]
 
 _log = get_logger(__name__)
 
@@ -68,16 +71,18 @@ class Admission:
         finally:
             self._live.pop(grant.run_id, None)
 
-    def admit(self, request: Request) -> LiveGrant | Response:
+    def admit(self, request: Request, render: RenderError = render_error) -> LiveGrant | Response:
         """The grant that a request's token stands for at the door that it came by, or the refusal."""
         door = getattr(request.state, "door", None)
-        found = self._find(_bearer(request), door)
+        found = self._find(_token(request), door)
         if isinstance(found, LiveGrant):
             return found
         behind = (live for live in self._live.values() if live.grant.session_id == door)
-        return self.refuse(found, next(behind, None))
+        return self.refuse(found, next(behind, None), render)
 
-    def refuse(self, refused: Refused, asking: LiveGrant | None) -> Response:
+    def refuse(
+        self, refused: Refused, asking: LiveGrant | None, render: RenderError = render_error
+    ) -> Response:
         """Told in the log, and in the trace of the run that asked, where that is known."""
         run_id = asking.grant.run_id if asking else ""
         _log.warning("broker.refused", status=refused.status, reason=refused.message, run_id=run_id)
@@ -96,7 +101,7 @@ class Admission:
                     is_refused=True,
                 )
             )
-        return error_response(refused)
+        return error_response(refused, render)
 
     def find(self, run_id: RunId) -> LiveGrant | None:
         return self._live.get(run_id)
@@ -114,10 +119,9 @@ class Admission:
         return live
 
 
-def error_response(refused: Refused) -> Response:
+def error_response(refused: Refused, render: RenderError = render_error) -> Response:
     """In the provider's own error shape, so that every SDK understands it."""
-    error = {"type": refused.kind, "message": refused.message}
-    return JSONResponse({"type": "error", "error": error}, status_code=refused.status)
+    return JSONResponse(dict(render(refused)), status_code=refused.status)
 
 
 async def read_body(request: Request) -> bytes | Refused:
@@ -131,7 +135,12 @@ async def read_body(request: Request) -> bytes | Refused:
     return bytes(body)
 
 
-def _bearer(request: Request) -> str:
-    return request.headers.get("x-api-key") or request.headers.get(
-        "authorization", ""
-    ).removeprefix("Bearer ")
+def _token(request: Request) -> str:
+    """Wherever one of the protocols has its key."""
+    headers = request.headers
+    return (
+        headers.get("x-api-key")
+        or headers.get("x-goog-api-key")
+        or headers.get("authorization", "").removeprefix("Bearer ")
+        or request.query_params.get("key", "")
+    )

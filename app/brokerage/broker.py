@@ -1,6 +1,6 @@
-"""Stands between sandboxes and the model: checks the run token and the model, adds the key, streams through, counts."""
+"""Stands between sandboxes and their models: checks the run token and the model, adds the key, streams through, counts."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -9,7 +9,8 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from app.brokerage.admission import CLIENT_GONE, Admission, error_response, read_body
-from app.brokerage.requests import Refused, check_request
+from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
+from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
 from app.brokerage.streaming import PassedThrough, StreamCutError
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
@@ -18,15 +19,6 @@ from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
-FORWARDED_REQUEST_HEADERS = ("content-type", "accept", "anthropic-version", "anthropic-beta")
-FORWARDED_RESPONSE_PREFIXES = (
-    "content-type",
-    "retry-after",
-    "request-id",
-    "anthropic-ratelimit-",
-    "x-should-retry",
-)
-
 _log = get_logger(__name__)
 
 
@@ -49,86 +41,108 @@ class _Call:
     first_token_at: datetime | None = None
 
 
-class MessagesBroker:
-    """The broker for the Anthropic Messages protocol. Made by `main`, which also owns the HTTP client."""
+class ModelsBroker:
+    """The broker for the protocols of all models. Made by `main`, which also owns the HTTP client."""
 
     def __init__(
-        self, *, admission: Admission, upstream: Upstream, http: httpx.AsyncClient, clock: Clock
+        self,
+        *,
+        admission: Admission,
+        upstreams: Mapping[str, Upstream],
+        http: httpx.AsyncClient,
+        clock: Clock,
     ) -> None:
+        """`upstreams`: by the names of protocols; a protocol without one is refused, as it would be without a key."""
         self._admission = admission
-        self._upstream = upstream
+        self._upstreams = upstreams
         self._http = http
         self._clock = clock
 
     def router(self) -> APIRouter:
         """Routes below `/broker`, for the unix socket and for the public address."""
-        router = APIRouter(prefix="/broker/anthropic")
-        router.add_api_route("/v1/messages", self._messages, methods=["POST"], response_model=None)
-        router.add_api_route(
-            "/v1/messages/count_tokens", self._messages, methods=["POST"], response_model=None
-        )
+        router = APIRouter(prefix="/broker")
+        for protocol in PROTOCOLS:
+            for endpoint in protocol.endpoints:
+                router.add_api_route(
+                    f"/{protocol.name}{endpoint.path}",
+                    self._route(protocol, endpoint),
+                    methods=["POST"],
+                    response_model=None,
+                )
         return router
 
-    async def _messages(self, request: Request) -> Response:
-        try:
-            return await self._answer(request)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
+    def _route(
+        self, protocol: WireProtocol, endpoint: Endpoint
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def answer(request: Request) -> Response:
+            try:
+                return await self._answer(request, protocol, endpoint)
+            except ClientDisconnect:
+                return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
 
-    async def _answer(self, request: Request) -> Response:
-        live = self._admission.admit(request)
+        return answer
+
+    async def _answer(
+        self, request: Request, protocol: WireProtocol, endpoint: Endpoint
+    ) -> Response:
+        render = protocol.render_error
+        live = self._admission.admit(request, render)
         if isinstance(live, Response):
             return live
         body = await read_body(request)
-        asked = body if isinstance(body, Refused) else check_request(body, live.grant)
-        if isinstance(asked, Refused):
-            return self._admission.refuse(asked, live)
+        asked = body if isinstance(body, Refused) else _asked(request, protocol, body)
+        granted = asked if isinstance(asked, Refused) else endpoint.check(asked, live.grant)
+        if isinstance(granted, Refused):
+            return self._admission.refuse(granted, live, render)
+        upstream = self._upstreams.get(protocol.name)
+        if upstream is None:
+            refused = unauthorized(f"Orion has no key for models of the protocol {protocol.name}")
+            return self._admission.refuse(refused, live, render)
         live.calls += 1
         if live.calls > live.grant.max_calls:
-            message = f"the run has used its {live.grant.max_calls} model calls"
-            refused = Refused(status=403, kind="permission_error", message=message)
-            return self._admission.refuse(refused, live)
-        return await self._forward(request, live.grant.run_id, asked.body, model=asked.model)
+            refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
+            return self._admission.refuse(refused, live, render)
+        passage = _Passage(protocol=protocol, endpoint=endpoint, upstream=upstream)
+        return await self._forward(request, live.grant.run_id, granted, passage)
 
     async def _forward(
-        self, request: Request, run_id: RunId, body: bytes, *, model: str
+        self, request: Request, run_id: RunId, granted: ModelRequest, passage: "_Passage"
     ) -> Response:
+        protocol = passage.protocol
         headers = {
             name: request.headers[name]
-            for name in FORWARDED_REQUEST_HEADERS
+            for name in protocol.request_headers
             if name in request.headers
         }
-        path = request.url.path.partition("/broker/anthropic")[2]
-        url = self._upstream.base_url.rstrip("/") + path
         outgoing = self._http.build_request(
             "POST",
-            url,
-            content=body,
+            passage.upstream.base_url.rstrip("/") + granted.path,
+            content=granted.body,
             # identity: the usage is read from the bytes that pass by
-            headers=headers | {"accept-encoding": "identity"} | dict(self._upstream.key_headers),
+            headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
         )
-        started_at = self._clock.now()
+        call = _Call(
+            model=granted.model,
+            started_at=self._clock.now(),
+            status=502,
+            reader=UsageReader(passage.endpoint.read_event, is_stream=False),
+        )
         try:
             answer = await self._http.send(outgoing, stream=True)
         except httpx.HTTPError as exc:
-            call = _Call(
-                model=model, started_at=started_at, status=502, reader=UsageReader(is_stream=False)
-            )
             self._report(run_id, call, error=type(exc).__name__)
             reason = f"the model could not be reached: {type(exc).__name__}"
             _log.warning("broker.refused", status=502, reason=reason, run_id=run_id)
-            return error_response(Refused(status=502, kind="api_error", message=reason))
-        call = _Call(
-            model=model,
-            started_at=started_at,
-            status=answer.status_code,
-            reader=UsageReader(is_stream="event-stream" in answer.headers.get("content-type", "")),
-        )
+            refused = Refused(status=502, kind="api_error", message=reason)
+            return error_response(refused, protocol.render_error)
+        call.status = answer.status_code
+        is_stream = "event-stream" in answer.headers.get("content-type", "")
+        call.reader = UsageReader(passage.endpoint.read_event, is_stream=is_stream)
         passed = {
             name: value
             for name, value in answer.headers.items()
-            if name.lower().startswith(FORWARDED_RESPONSE_PREFIXES)
+            if name.lower().startswith(protocol.response_prefixes)
         }
         return PassedThrough(
             self._pass_through(run_id, answer, call), status_code=answer.status_code, headers=passed
@@ -166,6 +180,20 @@ class MessagesBroker:
                     error=error or call.reader.error,
                 )
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passage:
+    """Which way a request goes."""
+
+    protocol: WireProtocol
+    endpoint: Endpoint
+    upstream: Upstream
+
+
+def _asked(request: Request, protocol: WireProtocol, body: bytes) -> Asked:
+    path = request.url.path.partition(f"/broker/{protocol.name}")[2]
+    return Asked(path=path, body=body, query=request.query_params)
 
 
 def create_broker_app(router: APIRouter) -> FastAPI:

@@ -1,6 +1,6 @@
 """Brokers for sandboxes that run elsewhere: at Orion's public address, or, where it has none, no broker but the provider's own."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.brokerage.admission import Admission
@@ -46,9 +46,8 @@ class DirectBroker:
     What is lost against a broker: the check of the model, limits and counts of calls, and MCP servers that are reached by URL.
     """
 
-    def __init__(self, *, base_url: str, key: str) -> None:
-        # Agents send what stands in for it in either header, and what is added takes its place.
-        headers = {"x-api-key": key, "authorization": f"Bearer {key}"}
+    def __init__(self, *, base_url: str, headers: Mapping[str, str]) -> None:
+        """`headers` take the place of those in which agents send what stands in for the key."""
         self._endpoint = BrokerEndpoint(
             address=base_url.rstrip("/"), headers=headers, model_url="{relay}"
         )

@@ -1,6 +1,8 @@
-"""Reads usage out of a Messages API answer while its bytes pass by; keeps only counters and one line."""
+"""Reads usage out of a model's answer while its bytes pass by; keeps only counters and one line."""
 
 import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from app.runs.model import Usage
@@ -9,14 +11,26 @@ MAX_LINE_BYTES = 1024 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What one event tells; later counts take the place of earlier ones."""
+
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """By the names of `Usage`'s fields."""
+    has_started: bool = False
+    """It is a piece of the model's own output."""
+    error: str = ""
+    """The provider's error type or code."""
+
+
+ReadEvent = Callable[[dict[str, Any]], Seen]
+
+
 class UsageReader:
-    """Feed it every chunk. Understands the stream form and the plain form of an answer.
+    """Feed it every chunk. Understands the stream form and the plain form of an answer."""
 
-    Source: Anthropic Messages API, streaming: `message_start` carries the input counts, each `message_delta` the
-    cumulative output count; read 2026-11.
-    """
-
-    def __init__(self, *, is_stream: bool) -> None:
+    def __init__(self, read_event: ReadEvent, *, is_stream: bool) -> None:
+        self._read_event = read_event
         self._is_stream = is_stream
         self._buffer = b""
         self._counts: dict[str, int] = {}
@@ -44,30 +58,19 @@ class UsageReader:
         return Usage(
             input_tokens=count("input_tokens", 0),
             output_tokens=count("output_tokens", 0),
-            cache_read_tokens=count("cache_read_input_tokens", 0),
-            cache_creation_tokens=count("cache_creation_input_tokens", 0),
+            cache_read_tokens=count("cache_read_tokens", 0),
+            cache_creation_tokens=count("cache_creation_tokens", 0),
         )
 
     def _read(self, data: bytes) -> None:
         try:
-            event: Any = json.loads(data)
-        except ValueError:
+            found: Any = json.loads(data)
+        except (ValueError, RecursionError):
             return
-        if not isinstance(event, dict):
-            return
-        match event:
-            case {"type": "message_start", "message": {"usage": dict(usage)}}:
-                self._count(usage)
-            case {"type": "message_delta" | "message", "usage": dict(usage)}:
-                self._count(usage)
-            case {"type": "content_block_delta" | "content_block_start"}:
-                self.has_started = True
-            case {"type": "error", "error": {"type": str(error)}}:
-                self.error = error
-            case _:
-                pass
-
-    def _count(self, usage: dict[str, Any]) -> None:
-        self._counts.update(
-            {name: value for name, value in usage.items() if isinstance(value, int)}
-        )
+        # Gemini's stream without server-sent events is one list.
+        for event in found if isinstance(found, list) else [found]:
+            if isinstance(event, dict):
+                seen = self._read_event(event)
+                self._counts.update(seen.counts)
+                self.has_started = self.has_started or seen.has_started
+                self.error = seen.error or self.error

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import httpx
 
+from agent_scripts.adapter import ModelProtocol
 from app.additions import ORION_TOML, load_additions
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
+from app.model_access import missing_for_agent, missing_for_serving, model_source
 from app.parts import UnsupportedPythonError, check_python, pool_size, slack_options
 from app.providers import choose_provider, create_provider
 from app.slack.api import SlackFault
@@ -71,10 +73,8 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _settings(settings: Settings) -> str:
-    if settings.missing_for_serving:
-        raise _ProblemError(
-            "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
-        )
+    if missing := missing_for_serving(settings):
+        raise _ProblemError("; ".join(missing), "set them in .env (see .env.example)")
     added = [
         f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
         for name, one in load_additions().items()
@@ -164,9 +164,18 @@ async def _slack(settings: Settings) -> str:
 
 
 async def _model(settings: Settings) -> str:
-    if settings.ai_gateway_api_key is None and settings.anthropic_api_key is None:
-        raise _ProblemError("no key", "set ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY")
-    return "AI gateway" if settings.ai_gateway_api_key else settings.anthropic_base_url
+    if missing := missing_for_agent(settings, settings.orion_agent):
+        raise _ProblemError("no key", f"set what is missing: {missing}")
+    return "; ".join(
+        f"{protocol.value}: {_source(settings, protocol)}" for protocol in ModelProtocol
+    )
+
+
+def _source(settings: Settings, protocol: ModelProtocol) -> str:
+    source = model_source(settings, protocol)
+    if source is None:
+        return "no key"
+    return "AI gateway" if source.is_gateway else source.base_url
 
 
 async def _langfuse(settings: Settings) -> str:

@@ -11,10 +11,12 @@ from functools import partial
 from pathlib import Path
 
 from agent_scripts.adapter import TurnMessage
+from agent_scripts.registry import create_adapter
 from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
+from app.model_access import missing_for_agent
 from app.parts import create_direct_broker, create_runner, open_broker, run_policy
 from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
@@ -34,7 +36,11 @@ PROMPT = (
     "Run `echo orion-verify` in your shell and tell me what it printed.\nrun: echo orion-verify"
 )
 EXPECTED = "orion-verify"
-OFFLINE_KEY = "offline-model-key"
+OFFLINE_KEYS = {
+    "anthropic": "offline-model-key",
+    "openai": "sk-offline-model-key",
+    "gemini": "AIza-offline-model-key",
+}
 
 
 async def verify(settings: Settings, *, write: Print) -> bool:
@@ -52,7 +58,7 @@ async def verify(settings: Settings, *, write: Print) -> bool:
 @asynccontextmanager
 async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
     """The settings with a model that answers: the real one where there is a key, else the offline one; says which."""
-    if settings.anthropic_api_key or settings.ai_gateway_api_key:
+    if not missing_for_agent(settings, settings.orion_agent):
         write("model: the real one, with your key (this costs a little)")
         yield settings
         return
@@ -62,7 +68,8 @@ async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings
     async with serve(create_model_app()) as base_url:
         yield Settings.model_validate(
             settings.model_dump()
-            | {"anthropic_base_url": base_url, "anthropic_api_key": OFFLINE_KEY}
+            | {f"{name}_base_url": base_url for name in OFFLINE_KEYS}
+            | {f"{name}_api_key": key for name, key in OFFLINE_KEYS.items()}
         )
 
 
@@ -114,7 +121,7 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
             settings,
             provider=provider,
             # At the public address only `orion serve` answers.
-            broker=create_direct_broker(settings)
+            broker=create_direct_broker(settings, create_adapter(settings.orion_agent).protocol)
             if Capability.REMOTE in provider.capabilities
             else broker,
             workspaces=workspaces,

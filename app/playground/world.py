@@ -14,6 +14,8 @@ from app.playground.traces import (
 )
 
 OFFLINE_MODEL_KEY = "sk-ant-playground-offline-model"
+OFFLINE_OPENAI_KEY = "sk-playground-offline-model"
+OFFLINE_GEMINI_KEY = "AIza-playground-offline-model"
 
 
 def create_world(config: LookalikeConfig, *, pace: ModelPace | None = None) -> FastAPI:
@@ -32,6 +34,10 @@ def orion_environment(world_url: str, config: LookalikeConfig) -> Mapping[str, s
         "SLACK_API_URL": f"{world_url}/api/",
         "ANTHROPIC_BASE_URL": f"{world_url}/model",
         "ANTHROPIC_API_KEY": OFFLINE_MODEL_KEY,
+        "OPENAI_BASE_URL": f"{world_url}/model",
+        "OPENAI_API_KEY": OFFLINE_OPENAI_KEY,
+        "GEMINI_BASE_URL": f"{world_url}/model",
+        "GEMINI_API_KEY": OFFLINE_GEMINI_KEY,
         "LANGFUSE_PUBLIC_KEY": PLAYGROUND_PUBLIC_KEY,
         "LANGFUSE_SECRET_KEY": PLAYGROUND_SECRET_KEY,
         "LANGFUSE_BASE_URL": world_url,

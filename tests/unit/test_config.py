@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.config import Settings, SettingsError, default_ca_bundle, load_settings, make_private
+from app.model_access import missing_for_serving
 
 
 def test_env_example_names_every_setting() -> None:
@@ -94,11 +95,11 @@ def test_langfuse_keys_come_in_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_missing_for_serving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Serving names all that it lacks; Socket Mode needs no signing secret."""
-    assert len(load_settings(env_file=None).missing_for_serving) == 3
+    assert len(missing_for_serving(load_settings(env_file=None))) == 3
     monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-1")
     monkeypatch.setenv("SLACK_APP_TOKEN", "xapp-1")
     monkeypatch.setenv("AI_GATEWAY_API_KEY", "vck_1")
-    assert load_settings(env_file=None).missing_for_serving == ()
+    assert missing_for_serving(load_settings(env_file=None)) == ()
 
 
 def test_lists_and_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
-from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
+from app.brokerage.protocols import PROTOCOLS, Endpoint
 from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
 from app.brokerage.usage import UsageReader
 from app.playground.model import ModelPace, create_model_app
@@ -75,9 +76,11 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         httpx.AsyncClient(base_url=model_url, trust_env=False) as model,
     ):
         admission = Admission(signing_key=KEY, clock=SystemClock())
-        broker = MessagesBroker(
+        broker = ModelsBroker(
             admission=admission,
-            upstream=Upstream(base_url=model_url, key_headers={"x-api-key": CANARY}),
+            upstreams={
+                "anthropic": Upstream(base_url=model_url, key_headers={"x-api-key": CANARY})
+            },
             http=http,
             clock=SystemClock(),
         )
@@ -247,9 +250,9 @@ async def test_an_unreachable_provider_is_a_502(tmp_path: Path) -> None:
     socket_path = tmp_path / "broker.sock"
     async with httpx.AsyncClient(trust_env=False) as http:
         admission = Admission(signing_key=KEY, clock=SystemClock())
-        broker = MessagesBroker(
+        broker = ModelsBroker(
             admission=admission,
-            upstream=Upstream(base_url="http://127.0.0.1:9", key_headers={}),
+            upstreams={"anthropic": Upstream(base_url="http://127.0.0.1:9", key_headers={})},
             http=http,
             clock=SystemClock(),
         )
@@ -285,10 +288,17 @@ def test_the_signing_key_is_made_once_and_closed(tmp_path: Path) -> None:
     assert len(path.read_bytes()) == 32
 
 
-@given(st.lists(st.binary(max_size=40), max_size=30), st.booleans())
-def test_usage_reading_survives_anything(chunks: list[bytes], is_stream: bool) -> None:
-    """Bytes that are no Messages answer count nothing and raise nothing."""
-    reader = UsageReader(is_stream=is_stream)
+@pytest.mark.parametrize(
+    "endpoint",
+    [endpoint for protocol in PROTOCOLS for endpoint in protocol.endpoints],
+    ids=lambda endpoint: endpoint.path,
+)
+@given(chunks=st.lists(st.binary(max_size=40), max_size=30), is_stream=st.booleans())
+def test_usage_reading_survives_anything(
+    endpoint: Endpoint, chunks: list[bytes], is_stream: bool
+) -> None:
+    """Bytes that are no model's answer count nothing and raise nothing."""
+    reader = UsageReader(endpoint.read_event, is_stream=is_stream)
     for chunk in chunks:
         reader.feed(chunk)
     assert reader.finish().output_tokens == 0

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.brokerage.admission import Admission
-from app.brokerage.broker import MessagesBroker, Upstream, create_broker_app
+from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker
 from app.playground.model import ModelPace, create_model_app
 from app.runs.clock import SystemClock
@@ -58,9 +58,9 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         httpx.AsyncClient(trust_env=False) as http,
     ):
         admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-        messages = MessagesBroker(
+        messages = ModelsBroker(
             admission=admission,
-            upstream=Upstream(base_url=model_url, key_headers={"x-api-key": "key"}),
+            upstreams={"anthropic": Upstream(base_url=model_url, key_headers={"x-api-key": "key"})},
             http=http,
             clock=SystemClock(),
         )

@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 
+from agent_scripts.adapter import ModelProtocol
 from app.brokerage.admission import Admission
 from app.brokerage.remote import STAND_IN, DirectBroker, PublicBroker
+from app.model_access import injected_headers
 from app.runs.clock import SystemClock
 from app.runs.model import RunId
 from app.runs.ports import ModelGrant
@@ -56,7 +58,8 @@ async def test_a_token_is_good_at_the_public_address_while_its_run_goes() -> Non
 
 async def test_without_a_broker_the_network_is_told_the_key_and_the_agent_is_not() -> None:
     """The agent holds a stand-in; neither the endpoint's text nor its URL tells the key."""
-    broker = DirectBroker(base_url="https://api.example.com/", key="sk-real-key")
+    headers = injected_headers(ModelProtocol.ANTHROPIC, "sk-real-key")
+    broker = DirectBroker(base_url="https://api.example.com/", headers=headers)
     endpoint = broker.endpoint_for(ONE)
     assert (endpoint.address, endpoint.model_url) == ("https://api.example.com", "{relay}")
     assert endpoint.headers == {

@@ -1,0 +1,143 @@
+"""What a run may ask of the Anthropic Messages API, and what its answers tell: pure."""
+
+import json
+from typing import Any
+
+from app.brokerage.requests import (
+    Asked,
+    ModelRequest,
+    Refused,
+    first_unknown,
+    forbidden,
+    invalid,
+    read_object,
+)
+from app.brokerage.usage import Seen
+from app.runs.ports import ModelGrant
+
+CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "computer_", "memory_")
+"""Tools that run where the agent is. Others run at the provider and reach the internet for the sandbox.
+
+Source: Anthropic API, tools of the Messages endpoint, read 2026-11.
+"""
+
+REQUEST_FIELDS = frozenset(
+    {
+        *(
+            "model",
+            "messages",
+            "system",
+            "tools",
+            "tool_choice",
+            "metadata",
+            "max_tokens",
+            "stream",
+        ),
+        *("thinking", "temperature", "top_p", "top_k", "stop_sequences", "cache_control"),
+        *("context_management", "context_hint", "output_config", "safeguards"),
+    }
+)
+"""Everything else is refused: `mcp_servers` reaches the network, `container` keeps files at the provider, `fallbacks` names other
+models, `speed` and `service_tier` another price; and what is new is not known to be harmless.
+
+Source: Anthropic Messages API; the list that Claude Code 2.1.330 has for the same purpose; read 2026-11.
+"""
+MESSAGE_FIELDS = frozenset({"role", "content", "output_config", "clear_at"})
+INLINE_SOURCES = ("base64", "text", "content")
+"""Sources of images and documents that are in the request itself; `url` would be fetched, `file` is of the operator's account."""
+
+
+def check_messages(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
+    """Whether a request keeps to its grant: model, size of the answer, and nothing that reaches the network elsewhere."""
+    fields = read_object(asked.body)
+    if fields is None or not isinstance(fields.get("model"), str):
+        return invalid("the body must be a JSON object with a model")
+    problem = _problem(fields, grant)
+    if problem:
+        return forbidden(problem)
+    return ModelRequest(model=fields["model"], path=asked.path, body=json.dumps(fields).encode())
+
+
+def read_messages_event(event: dict[str, Any]) -> Seen:
+    """What one event, or a whole answer, tells.
+
+    Source: Anthropic Messages API, streaming: `message_start` carries the input counts, each `message_delta` the
+    cumulative output count; read 2026-11.
+    """
+    match event:
+        case {"type": "message_start", "message": {"usage": dict(usage)}}:
+            return Seen(counts=_counts(usage))
+        case {"type": "message_delta" | "message", "usage": dict(usage)}:
+            return Seen(counts=_counts(usage))
+        case {"type": "content_block_delta" | "content_block_start"}:
+            return Seen(has_started=True)
+        case {"type": "error", "error": {"type": str(error)}}:
+            return Seen(error=error)
+        case _:
+            return Seen()
+
+
+def render_error(refused: Refused) -> dict[str, Any]:
+    """As the Messages API refuses."""
+    return {"type": "error", "error": {"type": refused.kind, "message": refused.message}}
+
+
+def _counts(usage: dict[str, Any]) -> dict[str, int]:
+    names = {
+        "input_tokens": "input_tokens",
+        "output_tokens": "output_tokens",
+        "cache_read_input_tokens": "cache_read_tokens",
+        "cache_creation_input_tokens": "cache_creation_tokens",
+    }
+    return {
+        names[name]: value
+        for name, value in usage.items()
+        if name in names and isinstance(value, int)
+    }
+
+
+def _problem(fields: dict[str, Any], grant: ModelGrant) -> str:
+    if fields["model"] not in grant.models:
+        return f"model {fields['model']!r} is not allowed for this run"
+    max_tokens = fields.get("max_tokens", 0)
+    if not isinstance(max_tokens, int) or max_tokens > grant.max_output_tokens:
+        return f"max_tokens {max_tokens!r} is more than {grant.max_output_tokens}"
+    if unknown := first_unknown(fields, REQUEST_FIELDS):
+        return f"the field {unknown!r} is not passed on"
+    messages = fields.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, dict) and (unknown := first_unknown(message, MESSAGE_FIELDS)):
+            return f"the field {unknown!r} of a message is not passed on"
+    return (
+        _tools_problem(fields.get("tools"))
+        or _content_problem(messages)
+        or _content_problem(fields.get("system"))
+    )
+
+
+def _tools_problem(tools: object) -> str:
+    for tool in tools if isinstance(tools, list) else ():
+        kind = tool.get("type", "custom") if isinstance(tool, dict) else None
+        if not str(kind or "custom").startswith(CLIENT_TOOLS):
+            return f"tool {kind!r} would run outside the sandbox"
+    return ""
+
+
+def _content_problem(content: object) -> str:
+    """What in a block of content would be fetched, or would offer a tool in the middle of the conversation."""
+    waiting = [content]
+    while waiting:
+        block = waiting.pop()
+        if isinstance(block, list):
+            waiting += block
+        elif isinstance(block, dict):
+            source, offered = block.get("source"), block.get("tool")
+            if isinstance(source, dict) and source.get("type") not in INLINE_SOURCES:
+                return (
+                    f"content by {str(source.get('type'))[:80]} would come from outside the sandbox"
+                )
+            definition = offered.get("definition") if isinstance(offered, dict) else None
+            if problem := _tools_problem([definition]) or _tools_problem(block.get("tools")):
+                return problem
+            waiting += [block.get("content"), source]
+    return ""
