@@ -7,6 +7,8 @@ from agent_scripts.adapter import AgentAdapter
 _ADAPTERS = {
     "anthropic": "agent_scripts.adapters.anthropic_sdk:AnthropicAdapter",
     "claude": "agent_scripts.adapters.claude_code:ClaudeCodeAdapter",
+    "copilot": "agent_scripts.adapters.copilot:CopilotAdapter",
+    "gemini": "agent_scripts.adapters.gemini:GeminiAdapter",
 }
 
 

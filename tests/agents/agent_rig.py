@@ -187,6 +187,10 @@ async def open_rig(state_dir: Path, adapter: AgentAdapter) -> AsyncIterator[Agen
             orion_state_dir=state_dir,
             anthropic_base_url=model_url,
             anthropic_api_key="offline-model-key",
+            openai_base_url=model_url,
+            openai_api_key="sk-offline-model-key-of-openai",
+            gemini_base_url=model_url,
+            gemini_api_key="offline-model-key-of-gemini",
         )
         async with (
             create_local(settings) as provider,

@@ -65,7 +65,10 @@ def _check_version(root: Path, plan: dict[str, Any]) -> None:
     scratch.mkdir(exist_ok=True)
     # Some leave files in the home, which is no part of the environment.
     told = subprocess.run(
-        ["/usr/bin/env", f"HOME={scratch}", str(root / command), *arguments],
+        [
+            *("/usr/bin/env", f"HOME={scratch}", f"XDG_CACHE_HOME={scratch}/.cache"),
+            *(str(root / command), *arguments),
+        ],
         capture_output=True,
         text=True,
         check=True,
