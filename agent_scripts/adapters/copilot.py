@@ -36,7 +36,14 @@ _FIXED_ARGUMENTS = (
     *("--allow-all", "--no-ask-user"),
     *("--disable-builtin-mcps", "--no-auto-update", "--disable-client-telemetry"),
 )
+_NODE_ARGUMENTS = (
+    # Sandboxes of the local provider bound the address space. The executable that comes from npm reserves 10 GB of it, and dies;
+    # what it unpacks, on a Node with these, needs 1.5 GB.
+    *("--disable-wasm-trap-handler", "--wasm-max-mem-pages=1024", "--max-old-space-size=1024"),
+)
 _FIXED_ENV = {
+    # For the same reason: otherwise each thread's allocator reserves an arena.
+    "MALLOC_ARENA_MAX": "2",
     "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
@@ -85,8 +92,12 @@ class CopilotAdapter:
             arguments += ["--additional-mcp-config", f"@{mcp_path}"]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
+        root = paths.environment
         return AgentCommand(
-            argv=(f"{paths.environment}/copilot/copilot", *arguments, *turn.extra_arguments),
+            argv=(
+                *(f"{root}/node", *_NODE_ARGUMENTS, f"{root}/unpacked/index.js"),
+                *(*arguments, *turn.extra_arguments),
+            ),
             env=env,
             files=tuple(AgentFile(path=path, data=data) for path, data in files.items()),
             stdin_path=prompt_path,
@@ -105,8 +116,6 @@ def _environment(turn: AgentTurn, token_path: str) -> Mapping[str, str]:
     return {
         "HOME": paths.home,
         "COPILOT_HOME": f"{paths.home}/.copilot",
-        # Otherwise it unpacks itself into the home, 235 MB.
-        "COPILOT_CLI_DIST_DIR": f"{paths.environment}/unpacked",
         "COPILOT_PROVIDER_BASE_URL": turn.model_url,
         # Neither the token nor this is in the environment of the commands that the agent runs.
         "COPILOT_PROVIDER_API_KEY_COMMAND": f"cat {shlex.quote(token_path)}",
