@@ -73,6 +73,9 @@ class AgentTurn:
     """The operator's own, put behind all others on the command line of a CLI."""
     mcp_config: bytes = field(default=b"", repr=False)
     """The operator's MCP servers, as the JSON file that the agent reads; empty = none."""
+    vendor_key: str = field(default="", repr=False)
+    """The agent's own real key, for one that no broker can stand before (`cursor`), and only where the operator allows that it
+    is in the sandbox; empty for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

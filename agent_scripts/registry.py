@@ -8,6 +8,9 @@ _ADAPTERS = {
     "anthropic": "agent_scripts.adapters.anthropic_sdk:AnthropicAdapter",
     "claude": "agent_scripts.adapters.claude_code:ClaudeCodeAdapter",
     "codex": "agent_scripts.adapters.codex:CodexAdapter",
+    "copilot": "agent_scripts.adapters.copilot:CopilotAdapter",
+    "cursor": "agent_scripts.adapters.cursor:CursorAdapter",
+    "gemini": "agent_scripts.adapters.gemini:GeminiAdapter",
     "opencode": "agent_scripts.adapters.opencode:OpenCodeAdapter",
 }
 

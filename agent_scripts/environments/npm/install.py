@@ -9,6 +9,7 @@ also holds package.json, package-lock.json and install.json, which says:
 - `replace`: what to alter in a kept file, path -> list of `text`, `with` (at most as long; blanks fill it up) and how many
   `times` it must be found;
 - `version`: the kept command and arguments that print the version, the command relative to ENVIRONMENT;
+- `unpacked`: what to keep of what that command leaves in its home, target -> pattern, relative to ENVIRONMENT and to the home;
 - `keeps_node`: whether the command line runs on Node, which is then kept as ENVIRONMENT/node.
 
 May be repeated after a failure.
@@ -39,7 +40,7 @@ def install(root: Path) -> None:
         [str(node), str(npm), "ci", *_OPTIONS.split(), f"--cache={cache}"], cwd=root, check=True
     )
     for target, pattern in plan["keep"].items():
-        _keep(root, target, pattern)
+        _keep(root / target, root, pattern)
     for name in plan.get("drop", ()):
         shutil.rmtree(root / name)
     for name, changes in plan.get("replace", {}).items():
@@ -51,14 +52,14 @@ def install(root: Path) -> None:
         shutil.rmtree(root / name)
 
 
-def _keep(root: Path, target: str, pattern: str) -> None:
+def _keep(target: Path, folder: Path, pattern: str) -> None:
     # npm leaves out the packages of other systems, processors and C libraries: of one's own, one is left.
-    found = list(root.glob(pattern))
+    found = list(folder.glob(pattern))
     if len(found) != 1:
         raise SystemExit(f"{pattern} is in the installation {len(found)} times, not once")
-    if found[0] != root / target:
-        shutil.rmtree(root / target, ignore_errors=True)
-        found[0].rename(root / target)
+    if found[0] != target:
+        shutil.rmtree(target, ignore_errors=True)
+        found[0].rename(target)
 
 
 def _alter(path: Path, changes: list[dict[str, Any]]) -> None:
@@ -79,12 +80,17 @@ def _check_version(root: Path, plan: dict[str, Any]) -> None:
     scratch.mkdir(exist_ok=True)
     # Some leave files in the home, which is no part of the environment.
     told = subprocess.run(
-        ["/usr/bin/env", f"HOME={scratch}", str(root / command), *arguments],
+        [
+            *("/usr/bin/env", f"HOME={scratch}", f"XDG_CACHE_HOME={scratch}/.cache"),
+            *(str(root / command), *arguments),
+        ],
         capture_output=True,
         text=True,
         check=True,
         cwd=root,
     )
+    for target, pattern in plan.get("unpacked", {}).items():
+        _keep(root / target, scratch, pattern)
     shutil.rmtree(scratch)
     if pinned not in re.findall(r"\d+(?:\.\d+)+", told.stdout):
         raise SystemExit(
