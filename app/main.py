@@ -15,7 +15,7 @@ from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
 from app.parts import (
-    channel_sandboxes,
+    channel_wishes,
     check_python,
     create_dispatcher,
     create_health,
@@ -174,7 +174,6 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             room,
             open_room=rooms.open,
             policy=policy,
-            channels=channel_sandboxes(policy),
             group=await stack.enter_async_context(open_task_group()),
         )
         stack.callback(runners.close)
@@ -188,6 +187,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reader=around("reader", slack.reader),
             tracer=tracer,
             runners=runners,
+            defaults=around("defaults", store.defaults),
+            channels=channel_wishes(policy),
             live_logs=live_logs,
             signals=signals,
             policy=policy,

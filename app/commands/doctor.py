@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import httpx
 
 from app.additions import ORION_TOML, load_additions
+from app.agents import describe_agents
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.parts import UnsupportedPythonError, check_python, pool_size, slack_options
@@ -57,6 +58,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("pool", _pool),
         ("slack", _slack),
         ("model", _model),
+        ("agents", _agents),
         ("langfuse", _langfuse),
     )
     for part, check in checks:
@@ -167,6 +169,10 @@ async def _model(settings: Settings) -> str:
     if settings.ai_gateway_api_key is None and settings.anthropic_api_key is None:
         raise _ProblemError("no key", "set ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY")
     return "AI gateway" if settings.ai_gateway_api_key else settings.anthropic_base_url
+
+
+async def _agents(settings: Settings) -> str:
+    return describe_agents(settings)
 
 
 async def _langfuse(settings: Settings) -> str:
