@@ -69,11 +69,11 @@ async def test_two_agents_in_one_service(prepared_both: Path, tmp_path: Path) ->
         assert kept.model in json.dumps(trace)
 
 
-async def test_settings_and_misspelt_options(prepared_both: Path, tmp_path: Path) -> None:
+async def test_settings_and_misspelt_options(prepared: Path, tmp_path: Path) -> None:
     """Defaults hold for the next thread, `settings` says from whom each value comes, and what is misspelt is refused."""
     async with (
         open_world() as world,
-        open_orion(world, new_state_dir(tmp_path), prepared_both) as stage,
+        open_orion(world, new_state_dir(tmp_path), prepared) as stage,
     ):
         ts = await stage.client.say("@Orion settings channel agent=claude model=opus")
         assert "agent: `claude` (channel)" in text_of(await stage.answer(ts))
