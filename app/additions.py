@@ -2,6 +2,8 @@
 
     [channels.C0123456789]
     sandbox = "docker"
+    agent = "claude"
+    model = "sonnet"
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
@@ -20,12 +22,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from agent_scripts.registry import agent_names
 from app.config import SettingsError
 from app.runs.environment import AddedFile, Additions
-from app.runs.options import SANDBOX_WORDS
+from app.runs.option_values import SANDBOX_WORDS, check_model
+from app.runs.options import Wishes
 
 ORION_TOML = Path("orion.toml")
 """In the directory that Orion is started in, as `.env` is."""
@@ -105,7 +116,15 @@ class _AgentTable(BaseModel):
 class _ChannelTable(BaseModel):
     model_config = _CLOSED
 
-    sandbox: _Sandbox
+    sandbox: _Sandbox | None = None
+    agent: _Agent | None = None
+    model: Annotated[str, AfterValidator(check_model)] | None = None
+
+    @model_validator(mode="after")
+    def _must_say_something(self) -> "_ChannelTable":
+        if not self.model_fields_set:
+            raise ValueError("says nothing; there are: sandbox, agent, model")
+        return self
 
 
 class _File(BaseModel):
@@ -139,13 +158,16 @@ def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
     return found
 
 
-def load_channels(path: Path = ORION_TOML) -> Mapping[str, str]:
-    """The sandboxes that channels have of their own: words of `SANDBOX_WORDS` by ids.
+def load_channels(path: Path = ORION_TOML) -> Mapping[str, Wishes]:
+    """What channels have of their own, by ids.
 
     Raises:
         SettingsError: naming the file, and every bad key with its value, a line each.
     """
-    return {name: table.sandbox for name, table in _read(path).channels.items()}
+    return {
+        name: Wishes(sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or "")
+        for name, table in _read(path).channels.items()
+    }
 
 
 def _read(path: Path) -> _File:

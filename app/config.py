@@ -157,8 +157,17 @@ class Settings(SettingsFields):
     @property
     def model(self) -> str | None:
         """The model named for the chosen agent."""
-        own: str | None = getattr(self, f"orion_model_{self.orion_agent}")
-        return own or self.orion_model
+        return self.model_of(self.orion_agent)
+
+    def model_of(self, agent: str) -> str | None:
+        """The model named for an agent; ORION_MODEL is the chosen one's."""
+        own: str | None = getattr(self, f"orion_model_{agent}", None)
+        return own or (self.orion_model if agent == self.orion_agent else None)
+
+    def models_of(self, agent: str) -> tuple[str, ...]:
+        """Those that people may ask it for; empty = any."""
+        allowed: tuple[str, ...] = getattr(self, f"orion_models_{agent}", ())
+        return allowed
 
     def region_of(self, cloud: str) -> str | None:
         """The region, if that cloud has one of such a name."""

@@ -75,17 +75,24 @@ class SettingsFields(BaseSettings):
     )
     orion_agent: Literal["anthropic", "claude"] = Field(
         "anthropic",
-        description="Which agent answers: anthropic (our script) or claude (Claude Code).",
+        description="Which agent answers where nobody asks for another: anthropic (our script) or claude (Claude Code).",
     )
-    orion_model: str | None = Field(None, description="Model id; default: the agent's own.")
+    orion_model: str | None = Field(
+        None, description="Model id for ORION_AGENT; default: the agent's own."
+    )
     orion_model_anthropic: str | None = Field(
         None, description="Model id for this agent, before ORION_MODEL."
     )
     orion_model_claude: str | None = Field(
         None, description="The same; sonnet, opus, haiku and fable are understood, too."
     )
+    orion_models_anthropic: WordList = Field(
+        (), description="Models that people may ask this agent for; empty = any name."
+    )
+    orion_models_claude: WordList = Field((), description="The same.")
     orion_agent_arguments: str = Field(
-        "", description="Put behind the agent's own command line (claude), split as a shell would."
+        "",
+        description="Put behind the command line of ORION_AGENT (claude), split as a shell would.",
     )
     orion_mcp_config_file: Path | None = Field(
         None,
@@ -244,7 +251,13 @@ class SettingsFields(BaseSettings):
         "INFO", description="Least level shown."
     )
 
-    @field_validator("orion_allowed_users", "orion_allowed_channels", mode="before")
+    @field_validator(
+        "orion_allowed_users",
+        "orion_allowed_channels",
+        "orion_models_anthropic",
+        "orion_models_claude",
+        mode="before",
+    )
     @classmethod
     def _split_words(cls, value: object) -> object:
         return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value

@@ -16,7 +16,7 @@ from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
 from app.model_access import missing_for_serving
 from app.parts import (
-    channel_sandboxes,
+    channel_wishes,
     check_python,
     create_dispatcher,
     create_health,
@@ -175,7 +175,6 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             room,
             open_room=rooms.open,
             policy=policy,
-            channels=channel_sandboxes(policy),
             group=await stack.enter_async_context(open_task_group()),
         )
         stack.callback(runners.close)
@@ -189,6 +188,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             reader=around("reader", slack.reader),
             tracer=tracer,
             runners=runners,
+            defaults=around("defaults", store.defaults),
+            channels=channel_wishes(policy),
             live_logs=live_logs,
             signals=signals,
             policy=policy,

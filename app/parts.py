@@ -13,8 +13,9 @@ from fastapi import APIRouter
 from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
-from agent_scripts.registry import create_adapter
+from agent_scripts.registry import agent_names, create_adapter
 from app.additions import ORION_TOML, load_additions, load_channels
+from app.agents import usable_agents
 from app.brokerage.admission import Admission
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker, door_of
@@ -25,10 +26,13 @@ from app.config import Settings, SettingsError
 from app.model_access import injected_headers, key_headers, model_source
 from app.providers import usable_words
 from app.redaction import Masker
+from app.runs.choice import find_problem
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions, AgentEnvironment
 from app.runs.execution import AgentRunner
 from app.runs.model import RunId
+from app.runs.option_values import unknown_word
+from app.runs.options import Wishes
 from app.runs.policy import RunPolicy
 from app.runs.pool_figures import PoolFigures
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
@@ -93,24 +97,33 @@ def run_policy(settings: Settings) -> RunPolicy:
         session_keep_s=0 if work_dir(settings) else settings.orion_session_keep_s,
         announce_after_s=settings.orion_announce_after_s,
         sandboxes=usable_words(settings),
+        agents=usable_agents(settings),
+        is_agent_set="orion_agent" in settings.model_fields_set,
+        is_provider_set=settings.orion_sandbox != "auto",
     )
 
 
-def channel_sandboxes(policy: RunPolicy) -> Mapping[str, str]:
-    """The words of `orion.toml`, by channel; none where agents work in a developer's directory.
+def channel_wishes(policy: RunPolicy) -> Mapping[str, Wishes]:
+    """What `orion.toml` says of channels, by their ids; no sandboxes where agents work in a developer's directory.
 
     Raises:
         SettingsError: it is wrong, or names what is not set up.
     """
-    channels = load_channels() if policy.sandboxes else {}
+    channels = load_channels()
     lines = [
-        f"{ORION_TOML}: channels.{name}.sandbox: {word} is not set up here; there are: {', '.join(policy.sandboxes)}"
-        for name, word in channels.items()
-        if word not in policy.sandboxes
+        f"{ORION_TOML}: channels.{name}: {problem}"
+        for name, wishes in channels.items()
+        if (problem := _channel_problem(wishes, policy))
     ]
     if lines:
         raise SettingsError("\n".join(lines))
     return channels
+
+
+def _channel_problem(wishes: Wishes, policy: RunPolicy) -> str:
+    if policy.sandboxes and wishes.sandbox and wishes.sandbox not in policy.sandboxes:
+        return unknown_word("sandbox", wishes.sandbox, policy.sandboxes)
+    return find_problem(wishes, policy.agents)
 
 
 def create_runner(
@@ -121,12 +134,14 @@ def create_runner(
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
 ) -> AgentRunner:
-    """What executes turns with the agent that the settings choose.
+    """What executes turns with that agent, or with the one that the settings choose.
 
     Raises:
         SettingsError: `orion.toml` is wrong.
     """
     adapter = adapter or create_adapter(settings.orion_agent)
+    is_default = adapter.name == settings.orion_agent or adapter.name not in agent_names()
+    agent = settings.orion_agent if is_default else adapter.name
     prompt_file = settings.orion_system_prompt_file
     return AgentRunner(
         provider=provider,
@@ -135,11 +150,13 @@ def create_runner(
         workspaces=workspaces,
         settings=AgentSettings(
             system_prompt=prompt_file.read_text() if prompt_file else DEFAULT_SYSTEM_PROMPT,
-            model=adapter.model_id(settings.model or adapter.default_model),
+            model=adapter.model_id(settings.model_of(agent) or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
             sandbox_limits=sandbox_limits(settings),
-            extra_arguments=tuple(shlex.split(settings.orion_agent_arguments)),
+            extra_arguments=tuple(shlex.split(settings.orion_agent_arguments))
+            if is_default
+            else (),
             mcp_config=settings.mcp_servers.for_sandbox(),
             additions=load_additions().get(adapter.name, Additions()),
             work_dir=work_dir(settings),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 
 from app.config import Settings, default_ca_bundle, disable_telemetry, host_environment
-from app.runs.options import CLOUD
+from app.runs.option_values import CLOUD
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.registry import load_provider

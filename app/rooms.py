@@ -12,6 +12,7 @@ from app.config import Settings
 from app.parts import broker_for, create_runner, pool_size
 from app.providers import create_named
 from app.redaction import Masker
+from app.runs.execution import AgentRunner
 from app.runs.policy import RunPolicy
 from app.runs.pool import WarmPool
 from app.runs.ports import Clock
@@ -35,14 +36,14 @@ class Rooms:
     masker: Masker
     broker: DoorBroker
     adapter: AgentAdapter | None
-    """In place of the one that the settings choose."""
+    """In place of all others."""
     left: Sequence[Session]
     """In whose sandboxes a run of an earlier process may go on."""
 
     def furnish(self, provider: SandboxProvider) -> Room:
         """A room at a provider that is open."""
         is_remote = Capability.REMOTE in provider.capabilities
-        adapter = self.adapter or create_adapter(self.settings.orion_agent)
+        adapter = self._adapter(self.settings.orion_agent)
         broker = broker_for(self.settings, self.broker, adapter.protocol, is_remote=is_remote)
         pool = WarmPool(
             provider=provider,
@@ -62,14 +63,32 @@ class Rooms:
             on_gone=self.broker.close,
             pool=pool,
         )
-        runner = create_runner(
-            self.settings,
-            provider=provider,
-            broker=broker,
+        runners: dict[str, AgentRunner] = {}
+
+        def runner_of(agent: str) -> AgentRunner:
+            if agent not in runners:
+                own = self._adapter(agent)
+                runners[agent] = create_runner(
+                    self.settings,
+                    provider=provider,
+                    broker=broker_for(
+                        self.settings, self.broker, own.protocol, is_remote=is_remote
+                    ),
+                    workspaces=workspaces,
+                    adapter=own,
+                )
+            return runners[agent]
+
+        return Room(
+            name=provider.name,
+            runner=runner_of(self.settings.orion_agent),
+            runner_of=runner_of,
             workspaces=workspaces,
-            adapter=adapter,
+            pool=pool,
         )
-        return Room(name=provider.name, runner=runner, workspaces=workspaces, pool=pool)
+
+    def _adapter(self, agent: str) -> AgentAdapter:
+        return self.adapter or create_adapter(agent)
 
     @asynccontextmanager
     async def open(self, name: str) -> AsyncIterator[Room]:

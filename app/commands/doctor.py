@@ -9,6 +9,7 @@ import httpx
 
 from agent_scripts.adapter import ModelProtocol
 from app.additions import ORION_TOML, load_additions
+from app.agents import describe_agents
 from app.config import Settings
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.model_access import missing_for_agent, missing_for_serving, model_source
@@ -59,6 +60,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("pool", _pool),
         ("slack", _slack),
         ("model", _model),
+        ("agents", _agents),
         ("langfuse", _langfuse),
     )
     for part, check in checks:
@@ -179,6 +181,10 @@ def _source(settings: Settings, protocol: ModelProtocol) -> str:
     if source is None:
         return "no key"
     return "AI gateway" if source.is_gateway else source.base_url
+
+
+async def _agents(settings: Settings) -> str:
+    return describe_agents(settings)
 
 
 async def _langfuse(settings: Settings) -> str:

@@ -68,7 +68,6 @@ class AgentRunner:
         self._workspaces = workspaces
         self._settings = settings
         self._policy = policy
-        self._who = AgentIdentity(agent=adapter.name, model=settings.model)
         self._starter = AgentStarter(
             adapter=adapter, broker=broker, settings=settings, policy=policy
         )
@@ -78,6 +77,12 @@ class AgentRunner:
     def identity(self) -> tuple[str, str, str]:
         """Agent, model, provider."""
         return self._adapter.name, self._settings.model, self._provider.name
+
+    def _model(self, attempt: Attempt) -> str:
+        return attempt.run.model or self._settings.model
+
+    def _who(self, attempt: Attempt) -> AgentIdentity:
+        return AgentIdentity(agent=self._adapter.name, model=self._model(attempt))
 
     async def prepare_environment(self) -> None:
         """Make the agent's environment, if it is not there.
@@ -130,7 +135,7 @@ class AgentRunner:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupting(), deadline(attempt):
                 workspace = await stack.enter_async_context(
-                    self._workspaces.attach(attempt, self._who)
+                    self._workspaces.attach(attempt, self._who(attempt))
                 )
                 if workspace is None:
                     return None
@@ -209,7 +214,7 @@ class AgentRunner:
                 self._workspaces.open(
                     attempt,
                     self._spec_of(attempt, snapshot),
-                    self._who,
+                    self._who(attempt),
                     may_have_waited=may_have_waited,
                 )
             )
@@ -220,13 +225,13 @@ class AgentRunner:
         await self._provider.delete_snapshot(snapshot.id)
         snapshot = await self._environment.restore(attempt)
         return await stack.enter_async_context(
-            self._workspaces.open(attempt, self._spec_of(attempt, snapshot), self._who)
+            self._workspaces.open(attempt, self._spec_of(attempt, snapshot), self._who(attempt))
         )
 
     def _grant(self, attempt: Attempt) -> ModelGrant:
         return ModelGrant(
             run_id=attempt.run.id,
-            models=(self._settings.model, *self._adapter.helper_models),
+            models=(self._model(attempt), *self._adapter.helper_models),
             expires_at=attempt.deadline_at + timedelta(minutes=1),
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,

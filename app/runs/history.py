@@ -66,6 +66,8 @@ def _entries(
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
     for run in of_message.values():
+        if run.request.options.command is not None:
+            continue  # Orion's own business
         if run.state.is_final and not run.answer and run.attempt == 0:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)

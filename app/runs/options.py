@@ -1,22 +1,30 @@
-"""What a message may begin with to say where it shall run: `sandbox=docker`, `/docker`, `/provider docker`; pure.
+"""What a message may begin with to say how it shall be answered: `use codex`, `model=…`, `/docker`; pure.
 
-    message = option* prompt
-    option  = "sandbox=" WORD | "/provider" WORD | "/" WORD        WORD: one of `SANDBOX_WORDS`, in any case
+    message = option* ( prompt | command )
+    option  = KEY "=" VALUE                        KEY: of `option_values.CHECKS`
+            | ("use" | "with") AGENT [":" | ","]   AGENT: one of the agents that there are
+            | "/provider" WORD | "/" WORD          WORD: one of `SANDBOX_WORDS`
+    command = "settings" ["channel"] ["reset" | option+]
 
-Options end at the first word that is none. One that is nearly right is a problem to tell, not a part of the question.
+Keys, agents and words in any case. Options end at the first word that is none, and `settings` with anything else behind it
+is a prompt. An option that is nearly right is a problem to tell, not a part of the question.
 """
 
 import difflib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-CLOUD = "cloud"
-"""Whichever cloud this Orion is set up for."""
-SANDBOX_WORDS = ("local", "docker", "vercel", "deno", CLOUD)
+from agent_scripts.registry import agent_names
+from app.runs.option_values import CHECKS, SANDBOX_WORDS, OptionError
 
-_KEY = "sandbox"
 _WORDED = "/provider"
+_BEFORE_AGENT = ("use", "with")
 _NEAR, _NEAR_COMMAND = 0.75, 0.8
+_NO_MISS = ("mode", "report", "reports")
+"""Near an option's name, but words of their own."""
+_PLURALS = {"branch": "branches", "sandbox": "sandboxes"}
 _OPTION = re.compile(r"(?P<key>[A-Za-z_]{3,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
 
 _OTHERWISE_SAID = re.compile(
@@ -27,76 +35,145 @@ _OTHERWISE_SAID = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Wishes:
+    """How somebody wants to be answered; what is empty, nobody said."""
+
+    agent: str = ""
+    model: str = ""
+    sandbox: str = ""
+    """One of `SANDBOX_WORDS`."""
+    repo: str = ""
+    """`owner/name`, or an https URL."""
+    branch: str = ""
+
+    @property
+    def said(self) -> Mapping[str, str]:
+        """What is not empty, by the names of the options."""
+        return {name: value for name in CHECKS if (value := getattr(self, name))}
+
+
+class Scope(StrEnum):
+    """Whose defaults a command is about."""
+
+    PERSON = "you"
+    CHANNEL = "channel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingsCommand:
+    """`settings …`: with neither of the two it only asks."""
+
+    scope: Scope = Scope.PERSON
+    is_reset: bool = False
+    wishes: Wishes = field(default_factory=Wishes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(Wishes):
     """A message, taken apart."""
 
     prompt: str
     """The rest: what the agent is told."""
-    sandbox: str = ""
-    """One of `SANDBOX_WORDS`; empty = the message does not say."""
+    command: SettingsCommand | None = None
+    """Answered by Orion itself."""
     problem: str = ""
     """For the person who asked: lower case, no full stop; empty = none."""
 
 
 def parse_options(text: str) -> Options:
     """What a message says of its run."""
-    rest, asked = text.lstrip(), ""
+    try:
+        said, rest = _take_options(text)
+        command = _command(rest)
+    except OptionError as exc:
+        return Options(prompt=text, problem=str(exc))
+    return Options(prompt=rest if said else text, command=command, **said)
+
+
+def _take_options(text: str) -> tuple[dict[str, str], str]:
+    """The options at the beginning, and what is behind them.
+
+    Raises:
+        OptionError: one is nearly right, or there are two for one thing.
+    """
+    said: dict[str, str] = {}
+    rest = text.lstrip()
     while rest:
-        if said := _OTHERWISE_SAID.match(rest):
-            return Options(
-                prompt=rest, problem=f"write sandbox={said['word'].lower()}, without spaces"
-            )
-        word, _, after = _split(rest)
-        found = _OPTION.fullmatch(word)
+        if otherwise := _OTHERWISE_SAID.match(rest):
+            raise OptionError(f"write sandbox={otherwise['word'].lower()}, without spaces")
+        found = _take_option(rest)
         if found is None:
             break
-        value = _value(found)
-        if word.lower() == _WORDED:
-            value, _, after = _split(after.lstrip())
-        if value is None:
-            problem = _near_miss(found)
-            if problem:
-                return Options(prompt=rest, problem=problem)
-            break
-        value = value.lower()
-        if value not in SANDBOX_WORDS:
-            return Options(prompt=rest, problem=unknown_sandbox(value, SANDBOX_WORDS))
-        if asked and asked != value:
-            return Options(
-                prompt=rest, problem=f"your message asks for two sandboxes, {asked} and {value}"
-            )
-        asked, rest = value, after.lstrip()
-    return Options(prompt=rest if asked else text, sandbox=asked)
+        key, value, rest = found
+        value = CHECKS[key](value)
+        if said.setdefault(key, value) != value:
+            kinds = _PLURALS.get(key, f"{key}s")
+            raise OptionError(f"your message asks for two {kinds}, {said[key]} and {value}")
+    return said, rest
 
 
-def unknown_sandbox(word: str, known: tuple[str, ...]) -> str:
-    """What to say of a word that names none, for the person who asked."""
-    near = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"there is no sandbox {word[:40]!r} here; {hint}there are: {', '.join(known)}"
+def _take_option(text: str) -> tuple[str, str, str] | None:
+    """Key, value and what follows; None: it begins with no option."""
+    word, after = _split(text)
+    if word.lower() in _BEFORE_AGENT:
+        return _take_agent(after)
+    found = _OPTION.fullmatch(word)
+    if found is None:
+        return None
+    if found["command"]:
+        return _take_command(found["command"].lower(), after)
+    key = found["key"].lower()
+    if key in CHECKS:
+        return key, str(found["value"]), after
+    _refuse_near_key(found["key"])
+    return None
 
 
-def _split(text: str) -> tuple[str, str, str]:
-    """The first word, the white space behind it, and the rest."""
-    match = re.match(r"(\S*)(\s*)(.*)", text, re.DOTALL)
-    return (match[1], match[2], match[3]) if match else ("", "", "")
+def _take_agent(text: str) -> tuple[str, str, str] | None:
+    word, after = _split(text)
+    name = word.rstrip(":,").lower()
+    is_meant = word.endswith(":") and difflib.get_close_matches(name, agent_names(), cutoff=_NEAR)
+    return ("agent", name, after) if name in agent_names() or is_meant else None
 
 
-def _value(found: re.Match[str]) -> str | None:
-    """What the word asks for; None when it is no option."""
-    if found["key"]:
-        return str(found["value"]) if found["key"].lower() == _KEY else None
-    command = found["command"][1:].lower()
-    return command if command in SANDBOX_WORDS else None
+def _take_command(command: str, after: str) -> tuple[str, str, str] | None:
+    if command == _WORDED:
+        return ("sandbox", *_split(after))
+    if command[1:] in SANDBOX_WORDS:
+        return "sandbox", command[1:], after
+    _refuse_near_command(command)
+    return None
 
 
-def _near_miss(found: re.Match[str]) -> str:
-    """What to say when it was probably meant as an option."""
-    if found["key"]:
-        if difflib.get_close_matches(found["key"].lower(), (_KEY,), cutoff=_NEAR):
-            return f"there is no option {found['key']!r}; did you mean {_KEY}=?"
-        return ""
-    command = found["command"].lower()
+def _command(text: str) -> SettingsCommand | None:
+    word, rest = _split(text)
+    if word.lower() != "settings":
+        return None
+    scope, (first, behind) = Scope.PERSON, _split(rest)
+    if first.lower() == Scope.CHANNEL:
+        scope, rest = Scope.CHANNEL, behind
+    if rest.strip().lower() == "reset":
+        return SettingsCommand(scope=scope, is_reset=True)
+    said, left = _take_options(rest)
+    return None if left else SettingsCommand(scope=scope, wishes=Wishes(**said))
+
+
+def _split(text: str) -> tuple[str, str]:
+    """The first word and what follows it."""
+    word, *after = text.split(None, 1) or [""]
+    return word, after[0].lstrip() if after else ""
+
+
+def _refuse_near_key(key: str) -> None:
+    """Raises: OptionError, when it was probably meant as an option."""
+    near = difflib.get_close_matches(key.lower(), CHECKS, n=1, cutoff=_NEAR)
+    if near and key.lower() not in _NO_MISS:
+        raise OptionError(f"there is no option {key!r}; did you mean {near[0]}=?")
+
+
+def _refuse_near_command(command: str) -> None:
+    """Raises: OptionError, when it was probably meant as an option."""
     known = (*(f"/{word}" for word in SANDBOX_WORDS), _WORDED)
     near = difflib.get_close_matches(command, known, n=1, cutoff=_NEAR_COMMAND)
-    return f"there is no {command!r}; did you mean {near[0]}?" if near else ""
+    if near:
+        raise OptionError(f"there is no {command!r}; did you mean {near[0]}?")

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from app.errors import ErrorCode
+from app.runs.choice import AgentOffer, find_problem
 from app.runs.model import RunRequest, Surface
-from app.runs.options import unknown_sandbox
+from app.runs.option_values import unknown_word
 
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
@@ -37,7 +38,13 @@ class RunPolicy:
     announce_after_s: float = 60
     """0 = never."""
     sandboxes: Mapping[str, str] = field(default_factory=dict)
-    """Providers that may be asked for, by the words of `options.SANDBOX_WORDS`."""
+    """Providers that may be asked for, by the words of `SANDBOX_WORDS`."""
+    agents: Mapping[str, AgentOffer] = field(default_factory=dict)
+    """Agents that may be asked for, the default one among them; empty = only that, with its own model."""
+    is_agent_set: bool = False
+    """The operator named the default agent."""
+    is_provider_set: bool = False
+    """The operator named the default provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +103,9 @@ def _invalid(request: RunRequest, policy: RunPolicy) -> str:
     if options.problem:
         return options.problem
     if options.sandbox and options.sandbox not in policy.sandboxes:
-        return unknown_sandbox(options.sandbox, tuple(policy.sandboxes))
+        return unknown_word("sandbox", options.sandbox, policy.sandboxes)
+    if unknown := find_problem(options, policy.agents):
+        return unknown
     if not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names:
         return "your message has no question in it"
     return ""

@@ -70,6 +70,11 @@ class WarmPool:
         self._taken = self._missed = self._failed = 0
 
     @property
+    def agent(self) -> str:
+        """Who is loaded; all others make sandboxes of their own."""
+        return self._adapter.name
+
+    @property
     def figures(self) -> PoolFigures:
         return PoolFigures(
             provider=self._provider.name,

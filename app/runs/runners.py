@@ -1,7 +1,7 @@
-"""Which sandboxes a run is given: the message's wish, else the thread's earlier one, else the channel's, else the default."""
+"""Who answers a run and where: the room of its provider, and there the runner of its agent."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 
@@ -9,6 +9,7 @@ from agent_scripts.events import TurnFinished
 from app.errors import mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.choice import AgentOffer, Choice, Offers
 from app.runs.execution import AgentRunner
 from app.runs.model import Run
 from app.runs.policy import RunPolicy
@@ -31,6 +32,9 @@ class Room:
 
     name: str
     runner: AgentRunner
+    """Of the default agent."""
+    runner_of: Callable[[str], AgentRunner] | None = None
+    """Of any agent that may be asked for, made on first use; None = there is but the default one."""
     workspaces: Workspaces
     pool: WarmPool
 
@@ -56,14 +60,12 @@ class Runners:
         *,
         open_room: OpenRoom,
         policy: RunPolicy,
-        channels: Mapping[str, str],
         group: TaskGroup,
     ) -> None:
-        """`channels`: words of `options.SANDBOX_WORDS` by the ids of channels. `group` outlives this."""
+        """`group` outlives this."""
         self._default = default
         self._open_room = open_room
         self._policy = policy
-        self._channels = channels
         self._group = group
         self._others: dict[str, _Other] = {}
         self._closing = asyncio.Event()
@@ -73,17 +75,31 @@ class Runners:
         rooms = (self._default, *(other.room for other in self._others.values()))
         return [room.pool.figures for room in rooms if room is not None and room.pool.size > 0]
 
-    def identity(self, run: Run, *, earlier: Sequence[Run]) -> tuple[str, str, str]:
-        """Agent, model and provider of a run; `earlier`: those of its thread, in order. An attempt after a crash stays where it was."""
-        agent, model, default = self._default.runner.identity
-        if run.provider in (default, *self._policy.sandboxes.values()):
-            return agent, model, run.provider
-        wishes = [other.request.options.sandbox for other in reversed(earlier)]
-        channel = self._channels.get(run.request.channel, "")
-        for word in (run.request.options.sandbox, *wishes, channel):
-            if word in self._policy.sandboxes:
-                return agent, model, self._policy.sandboxes[word]
-        return agent, model, default
+    @property
+    def offers(self) -> Offers:
+        """What may be asked for; the default room's agent and provider are among it."""
+        agent, model, provider = self._default.runner.identity
+        agents = self._policy.agents
+        if agent not in agents:
+            agents = {agent: AgentOffer(model=model)}
+        return Offers(
+            agents=agents,
+            agent=agent,
+            sandboxes=self._policy.sandboxes,
+            provider=provider,
+            is_agent_set=self._policy.is_agent_set,
+            is_provider_set=self._policy.is_provider_set,
+        )
+
+    def identity(self, run: Run, choice: Choice) -> tuple[str, str, str]:
+        """Agent, model and provider of a run; an attempt after a crash stays what and where it was."""
+        offers = self.offers
+        agent, model, provider = choice.agent.value, choice.model.value, choice.sandbox.value
+        if run.provider in (offers.provider, *offers.sandboxes.values()):
+            provider = run.provider
+        if run.agent in offers.agents and run.model:
+            agent, model = run.agent, run.model
+        return agent, model, provider
 
     async def execute(self, attempt: Attempt) -> TurnFinished:
         """`AgentRunner.execute` in the room that the run's record names.
@@ -98,7 +114,10 @@ class Runners:
             for other in (self._default, *(one.room for one in self._others.values())):
                 if other is not None and other is not room:
                     await other.workspaces.leave(session_id)
-        return await room.runner.execute(attempt)
+        runner = room.runner
+        if room.runner_of is not None and attempt.run.agent:
+            runner = room.runner_of(attempt.run.agent)
+        return await runner.execute(attempt)
 
     async def abandon(self, run: Run) -> None:
         """See that nothing of a run goes on that an earlier process began; a failure to is logged."""

@@ -39,6 +39,7 @@ class AgentSettings:
 
     system_prompt: str = field(repr=False)
     model: str
+    """Of runs that name none."""
     max_output_tokens: int
     max_turns: int
     sandbox_limits: SandboxLimits
@@ -104,7 +105,7 @@ class AgentStarter:
         attempt.enter("Thinking")
         with attempt.trace.step("execute-agent") as step:
             attempt.agent_step = step
-            _log.info("agent.started", agent=self._adapter.name, model=self._settings.model)
+            _log.info("agent.started", agent=self._adapter.name, model=self._model(attempt))
             tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
             process = waiting.process if waiting else await sandbox.spawn(argv)
             finished = await tail.run(process)
@@ -124,6 +125,9 @@ class AgentStarter:
             )
             return finished
 
+    def _model(self, attempt: Attempt) -> str:
+        return attempt.run.model or self._settings.model
+
     async def _write_script(
         self, attempt: Attempt, sandbox: Sandbox, start: AgentStart
     ) -> Sequence[str]:
@@ -132,7 +136,7 @@ class AgentStarter:
                 AgentTurn(
                     messages=attempt.messages,
                     system_prompt=self._settings.system_prompt,
-                    model=self._settings.model,
+                    model=self._model(attempt),
                     max_output_tokens=self._settings.max_output_tokens,
                     max_turns=self._settings.max_turns,
                     run_token=start.token,

@@ -1,6 +1,6 @@
 """The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -11,6 +11,8 @@ from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.choosing import Choosing
+from app.runs.defaults import DefaultStore
 from app.runs.ending import (
     LIMIT_DETAILS,
     SLACK_RETRY_S,
@@ -32,6 +34,7 @@ from app.runs.model import (
     RunResult,
     RunState,
 )
+from app.runs.options import Wishes
 from app.runs.patience import patiently
 from app.runs.placing import Placing
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
@@ -77,12 +80,15 @@ class RunService:
         reader: ThreadReader,
         tracer: Tracer,
         runners: Runners,
+        defaults: DefaultStore,
+        channels: Mapping[str, Wishes],
         live_logs: LiveLogs,
         signals: StopSignals,
         policy: RunPolicy,
         clock: Clock,
         mask: Callable[[str], str],
     ) -> None:
+        """`channels`: what the operator's file says of them, by their ids."""
         self._store = store
         self._dispatcher = dispatcher
         self._replies = replies
@@ -94,6 +100,9 @@ class RunService:
         self._policy = policy
         self._clock = clock
         self._mask = mask
+        self._choosing = Choosing(
+            store=store, defaults=defaults, channels=channels, offers=runners.offers
+        )
         self._ending = Ending(
             store=store,
             files=files,
@@ -123,7 +132,7 @@ class RunService:
         run = await self._store.get(run_id)
         if run is None or run.state.is_final or run.outcome is not None:
             return None
-        if self._end_before_start(run) is not None:
+        if self._end_before_start(run) is not None or run.request.options.command is not None:
             return None
         return Turn(user=run.request.user, order=run.request.order)
 
@@ -143,6 +152,8 @@ class RunService:
             if run.state.is_final:
                 return Done()
             result = self._result_without_running(run)
+            if result is None and run.attempt == 0:
+                result = await self._choosing.answer(run)
             if result is not None:
                 if run.attempt:
                     await self._runners.abandon(run)
@@ -172,8 +183,8 @@ class RunService:
 
     async def _run(self, run: Run) -> Advance:
         now = self._clock.now()
-        earlier = await self._earlier(run)
-        agent, model, provider = self._runners.identity(run, earlier=earlier)
+        choice = await self._choosing.choose(run)
+        agent, model, provider = self._runners.identity(run, choice)
         with self._signals.watch(
             run.id
         ) as stop:  # before the update, which tells of an earlier wish
@@ -269,16 +280,6 @@ class RunService:
         attempt.run = await patiently(
             lambda: self._store.update(attempt.run.id, has_outside_effect=True)
         )
-
-    async def _earlier(self, run: Run) -> Sequence[Run]:
-        """Those of its thread that were executed before it."""
-        if run.request.thread_ts == run.request.message_ts:
-            return ()
-        return [
-            other
-            for other in await self._store.of_thread(run.thread)
-            if other.attempt > 0 and other.request.order_in_thread < run.request.order_in_thread
-        ]
 
     async def _messages(self, run: Run) -> Sequence[TurnMessage]:
         request = run.request

@@ -118,7 +118,7 @@ class Workspaces:
             is_new, is_kept = False, sandbox is not None
             waiting = None
             if sandbox is None and may_have_waited and not slug:
-                waiting = self._take_waiting(attempt, spec, session_id)
+                waiting = self._take_waiting(attempt, spec, session_id, who)
             if waiting is not None:
                 sandbox, is_new = waiting.sandbox, True
             if sandbox is None:
@@ -274,11 +274,13 @@ class Workspaces:
             yield provider
 
     def _take_waiting(
-        self, attempt: Attempt, spec: SandboxSpec, session_id: SessionId
+        self, attempt: Attempt, spec: SandboxSpec, session_id: SessionId, who: AgentIdentity
     ) -> WaitingAgent | None:
         # A person may be at work in the thread's directory of the broker, and a mounted one may have changed since.
         is_fit = self._mount is None and not self._visits.is_visited(session_id)
         if self._pool is None or self._pool.size == 0 or not is_fit:
+            return None
+        if self._pool.agent != who.agent:  # to look for another's would clear the pool
             return None
         with attempt.trace.step("take-warm") as step:
             found = self._pool.take(spec, session_id)

@@ -18,6 +18,7 @@ from app.runs.model import (
 )
 from app.runs.run_store import RunChanges, RunFileKind
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
+from app.store.defaults import MemoryDefaultStore
 from app.store.queries import REFUSAL_CODES, position_among
 
 
@@ -26,6 +27,7 @@ class MemoryRunStore:
         self._runs: dict[RunId, Run] = {}
         self.sessions = MemorySessionStore()
         self.files = MemoryRunFiles()
+        self.defaults = MemoryDefaultStore()
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         is_new = run.id not in self._runs

@@ -24,6 +24,7 @@ from app.runs.model import (
 from app.runs.run_store import RunChanges
 from app.store import schema
 from app.store.database import Database
+from app.store.defaults import SqlDefaultStore
 from app.store.engines import POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
 from app.store.files import SqlRunFiles, files_table
 from app.store.queries import REFUSAL_CODES, position_of
@@ -102,6 +103,7 @@ class SqlRunStore:
         self._call = database.call
         self.sessions = SqlSessionStore(database)
         self.files = SqlRunFiles(database)
+        self.defaults = SqlDefaultStore(database)
 
     async def examine(self) -> None:
         """Look for damage in the whole database, however long it takes.

@@ -3,13 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.runs import ports, run_store, session
+from app.runs import defaults, ports, run_store, session
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
     "store": run_store.RunStore,
     "sessions": session.SessionStore,
     "files": run_store.RunFiles,
+    "defaults": defaults.DefaultStore,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,
@@ -56,6 +57,9 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
 _READ = "only reads; the neighbouring steps are the same moments"
 _INSTANT = "does not wait: between two points nothing happens but this"
 _REMOVES = "takes away in batches what ended days ago; what is left is taken an hour later"
+_SAME = (
+    "sets the same values again when it is repeated, before the run's own records, which are points"
+)
 _ATTACHED = (
     "only for sandboxes that outlive the service: tests/e2e/test_docker.py kills it with those"
 )
@@ -66,6 +70,9 @@ SPARED: Mapping[str, str] = {
     "store.of_thread": _READ,
     "sessions.get": _READ,
     "files.load": _READ,
+    "defaults.get": _READ,
+    "defaults.change": _SAME,
+    "defaults.reset": _SAME,
     "sessions.find": "only the command line reads it",
     "sessions.all": "only the command line reads it",
     "sessions.unused_since": _READ,

@@ -39,6 +39,7 @@ from app.runs.model import (
     Thread,
     ThreadMessage,
 )
+from app.runs.options import Wishes
 from app.runs.policy import RunPolicy
 from app.runs.pool import MAX_WAIT_S, WarmPool
 from app.runs.ports import BrokerEndpoint, ModelGrant
@@ -294,7 +295,7 @@ async def open_core(
     additions: Additions = NOTHING_ADDED,
     elsewhere: OpenProvider = nowhere,
     open_room: OpenRoom = no_room,
-    channels: Mapping[str, str] | None = None,
+    channels: Mapping[str, Wishes] | None = None,
     pool_size: int = 0,
     pool_wait_s: float = MAX_WAIT_S,
     sandboxes: FakeProvider | None = None,
@@ -351,7 +352,6 @@ async def open_core(
             room,
             open_room=open_room,
             policy=policy,
-            channels=channels or {},
             group=group,
         )
         await stack.enter_async_context(room.pool.open())
@@ -363,6 +363,8 @@ async def open_core(
             reader=EmptyReader(),
             tracer=tracer,
             runners=runners,
+            defaults=store.defaults,
+            channels=channels or {},
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
             policy=policy,

@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.model import RunState
+from app.runs.options import Wishes
 from app.runs.runners import Room
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.fake import FakeProvider
@@ -125,7 +126,7 @@ async def test_a_channel_has_a_provider_of_its_own(tmp_path: Path) -> None:
     """Below what a message says, above the default."""
     cores: list[Core] = []
     rooms = Rooms(cores)
-    channels = {request_of(OK).channel: "docker"}
+    channels = {request_of(OK).channel: Wishes(sandbox="docker")}
     async with open_core(
         KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open, channels=channels
     ) as core:

@@ -8,6 +8,7 @@ import pytest
 from app.additions import MAX_FILES_BYTES, load_additions, load_channels
 from app.config import SettingsError
 from app.runs.environment import AddedFile
+from app.runs.options import Wishes
 from tests.unit.test_cli import orion
 
 _FILE = "[agents.claude.files]\n"
@@ -47,7 +48,7 @@ def test_files_and_commands_of_each_agent(toml: Path) -> None:
 def test_a_channel_has_a_sandbox_of_its_own(toml: Path) -> None:
     """By its id; beside additions."""
     toml.write_text('[channels.C0123456789]\nsandbox = "docker"\n' + _FILE + 'a = "note"\n')
-    assert load_channels(toml) == {"C0123456789": "docker"}
+    assert load_channels(toml) == {"C0123456789": Wishes(sandbox="docker")}
     assert set(load_additions(toml)) == {"claude"}
 
 
@@ -63,7 +64,7 @@ def test_a_channel_has_a_sandbox_of_its_own(toml: Path) -> None:
             '[channels.C012345]\nsandbx = "docker"',
             "channels.C012345.sandbx: no such key; did you mean sandbox?",
         ),
-        ("[channels.C012345]", "channels.C012345.sandbox: is missing"),
+        ("[channels.C012345]", "channels.C012345: says nothing; there are: sandbox, agent, model"),
     ],
 )
 def test_what_is_wrong_with_a_channel_is_named(toml: Path, text: str, said: str) -> None:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from app.runs.options import SANDBOX_WORDS, parse_options, unknown_sandbox
+from app.runs.option_values import SANDBOX_WORDS, unknown_word
+from app.runs.options import Scope, SettingsCommand, Wishes, parse_options
+
+_ALL = {"sandbox": "local", "agent": "claude", "repo": "acme/api", "branch": "fix/a"}
 
 
 @pytest.mark.parametrize(
@@ -71,4 +76,100 @@ def test_every_word_works_in_every_form() -> None:
 
 def test_a_long_word_is_cut() -> None:
     """A person's whole message does not come back as an error."""
-    assert len(unknown_sandbox("x" * 5000, SANDBOX_WORDS)) < 200
+    assert len(unknown_word("sandbox", "x" * 5000, SANDBOX_WORDS)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "prompt"),
+    [
+        ("use claude: fix it", {"agent": "claude"}, "fix it"),
+        ("With Anthropic fix", {"agent": "anthropic"}, "fix"),
+        ("agent=claude model=opus fix", {"agent": "claude", "model": "opus"}, "fix"),
+        ("repo=acme/api use claude branch=fix/a sandbox=local go", _ALL, "go"),
+        ("repo=https://git.example/a/b.git x", {"repo": "https://git.example/a/b.git"}, "x"),
+        ("use the other file", {}, "use the other file"),
+        ("use cluade fix", {}, "use cluade fix"),
+        ("use bash: fix", {}, "use bash: fix"),
+        ("with claude", {"agent": "claude"}, ""),
+        ("mode=fast is what?", {}, "mode=fast is what?"),
+    ],
+)
+def test_agents_models_and_repositories(text: str, said: dict[str, str], prompt: str) -> None:
+    """In any order; `use` and `with` count before an agent's name only."""
+    options = parse_options(text)
+    assert (dict(options.said), options.prompt, options.problem) == (said, prompt, "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use cluade: fix",
+        "agent=cluade fix",
+        "agent=claude use anthropic fix",
+        'model="gpt 5" fix',
+        "model= fix",
+        f"model={'m' * 201} fix",
+        "model=a\x07b fix",
+        "model=--flag fix",
+        "repo=acme fix",
+        "repo=acme/.. fix",
+        "repo=https://me:secret@git.example/a fix",
+        "repo=file:///etc fix",
+        "repo=-u/x fix",
+        "branch=-x fix",
+        "branch=a..b fix",
+        "branch=a.lock fix",
+        "branch=.a fix",
+        "branch=a~1 fix",
+        "branch=@ fix",
+        "modle=opus fix",
+        "settings agnet=claude",
+    ],
+)
+def test_wrong_values_are_told(text: str) -> None:
+    """Each is a problem, which never repeats a password."""
+    problem = parse_options(text).problem
+    assert problem
+    assert "secret" not in problem
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("settings", SettingsCommand()),
+        ("Settings\n", SettingsCommand()),
+        ("settings reset", SettingsCommand(is_reset=True)),
+        ("settings channel reset", SettingsCommand(scope=Scope.CHANNEL, is_reset=True)),
+        ("settings channel", SettingsCommand(scope=Scope.CHANNEL)),
+        ("settings use claude", SettingsCommand(wishes=Wishes(agent="claude"))),
+        ("use claude settings", SettingsCommand()),
+        ("settings of the build are wrong", None),
+        ("settings agent=claude fix it", None),
+        ("what are the settings", None),
+    ],
+)
+def test_settings_are_a_command_only_alone(text: str, command: SettingsCommand | None) -> None:
+    """With words of a question behind it, it is a question."""
+    assert parse_options(text).command == command
+
+
+_PIECES = st.one_of(
+    st.text(max_size=12),
+    st.sampled_from(["use", "with", "claude", "cluade:", "settings", "channel", "reset", "agent=",
+                     "agent=claude", "model=x", "repo=a/b", "branch=", "/docker", "/provider"]),
+)  # fmt: skip
+
+
+@given(st.lists(_PIECES, max_size=6), st.sampled_from([" ", "\n", "\t "]))
+def test_any_text_is_a_prompt_unchanged_or_begins_with_options(
+    pieces: list[str], between: str
+) -> None:
+    """No text crashes; without an option nothing of it is lost, with one it is the end of what was written."""
+    text = between.join(pieces)
+    options = parse_options(text)
+    if options.said:
+        assert not options.problem
+        assert text.endswith(options.prompt)
+        assert len(options.prompt) < len(text)
+    else:
+        assert options.prompt == text

@@ -1,0 +1,133 @@
+"""Which values the options of a message may have; pure. Each check gives the value as it counts, or raises what to say."""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from urllib.parse import urlsplit
+
+from agent_scripts.registry import agent_names
+
+CLOUD = "cloud"
+"""Whichever cloud this Orion is set up for."""
+SANDBOX_WORDS = ("local", "docker", "vercel", "deno", CLOUD)
+MAX_MODEL_CHARS = 200
+MAX_REPO_CHARS = 500
+MAX_BRANCH_CHARS = 200
+SHOWN_CHARS = 40
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\[\]-]*")
+"""Ids of the providers and of gateways (`openai/gpt-5.4`, `claude-sonnet-5-5[1m]`); never a flag."""
+_OWNER = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}")
+"""Source: GitHub, rules shown at sign-up, read 2026-11: alphanumeric or single hyphens, none at the ends, 39 characters."""
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_NOT_IN_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
+"""Source: git-check-ref-format(1), rules 3 to 10."""
+
+
+class OptionError(ValueError):
+    """The message is for the person who asked: lower case, no full stop."""
+
+
+def check_sandbox(word: str) -> str:
+    """Raises: OptionError."""
+    word = word.lower()
+    if word not in SANDBOX_WORDS:
+        raise OptionError(unknown_word("sandbox", word, SANDBOX_WORDS))
+    return word
+
+
+def check_agent(word: str) -> str:
+    """Raises: OptionError."""
+    word = word.lower()
+    if word not in agent_names():
+        raise OptionError(unknown_word("agent", word, agent_names()))
+    return word
+
+
+def check_model(name: str) -> str:
+    """Its form alone: at most 200 characters, without spaces and control characters.
+
+    Raises:
+        OptionError
+    """
+    if len(name) > MAX_MODEL_CHARS or not _MODEL.fullmatch(name):
+        raise OptionError(f"{_cut(name)} is no name of a model, such as model=sonnet")
+    return name
+
+
+def check_repo(text: str) -> str:
+    """`owner/name` as on GitHub, or an https URL without credentials.
+
+    Raises:
+        OptionError
+    """
+    if not (_is_named(text) or _is_url(text)):
+        raise OptionError(
+            f"{_cut(_without_credentials(text))} is no repository; write repo=owner/name or repo=https://…, without credentials"
+        )
+    return text
+
+
+def check_branch(name: str) -> str:
+    """By the rules of git-check-ref-format(1) for branches.
+
+    Raises:
+        OptionError
+    """
+    parts = name.split("/")
+    is_wrong = (
+        not 0 < len(name) <= MAX_BRANCH_CHARS
+        or _NOT_IN_BRANCH.search(name)
+        or name.startswith(("-", "/"))
+        or name.endswith((".", "/"))
+        or name in ("@", "HEAD")
+        or any(part.startswith(".") or part.endswith(".lock") for part in parts)
+    )
+    if is_wrong:
+        raise OptionError(f"{_cut(name)} cannot be the name of a branch")
+    return name
+
+
+CHECKS: Mapping[str, Callable[[str], str]] = {
+    "sandbox": check_sandbox,
+    "agent": check_agent,
+    "model": check_model,
+    "repo": check_repo,
+    "branch": check_branch,
+}
+"""All options by their names."""
+
+
+def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
+    """What to say of a word that names none, for the person who asked."""
+    known = tuple(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"there is no {kind} {_cut(word)} here; {hint}there are: {', '.join(known)}"
+
+
+def _is_named(text: str) -> bool:
+    owner, slash, name = text.partition("/")
+    return bool(
+        slash and _OWNER.fullmatch(owner) and _NAME.fullmatch(name) and name not in (".", "..")
+    )
+
+
+def _is_url(text: str) -> bool:
+    if len(text) > MAX_REPO_CHARS or not text.isascii() or not text.isprintable():
+        return False
+    try:
+        url = urlsplit(text)
+        has_host = bool(url.hostname) and url.port != 0
+    except ValueError:
+        return False
+    is_plain = not ({"@", "?", "#", "\\", "%", " "} & set(text)) and ".." not in text
+    return url.scheme == "https" and has_host and is_plain and url.path.strip("/") != ""
+
+
+def _without_credentials(text: str) -> str:
+    return re.sub(r"//[^/]*@", "//…@", text)
+
+
+def _cut(text: str) -> str:
+    return repr(text[:SHOWN_CHARS])
