@@ -3,9 +3,9 @@
 What is said here of its options, variables and files was seen with version 1.18.33, 2026-11, unless another source stands
 there. Its packages are pinned for Linux on x86-64 alone.
 
-`environments/opencode/install.json` alters its binary, which has no options for it: OPENCODE_DISABLE_PROJECT_CONFIG does not reach its second
-reader of configuration, which runs every file of a work tree's `.opencode/plugin` at the start; and a failed call is tried again
-5 times within a minute, of which 2 are left. To be taken out when there are options.
+OPENCODE_DISABLE_PROJECT_CONFIG does not reach its second reader of configuration, which runs every plugin that a work tree has or
+names, before anybody was asked. There is no option against it, so a work tree with plugins is refused. A failed call is tried
+again 5 times within a minute; there is no option against that either.
 """
 
 import json
@@ -67,7 +67,10 @@ class OpenCodeAdapter:
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
         return AgentCommand(
-            argv=(f"{paths.environment}/opencode/bin/opencode", "run", *arguments),
+            argv=(
+                *("sh", "-c", _WITHOUT_PLUGINS),
+                *(f"{paths.environment}/opencode/bin/opencode", "run", *arguments),
+            ),
             env={
                 **_FIXED_ENV,
                 "HOME": paths.home,
@@ -88,6 +91,22 @@ class OpenCodeAdapter:
     def parser(self) -> EventParser:
         return OpenCodeParser()
 
+
+_WITHOUT_PLUGINS = """\
+found=
+for folder in .opencode/plugin .opencode/plugins; do
+    if [ -e "$folder" ] || [ -L "$folder" ]; then found=$folder; fi
+done
+for file in opencode.json opencode.jsonc .opencode/opencode.json .opencode/opencode.jsonc; do
+    if grep -sqi -e plugin -e '\\\\u' "$file"; then found=$file; fi
+done
+if [ -n "$found" ]; then
+    echo "OpenCode would run the plugins of this work tree: $found" >&2
+    exit 78
+fi
+exec "$0" "$@"
+"""
+"""Or with a name that is written in escapes, which might hide one. The directory is the one that it is started in."""
 
 _FIXED_ARGUMENTS = (
     *("--format", "json", "--pure"),

@@ -6,8 +6,6 @@ also holds package.json, package-lock.json and install.json, which says:
 - `package`: the dependency of package.json whose version is the pin;
 - `keep`: what to keep of the installation, target -> pattern, both relative to ENVIRONMENT; a pattern must find one thing;
 - `drop`: what of the kept is needed by nothing here, as paths relative to ENVIRONMENT;
-- `replace`: what to alter in a kept file, path -> list of `text`, `with` (at most as long; blanks fill it up) and how many
-  `times` it must be found;
 - `version`: the kept command and arguments that print the version, the command relative to ENVIRONMENT;
 - `unpacked`: what to keep of what that command leaves in its home, target -> pattern, relative to ENVIRONMENT and to the home;
 - `keeps_node`: whether the command line runs on Node, which is then kept as ENVIRONMENT/node.
@@ -43,8 +41,6 @@ def install(root: Path) -> None:
         _keep(root / target, root, pattern)
     for name in plan.get("drop", ()):
         shutil.rmtree(root / name)
-    for name, changes in plan.get("replace", {}).items():
-        _alter(root / name, changes)
     if plan.get("keeps_node"):
         shutil.copy2(node, root / "node")
     _check_version(root, plan)
@@ -60,17 +56,6 @@ def _keep(target: Path, folder: Path, pattern: str) -> None:
     if found[0] != target:
         shutil.rmtree(target, ignore_errors=True)
         found[0].rename(target)
-
-
-def _alter(path: Path, changes: list[dict[str, Any]]) -> None:
-    data = path.read_bytes()
-    for change in changes:
-        old = change["text"].encode()
-        new = change["with"].encode().ljust(len(old))
-        if len(new) != len(old) or data.count(old) != change["times"]:
-            raise SystemExit(f"{path.name} has {change['text']!r} {data.count(old)} times")
-        data = data.replace(old, new)
-    path.write_bytes(data)
 
 
 def _check_version(root: Path, plan: dict[str, Any]) -> None:
