@@ -70,7 +70,7 @@ class SandboxLimits:
     """Bounds of one sandbox; each provider enforces what it can and names what it cannot."""
 
     memory_bytes: int = 4 * 1024**3
-    """Address space per process (local) or memory of the sandbox (others)."""
+    """Private memory per process (local) or memory of the sandbox (others)."""
     max_processes: int = 512
     max_file_bytes: int = 2 * 1024**3
     max_open_files: int = 4096

@@ -36,14 +36,7 @@ _FIXED_ARGUMENTS = (
     *("--allow-all", "--no-ask-user"),
     *("--disable-builtin-mcps", "--no-auto-update", "--disable-client-telemetry"),
 )
-_NODE_ARGUMENTS = (
-    # Sandboxes of the local provider bound the address space. The executable that comes from npm reserves 10 GB of it, and dies;
-    # what it unpacks, on a Node with these, needs 1.5 GB.
-    *("--disable-wasm-trap-handler", "--wasm-max-mem-pages=1024", "--max-old-space-size=1024"),
-)
 _FIXED_ENV = {
-    # For the same reason: otherwise each thread's allocator reserves an arena.
-    "MALLOC_ARENA_MAX": "2",
     "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
@@ -95,7 +88,7 @@ class CopilotAdapter:
         root = paths.environment
         return AgentCommand(
             argv=(
-                *(f"{root}/node", *_NODE_ARGUMENTS, f"{root}/unpacked/index.js"),
+                *(f"{root}/node", f"{root}/unpacked/index.js"),
                 *(*arguments, *turn.extra_arguments),
             ),
             env=env,

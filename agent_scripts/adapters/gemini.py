@@ -35,14 +35,7 @@ _FIXED_ARGUMENTS = (
     "--skip-trust",
     *("--extensions", "none"),
 )
-_NODE_ARGUMENTS = (
-    # Sandboxes of the local provider bound the address space: with Node's own choices this reserves 14 GB of it for memory of
-    # WebAssembly that is never used, and the process dies; with these, 2.3 GB.
-    *("--disable-wasm-trap-handler", "--wasm-max-mem-pages=1024", "--max-old-space-size=1024"),
-)
 _FIXED_ENV = {
-    # For the same reason: otherwise each thread's allocator reserves an arena.
-    "MALLOC_ARENA_MAX": "2",
     "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
@@ -91,7 +84,7 @@ class GeminiAdapter:
         root = paths.environment
         return AgentCommand(
             argv=(
-                *(f"{root}/node", *_NODE_ARGUMENTS, f"{root}/gemini/bundle/gemini.js"),
+                *(f"{root}/node", f"{root}/gemini/bundle/gemini.js"),
                 *(*arguments, *turn.extra_arguments),
             ),
             env={

@@ -33,16 +33,12 @@ from sandbox_runtime.types import (
     BrokeredNetwork,
     ExecOutput,
     OutputStream,
-    SandboxLimits,
     SandboxPaths,
     SandboxSpec,
     SnapshotId,
 )
 
 SESSION = SessionId("ses_0123456789abcdef")
-_LIMITS = {"opencode": SandboxLimits(memory_bytes=64 * 2**30)}
-"""Its runtime reserves all of the 4 GiB of address space that a process of a local sandbox has by default; its tools then fail
-with "Out of memory" (tests/data/opencode, mcp-failed), or it crashes or hangs."""
 LIMITS = SupervisionLimits(
     timeout_s=200,
     idle_timeout_s=150,
@@ -87,7 +83,6 @@ class AgentRig:
         return SandboxSpec(
             snapshot_id=snapshot_id or self.environment,
             network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION).address),
-            limits=_LIMITS.get(self.adapter.name, SandboxLimits()),
         )
 
     async def ask(
