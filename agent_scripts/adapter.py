@@ -172,6 +172,11 @@ class AgentAdapter(Protocol):
         """It keeps a memory of the thread in its home, which each turn changes, and finds it again by its session."""
         ...
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Address space that its runtime reserves, used or not; 0 = hardly more than it uses."""
+        ...
+
     def model_id(self, name: str) -> str:
         """The id that the agent will ask the provider for when it is given this name, which may be an alias."""
         ...

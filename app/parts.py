@@ -153,7 +153,7 @@ def create_runner(
             model=adapter.model_id(settings.model_of(agent) or adapter.default_model),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
-            sandbox_limits=sandbox_limits(settings),
+            sandbox_limits=sandbox_limits(settings, adapter),
             extra_arguments=tuple(shlex.split(settings.orion_agent_arguments))
             if is_default
             else (),
@@ -184,7 +184,7 @@ def session_spec(settings: Settings, session: Session, *, environment: SnapshotR
             "orion.session": session.id,
             "orion.agent": session.agent,
         },
-        limits=sandbox_limits(settings),
+        limits=sandbox_limits(settings, create_adapter(session.agent or settings.orion_agent)),
     )
 
 
@@ -216,9 +216,11 @@ def pool_size(settings: Settings, *, is_remote: bool) -> int:
     return settings.orion_warm_pool_size
 
 
-def sandbox_limits(settings: Settings) -> SandboxLimits:
-    """Of every sandbox in which an agent works."""
-    return SandboxLimits(memory_bytes=settings.orion_sandbox_memory_mib * MIB)
+def sandbox_limits(settings: Settings, adapter: AgentAdapter) -> SandboxLimits:
+    """Of every sandbox in which the agent works."""
+    return SandboxLimits(
+        memory_bytes=settings.orion_sandbox_memory_mib * MIB, reserved_bytes=adapter.reserved_bytes
+    )
 
 
 @asynccontextmanager

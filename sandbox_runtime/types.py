@@ -70,7 +70,9 @@ class SandboxLimits:
     """Bounds of one sandbox; each provider enforces what it can and names what it cannot."""
 
     memory_bytes: int = 4 * 1024**3
-    """Private memory per process (local) or memory of the sandbox (others)."""
+    """Per process (local) or of the sandbox (others)."""
+    reserved_bytes: int = 0
+    """Address space that a process may reserve beside its memory (local; others do not count it)."""
     max_processes: int = 512
     max_file_bytes: int = 2 * 1024**3
     max_open_files: int = 4096

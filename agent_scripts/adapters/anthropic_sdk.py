@@ -48,6 +48,7 @@ class AnthropicAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = False
+    reserved_bytes = 0
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

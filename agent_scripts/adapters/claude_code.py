@@ -52,6 +52,7 @@ class ClaudeCodeAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = True
+    reserved_bytes = 0
     helper_models: Sequence[str] = ()
     """None: the command's environment points every helper of the CLI to the run's own model."""
 

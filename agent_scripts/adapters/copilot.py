@@ -54,6 +54,8 @@ class CopilotAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = True
+    reserved_bytes = 32 * 2**30
+    """Node: for WebAssembly, which is hardly used."""
     helper_models: Sequence[str] = ()
     """None: with a provider of one's own, all calls name its one model."""
 

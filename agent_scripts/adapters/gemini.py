@@ -53,6 +53,8 @@ class GeminiAdapter:
     protocol = ModelProtocol.GEMINI
     default_model = _DEFAULT_MODEL
     has_sessions = True
+    reserved_bytes = 32 * 2**30
+    """Node: for WebAssembly, which is hardly used."""
     helper_models: Sequence[str] = ()
     """None: with a model named it asks no router, and what would ask another one is turned off."""
 

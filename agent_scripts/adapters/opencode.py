@@ -41,6 +41,8 @@ class OpenCodeAdapter:
     protocol = ModelProtocol.OPENAI
     default_model = "gpt-5.4"
     has_sessions = True
+    reserved_bytes = 64 * 2**30
+    """Bun takes all that there is, within 4 GiB it runs out of it."""
     helper_models: Sequence[str] = ()
     """None: its small model is the run's own."""
 

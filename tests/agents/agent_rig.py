@@ -33,6 +33,7 @@ from sandbox_runtime.types import (
     BrokeredNetwork,
     ExecOutput,
     OutputStream,
+    SandboxLimits,
     SandboxPaths,
     SandboxSpec,
     SnapshotId,
@@ -83,6 +84,7 @@ class AgentRig:
         return SandboxSpec(
             snapshot_id=snapshot_id or self.environment,
             network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION).address),
+            limits=SandboxLimits(reserved_bytes=self.adapter.reserved_bytes),
         )
 
     async def ask(

@@ -37,6 +37,7 @@ class SmallAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-small"
     has_sessions = False
+    reserved_bytes = 0
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

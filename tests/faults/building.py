@@ -94,6 +94,7 @@ class PlanAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "plan-1"
     has_sessions = False
+    reserved_bytes = 0
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:

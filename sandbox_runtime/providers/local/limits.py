@@ -13,7 +13,8 @@ def limit_arguments(prlimit: str, limits: SandboxLimits, *, count_processes: boo
     Source: prlimit(1) and include/exitcodes.h of util-linux 2.38; setrlimit(2).
     """
     bounds = {
-        # Not the address space: what runtimes of today reserve of it (Node 14 GB, Bun all that there is) is far more than they use.
+        # Address space bounds shared memory, too, but runtimes of today may reserve far more of it than they use.
+        "as": limits.memory_bytes + limits.reserved_bytes,
         "data": limits.memory_bytes,
         "fsize": limits.max_file_bytes,
         "nofile": limits.max_open_files,
