@@ -1,17 +1,14 @@
 """Every setting, with its type, bounds and what it is for. What several of them must be together: `config.py`."""
 
-import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, SecretStr, field_validator
-from pydantic_settings import BaseSettings, NoDecode
 
-WordList = Annotated[tuple[str, ...], NoDecode]
-"""Words separated by commas or white space."""
+from app.agent_fields import AgentFields, WordList, split_words
 
 
-class SettingsFields(BaseSettings):
+class SettingsFields(AgentFields):
     """Names in the environment are the upper-case field names."""
 
     # -- Slack ---------------------------------------------------------------------------------------------------------
@@ -72,31 +69,6 @@ class SettingsFields(BaseSettings):
     # -- Orion: state and model ----------------------------------------------------------------------------------------
     orion_state_dir: Path = Field(
         Path("~/.local/state/orion"), description="Database, environments, sandboxes, sockets."
-    )
-    orion_agent: Literal["anthropic", "claude"] = Field(
-        "anthropic",
-        description="Which agent answers where nobody asks for another: anthropic (our script) or claude (Claude Code).",
-    )
-    orion_model: str | None = Field(
-        None, description="Model id for ORION_AGENT; default: the agent's own."
-    )
-    orion_model_anthropic: str | None = Field(
-        None, description="Model id for this agent, before ORION_MODEL."
-    )
-    orion_model_claude: str | None = Field(
-        None, description="The same; sonnet, opus, haiku and fable are understood, too."
-    )
-    orion_models_anthropic: WordList = Field(
-        (), description="Models that people may ask this agent for; empty = any name."
-    )
-    orion_models_claude: WordList = Field((), description="The same.")
-    orion_agent_arguments: str = Field(
-        "",
-        description="Put behind the command line of ORION_AGENT (claude), split as a shell would.",
-    )
-    orion_mcp_config_file: Path | None = Field(
-        None,
-        description="MCP servers for the agent (claude): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps the headers outside.",
     )
     orion_system_prompt_file: Path | None = Field(
         None, description="Replaces the built-in system prompt; claude puts it behind its own."
@@ -254,13 +226,11 @@ class SettingsFields(BaseSettings):
     @field_validator(
         "orion_allowed_users",
         "orion_allowed_channels",
-        "orion_models_anthropic",
-        "orion_models_claude",
         mode="before",
     )
     @classmethod
     def _split_words(cls, value: object) -> object:
-        return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+        return split_words(value)
 
     @field_validator("slack_api_url")
     @classmethod
@@ -281,12 +251,6 @@ class SettingsFields(BaseSettings):
     @classmethod
     def _expand(cls, value: Path | None) -> Path | None:
         return value.expanduser().resolve() if value is not None else None
-
-    @field_validator("orion_agent_arguments")
-    @classmethod
-    def _check_words(cls, value: str) -> str:
-        shlex.split(value)
-        return value
 
     @field_validator("orion_system_prompt_file", "orion_ca_bundle", "orion_mcp_config_file")
     @classmethod
