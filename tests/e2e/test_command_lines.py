@@ -1,12 +1,13 @@
 """The command lines of other makers answer in Slack, from local sandboxes: files, memory, Stop, price or none."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
 from app.runs.model import RunState
-from tests.e2e.harness import open_orion, open_world, text_of
+from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 
@@ -18,6 +19,10 @@ pytestmark = [
 ]
 
 AGENTS = ("codex", "opencode", "gemini", "copilot")
+TELLS_TOOLS_LATE = "opencode"
+"""It prints a tool call when that is over."""
+LOSES_SESSIONS = "gemini"
+"""One in which there was a tool it cannot take up again: it is begun anew, with what was said."""
 
 
 @pytest.fixture(scope="session", params=AGENTS)
@@ -49,13 +54,25 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         assert "Written by Orion's offline model." in said
         third = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)
         assert "cat notes.txt" in text_of(await stage.answer(third, thread_ts=ts))
-        assert stage.orion.log_lines("agent.session_lost") == []
+        lost = stage.orion.log_lines("agent.session_lost")
+        assert len(lost) == (2 if agent == LOSES_SESSIONS else 0)
 
+        asked = len(await stage.world.model_requests())
         slow = await stage.client.say("@Orion run: sleep 300", thread_ts=ts)
-        await stage.client.wait_for_reply(
-            ts, lambda reply: reply["ts"] > slow and "sleep 300" in str(reply["blocks"])
-        )
+        if agent == TELLS_TOOLS_LATE:
+            await _model_is_asked(stage, asked + 1)
+            await asyncio.sleep(2)
+        else:
+            await stage.client.wait_for_reply(
+                ts, lambda reply: reply["ts"] > slow and "sleep 300" in str(reply["blocks"])
+            )
         await stage.client.say("stop", thread_ts=ts)
         stopped = await stage.answer(slow, thread_ts=ts)
         assert "Stopped by" in json.dumps(stopped["blocks"])
         assert (await stage.record(slow)).state is RunState.STOPPED
+
+
+async def _model_is_asked(stage: Stage, times: int) -> None:
+    async with asyncio.timeout(60):
+        while len(await stage.world.model_requests()) < times:
+            await asyncio.sleep(0.1)
