@@ -1,4 +1,4 @@
-"""The command lines of other makers answer in Slack, from local sandboxes: files, memory, Stop, price or none."""
+"""The command lines of other makers answer in Slack, from local sandboxes and from containers: files, memory, Stop."""
 
 import asyncio
 import json
@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 
 from app.runs.model import RunState
+from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.agents,
-    pytest.mark.bubblewrap,
-    pytest.mark.timeout(600),
-]
+pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.timeout(600)]
 
 AGENTS = ("codex", "opencode", "gemini", "copilot")
 TELLS_TOOLS_LATE = "opencode"
@@ -31,45 +27,66 @@ def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
     return request.param, prepared_state_dir(request.param)
 
 
-async def test_a_turn_changes_a_file_and_the_next_one_knows(
-    prepared: tuple[str, Path], tmp_path: Path
-) -> None:
-    """The diff is in the thread; the follow-up finds the file and remembers; Stop ends what it runs."""
+@pytest.fixture(scope="session", params=AGENTS)
+def image(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """An agent, and an image with its environment."""
+    return request.param, prepared_image(request.param)
+
+
+@pytest.mark.bubblewrap
+async def test_locally(prepared: tuple[str, Path], tmp_path: Path) -> None:
+    """A conversation with each."""
     agent, directory = prepared
     async with (
         open_world() as world,
         open_orion(world, new_state_dir(tmp_path), directory, ORION_AGENT=agent) as stage,
     ):
-        ts = await stage.client.say("@Orion remember 4711\nedit: notes.txt")
-        answer = await stage.answer(ts, timeout_s=120)
-        assert "1 file changed" in str(answer["blocks"])
-        shared = await stage.client.wait_for_reply(ts, lambda reply: bool(reply.get("files")))
-        assert shared["files"][0]["name"].endswith(".patch")
-        first = await stage.record(ts)
-        assert (first.agent, first.error_code) == (agent, None)
-        assert first.usage.input_tokens > 0
+        await _converse(stage, agent)
 
-        second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
-        said = text_of(await stage.answer(second, thread_ts=ts))
-        assert "Written by Orion's offline model." in said
-        third = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)
-        assert "cat notes.txt" in text_of(await stage.answer(third, thread_ts=ts))
-        lost = stage.orion.log_lines("agent.session_lost")
-        assert len(lost) == (2 if agent == LOSES_SESSIONS else 0)
 
-        asked = len(await stage.world.model_requests())
-        slow = await stage.client.say("@Orion run: sleep 300", thread_ts=ts)
-        if agent == TELLS_TOOLS_LATE:
-            await _model_is_asked(stage, asked + 1)
-            await asyncio.sleep(2)
-        else:
-            await stage.client.wait_for_reply(
-                ts, lambda reply: reply["ts"] > slow and "sleep 300" in str(reply["blocks"])
-            )
-        await stage.client.say("stop", thread_ts=ts)
-        stopped = await stage.answer(slow, thread_ts=ts)
-        assert "Stopped by" in json.dumps(stopped["blocks"])
-        assert (await stage.record(slow)).state is RunState.STOPPED
+@pytest.mark.docker
+async def test_in_docker(image: tuple[str, str], tmp_path: Path) -> None:
+    """The same."""
+    agent, name = image
+    async with (
+        open_world() as world,
+        open_docker_orion(world, new_state_dir(tmp_path), name, ORION_AGENT=agent) as stage,
+    ):
+        await _converse(stage, agent)
+
+
+async def _converse(stage: Stage, agent: str) -> None:
+    """The diff is in the thread; the follow-up finds the file and remembers; Stop ends what it runs."""
+    ts = await stage.client.say("@Orion remember 4711\nedit: notes.txt")
+    answer = await stage.answer(ts, timeout_s=120)
+    assert "1 file changed" in str(answer["blocks"])
+    shared = await stage.client.wait_for_reply(ts, lambda reply: bool(reply.get("files")))
+    assert shared["files"][0]["name"].endswith(".patch")
+    first = await stage.record(ts)
+    assert (first.agent, first.error_code) == (agent, None)
+    assert first.usage.input_tokens > 0
+
+    second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
+    said = text_of(await stage.answer(second, thread_ts=ts))
+    assert "Written by Orion's offline model." in said
+    third = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)
+    assert "cat notes.txt" in text_of(await stage.answer(third, thread_ts=ts))
+    lost = stage.orion.log_lines("agent.session_lost")
+    assert len(lost) == (2 if agent == LOSES_SESSIONS else 0)
+
+    asked = len(await stage.world.model_requests())
+    slow = await stage.client.say("@Orion run: sleep 300", thread_ts=ts)
+    if agent == TELLS_TOOLS_LATE:
+        await _model_is_asked(stage, asked + 1)
+        await asyncio.sleep(2)
+    else:
+        await stage.client.wait_for_reply(
+            ts, lambda reply: reply["ts"] > slow and "sleep 300" in str(reply["blocks"])
+        )
+    await stage.client.say("stop", thread_ts=ts)
+    stopped = await stage.answer(slow, thread_ts=ts)
+    assert "Stopped by" in json.dumps(stopped["blocks"])
+    assert (await stage.record(slow)).state is RunState.STOPPED
 
 
 async def _model_is_asked(stage: Stage, times: int) -> None:
