@@ -1,5 +1,6 @@
 """Who may ask the broker for something: a run that goes, with its own token, at its own door."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
 TOLD_REFUSALS = 20
 """Of a run, in its trace: a loop in the sandbox must not fill it."""
+EFFECT_TIMEOUT_S = 20.0
+"""For the run's record; a client waits longer for its tool."""
 CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 
@@ -133,6 +136,21 @@ async def read_body(request: Request) -> bytes | Refused:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
             return Refused(status=413, kind="request_too_large", message=message)
     return bytes(body)
+
+
+async def note_effect(live: LiveGrant) -> bool:
+    """Whether the run's record says that it may have had an effect outside."""
+    if live.has_effect:
+        return True
+    if live.on_effect is None:
+        return False
+    try:
+        async with asyncio.timeout(EFFECT_TIMEOUT_S):
+            await live.on_effect()
+    except (OSError, TimeoutError):
+        return False
+    live.has_effect = True
+    return True
 
 
 def _token(request: Request) -> str:
