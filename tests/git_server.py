@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"
+TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
 _BASIC = "Basic " + base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
 _ENV = {
     "PATH": os.defpath,
@@ -26,7 +26,10 @@ _ENV = {
 def git(directory: Path, *arguments: str) -> str:
     """Run by the test itself; its stdout."""
     done = subprocess.run(
-        ["git", "-C", str(directory), *arguments], env=_ENV, check=True, capture_output=True
+        ["/usr/bin/git", "-C", str(directory), *arguments],
+        env=_ENV,
+        check=True,
+        capture_output=True,
     )
     return done.stdout.decode().strip()
 
@@ -104,7 +107,11 @@ class GitServer:
             "GIT_PROTOCOL": request.headers.get("git-protocol", ""),
         }
         done = await asyncio.to_thread(
-            subprocess.run, ["git", "http-backend"], env=env, input=body, capture_output=True
+            subprocess.run,
+            ["/usr/bin/git", "http-backend"],
+            env=env,
+            input=body,
+            capture_output=True,
         )
         head, _, content = done.stdout.partition(b"\r\n\r\n")
         headers = dict(line.split(": ", 1) for line in head.decode().splitlines())

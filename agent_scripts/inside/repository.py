@@ -61,22 +61,24 @@ class Git:
             self._env[f"GIT_CONFIG_KEY_{number}"] = key
             self._env[f"GIT_CONFIG_VALUE_{number}"] = value
 
-    def run(self, *arguments: str, watched: Path | None = None, **env: str) -> str:
+    def run(
+        self, *arguments: str, watched: Path | None = None, env: dict[str, str] | None = None
+    ) -> str:
         """Its stdout. Raises: ProblemError, when it fails, is too slow, or `watched` grows too large."""
-        code, out, err = self.try_to(*arguments, watched=watched, **env)
+        code, out, err = self.try_to(*arguments, watched=watched, env=env)
         if code != 0:
             raise ProblemError("failed", err)
         return out
 
     def try_to(
-        self, *arguments: str, watched: Path | None = None, **env: str
+        self, *arguments: str, watched: Path | None = None, env: dict[str, str] | None = None
     ) -> tuple[int, str, str]:
         """Exit code, stdout, stderr."""
         try:
             process = subprocess.Popen(
-                ["git", *arguments],
-                env={**self._env, **env},
-                cwd=env.get("GIT_WORK_TREE", "/"),
+                ["git", *arguments],  # noqa: S607 - the sandbox's own
+                env={**self._env, **(env or {})},
+                cwd=(env or {}).get("GIT_WORK_TREE", "/"),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -160,37 +162,41 @@ def publish(config: dict[str, Any], git: Git) -> dict[str, Any]:
     if (repository / "shallow").is_file():
         shutil.copyfile(repository / "shallow", directory / "shallow")
     aside = {"GIT_DIR": str(directory), "GIT_OBJECT_DIRECTORY": str(repository / "objects")}
-    head = git.try_to("rev-parse", "--verify", "-q", "HEAD", GIT_DIR=str(repository))[1].strip()
+    head = git.try_to("rev-parse", "--verify", "-q", "HEAD", env={"GIT_DIR": str(repository)})[
+        1
+    ].strip()
     commit = _commit(config, git, {**aside, "GIT_WORK_TREE": str(work)}, head)
     if commit and commit != head:
         there = {"GIT_DIR": str(repository), "GIT_WORK_TREE": str(work)}
-        git.run("-c", "core.bare=false", "update-ref", "HEAD", commit, head or "0" * 40, **there)
-        git.run("-c", "core.bare=false", "read-tree", commit, **there)
+        git.run("-c", "core.bare=false", "update-ref", "HEAD", commit, head or "0" * 40, env=there)
+        git.run("-c", "core.bare=false", "read-tree", commit, env=there)
     listed = _listed(git, url, own, config["branch"])
     base = config["branch"] or listed.get("HEAD", "")
     known = _listed(git, url, own, base)
     if not commit or commit == known.get(f"refs/heads/{base}"):
         return {"base": base, "commit": ""}
     if known.get(f"refs/heads/{own}") != commit:
-        git.run("push", "-q", "--", url, f"{commit}:refs/heads/{own}", **aside)
+        git.run("push", "-q", "--", url, f"{commit}:refs/heads/{own}", env=aside)
     return {"base": base, "commit": commit}
 
 
 def _commit(config: dict[str, Any], git: Git, env: dict[str, str], head: str) -> str:
     """The commit of what is on the disk; the one before when nothing differs, empty when there is nothing at all."""
     if head:
-        git.run("read-tree", head, **env)
+        git.run("read-tree", head, env=env)
     excluded = f"core.excludesFile={config['directory']}/.git/info/exclude"
-    git.run("-c", "core.bare=false", "-c", excluded, "add", "-A", "--", ".", **env)
-    tree = git.run("write-tree", **env).strip()
-    before = git.run("rev-parse", f"{head}^{{tree}}", **env).strip() if head else ""
-    is_bare = not head and not git.run("ls-files", **env)
+    git.run("-c", "core.bare=false", "-c", excluded, "add", "-A", "--", ".", env=env)
+    tree = git.run("write-tree", env=env).strip()
+    before = git.run("rev-parse", f"{head}^{{tree}}", env=env).strip() if head else ""
+    is_bare = not head and not git.run("ls-files", env=env)
     if tree == before or is_bare:
         return head
     who = {f"GIT_{role}_NAME": config["name"] for role in ("AUTHOR", "COMMITTER")}
     who.update({f"GIT_{role}_EMAIL": config["email"] for role in ("AUTHOR", "COMMITTER")})
     parents = ["-p", head] if head else []
-    return git.run("commit-tree", tree, *parents, "-m", config["message"], **env, **who).strip()
+    return git.run(
+        "commit-tree", tree, *parents, "-m", config["message"], env={**env, **who}
+    ).strip()
 
 
 def _size(path: Path) -> int:

@@ -27,6 +27,7 @@ CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 
 RenderError = Callable[[Refused], Mapping[str, object]]
+ReadToken = Callable[[bytes, str], ModelGrant]
 
 _log = get_logger(__name__)
 
@@ -74,10 +75,16 @@ class Admission:
         finally:
             self._live.pop(grant.run_id, None)
 
-    def admit(self, request: Request, render: RenderError = render_error) -> LiveGrant | Response:
+    def admit(
+        self,
+        request: Request,
+        render: RenderError = render_error,
+        *,
+        read: ReadToken = read_token,
+    ) -> LiveGrant | Response:
         """The grant that a request's token stands for at the door that it came by, or the refusal."""
         door = getattr(request.state, "door", None)
-        found = self._find(_token(request), door)
+        found = self._find(_token(request), door, read)
         if isinstance(found, LiveGrant):
             return found
         behind = (live for live in self._live.values() if live.grant.session_id == door)
@@ -109,9 +116,9 @@ class Admission:
     def find(self, run_id: RunId) -> LiveGrant | None:
         return self._live.get(run_id)
 
-    def _find(self, token: str, door: str | None) -> LiveGrant | Refused:
+    def _find(self, token: str, door: str | None, read_it: ReadToken) -> LiveGrant | Refused:
         try:
-            read = read_token(self._key, token)
+            read = read_it(self._key, token)
         except InvalidTokenError as exc:
             return unauthorized(str(exc))
         live = self._live.get(read.run_id)

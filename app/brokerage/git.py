@@ -27,6 +27,7 @@ from app.brokerage.git_lines import (
 from app.brokerage.git_remotes import GitRemotes, slug_of
 from app.brokerage.requests import Refused, forbidden
 from app.brokerage.streaming import PassedThrough, StreamCutError
+from app.brokerage.tokens import read_git_token
 from app.log import get_logger
 from app.runs.ports import RepositoryGrant
 
@@ -87,38 +88,42 @@ class GitBroker:
             return Response(status_code=CLIENT_GONE)  # git was killed; nobody reads this
 
     async def _answer(self, path: str, request: Request) -> Response:
-        live = self._admission.admit(request)
+        live = self._admission.admit(request, read=read_git_token)
         if isinstance(live, Response):
             return live
         asked = _read_path(request, path)
-        repository = live.grant.repository
-        if asked is None:
-            return self._refuse(
-                Refused(status=404, kind="not_found_error", message="no such way of git's"), live
-            )
-        if repository is None:
-            return self._refuse(forbidden("this run has no repository"), live)
-        if asked.slug != slug_of(repository.url):
-            return self._refuse(
-                forbidden(f"this run works in {slug_of(repository.url)} alone"), live
-            )
-        problem = await self._remotes.find_problem(repository.url)
-        if problem:
-            return self._refuse(forbidden(problem), live)
-        if asked.is_discovery:
-            return await self._forward(request, live, asked, content=None)
-        if asked.service == "git-upload-pack":
+        if isinstance(asked, Refused):
+            return self._refuse(asked, live)
+        refused = await self._find_refusal(asked, live.grant.repository)
+        if refused is not None:
+            return self._refuse(refused, live)
+        if asked.service == "git-receive-pack" and not asked.is_discovery:
+            return await self._push(request, live, asked)
+        return await self._fetch(request, live, asked)
+
+    async def _fetch(self, request: Request, live: LiveGrant, asked: _Asked) -> Response:
+        """Its second request; or the first one of either kind, which changes nothing."""
+        content: bytes | None = None
+        if not asked.is_discovery:
             wanted = await _read(request, MAX_NEGOTIATION_BYTES)
             if wanted is None:
                 too_large = f"more than {MAX_NEGOTIATION_BYTES} bytes of wishes"
                 refused = Refused(status=413, kind="request_too_large", message=too_large)
                 return self._refuse(refused, live)
-            return await self._forward(request, live, asked, content=wanted)
-        return await self._push(request, live, asked, repository)
+            content = wanted
+        return await self._forward(request, live, asked, content=content)
 
-    async def _push(
-        self, request: Request, live: LiveGrant, asked: _Asked, repository: RepositoryGrant
-    ) -> Response:
+    async def _find_refusal(
+        self, asked: _Asked, repository: RepositoryGrant | None
+    ) -> Refused | None:
+        if repository is None:
+            return forbidden("this run has no repository")
+        if asked.slug != slug_of(repository.url):
+            return forbidden(f"this run works in {slug_of(repository.url)} alone")
+        problem = await self._remotes.find_problem(repository.url)
+        return forbidden(problem) if problem else None
+
+    async def _push(self, request: Request, live: LiveGrant, asked: _Asked) -> Response:
         if request.headers.get("content-encoding", "identity") != "identity":
             return self._refuse(forbidden("a push comes as it is, not compressed"), live)
         body = request.stream()
@@ -134,7 +139,7 @@ class GitBroker:
             return self._refuse(forbidden(str(exc)), live)
         if commands is None:
             return self._refuse(forbidden("a push must say first what it changes"), live)
-        reason = find_refusal(commands, repository.branch)
+        reason = find_refusal(commands, _granted(live).branch)
         if not reason and commands.commands and not await note_effect(live):
             reason = "the run's record cannot be written, so nothing may be changed"
         if reason:
@@ -156,8 +161,7 @@ class GitBroker:
         *,
         content: bytes | AsyncIterator[bytes] | None,
     ) -> Response:
-        assert live.grant.repository is not None  # noqa: S101 - looked at above
-        url = live.grant.repository.url
+        url = _granted(live).url
         way = f"info/refs?service={asked.service}" if asked.is_discovery else asked.service
         outgoing = self._http.build_request(
             request.method,
@@ -165,7 +169,7 @@ class GitBroker:
             content=content,
             headers={name: request.headers[name] for name in FORWARDED if name in request.headers}
             | {"accept-encoding": "identity"}
-            | self._remotes.headers_for(url),
+            | dict(self._remotes.headers_for(url)),
             timeout=TIMEOUT,
         )
         try:
@@ -218,16 +222,25 @@ class _TooMuchError(Exception):
     """More bytes or seconds than one request may take."""
 
 
-def _read_path(request: Request, path: str) -> _Asked | None:
+def _granted(live: LiveGrant) -> RepositoryGrant:
+    """Of a request that was admitted."""
+    assert live.grant.repository is not None  # noqa: S101 - otherwise it was refused
+    return live.grant.repository
+
+
+_NO_WAY = Refused(status=404, kind="not_found_error", message="no such way of git's")
+
+
+def _read_path(request: Request, path: str) -> _Asked | Refused:
     if request.method == "GET":
         service = request.query_params.get("service", "")
         slug, found, _ = path.partition("/info/refs")
         if not found or service not in SERVICES or path != f"{slug}/info/refs":
-            return None
+            return _NO_WAY
         return _Asked(slug=slug_of(slug), service=service, is_discovery=True)
     slug, _, service = path.rpartition("/")
     if service not in SERVICES:
-        return None
+        return _NO_WAY
     return _Asked(slug=slug_of(slug), service=service, is_discovery=False)
 
 

@@ -17,6 +17,7 @@ from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
 from app.runs.environment import AgentEnvironment
+from app.runs.git_token import git_token
 from app.runs.model import Resumption, Run
 from app.runs.places import POOL_LABEL, agent_paths
 from app.runs.policy import RunPolicy
@@ -345,7 +346,7 @@ class AgentRunner:
     def _git_environment(self, token: str) -> Mapping[str, str]:
         assert self._repositories is not None  # noqa: S101 - it has found one
         policy = self._repositories.policy
-        return git_environment(token, name=policy.git_name, email=policy.git_email)
+        return git_environment(git_token(token), name=policy.git_name, email=policy.git_email)
 
     def _spec_of(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return self._spec(

@@ -15,6 +15,7 @@ from agent_scripts.repository import (
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.git_token import git_token
 from app.runs.patience import patiently
 from app.runs.ports import CodeHost, Proposal, RepositoryGrant
 from app.runs.session import Session, SessionStore
@@ -35,15 +36,15 @@ MAX_COMMAND_OUTPUT_BYTES = 64 * 1024
 
 _SENTENCES: Mapping[RepositoryProblem, str] = {
     RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it",
-    RepositoryProblem.REFUSED: "{repo} does not let me in; the operator can give me access to it",
+    RepositoryProblem.REFUSED: "the repository {repo} does not let me in; the operator can give me access to it",
     RepositoryProblem.UNREACHABLE: "the server of {repo} does not answer now",
-    RepositoryProblem.UNKNOWN_BRANCH: "{repo} has no branch {branch}",
-    RepositoryProblem.HUGE: "{repo} is larger than my workspace",
-    RepositoryProblem.SLOW: "{repo} took too long to clone",
+    RepositoryProblem.UNKNOWN_BRANCH: "the repository {repo} has no branch {branch}",
+    RepositoryProblem.HUGE: "the repository {repo} is larger than my workspace",
+    RepositoryProblem.SLOW: "the repository {repo} took too long to clone",
     RepositoryProblem.NO_GIT: "there is no git in this sandbox to clone {repo} with",
     RepositoryProblem.IN_THE_WAY: "something else is already where {repo} should go in this thread; start a new one",
     RepositoryProblem.DAMAGED: "what this thread has of {repo} is damaged; start a new one",
-    RepositoryProblem.FAILED: "{repo} could not be cloned",
+    RepositoryProblem.FAILED: "the repository {repo} could not be cloned",
 }
 
 _log = get_logger(__name__)
@@ -242,7 +243,7 @@ class Repositories:
         task = RepositoryTask(
             action=action,
             broker=ask.sandbox.paths.broker or "",
-            token=ask.token,
+            token=git_token(ask.token),
             url=found.url,
             directory=found.directory,
             branch=found.branch,

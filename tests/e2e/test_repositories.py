@@ -19,17 +19,21 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 async def _stage(
     tmp_path: Path, prepared: Path, server: GitServer, **settings: str
 ) -> AsyncIterator[Stage]:
-    async with serve(server.app()) as url, open_world() as world, open_orion(
-        world,
-        new_state_dir(tmp_path),
-        prepared,
-        **{
-            "GITHUB_TOKEN": TOKEN,
-            "ORION_GITHUB_URL": url,
-            "ORION_GITHUB_API_URL": f"{url}/api/v3",
-            **settings,
-        },
-    ) as stage:
+    async with (
+        serve(server.app()) as url,
+        open_world() as world,
+        open_orion(
+            world,
+            new_state_dir(tmp_path),
+            prepared,
+            **{
+                "GITHUB_TOKEN": TOKEN,
+                "ORION_GITHUB_URL": url,
+                "ORION_GITHUB_API_URL": f"{url}/api/v3",
+                **settings,
+            },
+        ) as stage,
+    ):
         yield stage
 
 
