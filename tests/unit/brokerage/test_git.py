@@ -21,7 +21,7 @@ def _line(text: str) -> bytes:
 
 def _push(*commands: str, said: str = "report-status side-band-64k agent=git/2.39") -> bytes:
     first, *others = commands
-    return _line(f"{first}\0{said}") + b"".join(map(_line, others)) + b"0000PACK…"
+    return _line(f"{first}\0{said}") + b"".join(map(_line, others)) + b"0000PACK..."
 
 
 @pytest.mark.parametrize(
