@@ -153,9 +153,7 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
         await stage.ask("@Orion what is two and two?")
         assert len(server.requests) == asked
         assert stage.orion.log_lines("repository.unavailable") == []
-    async with _stage(
-        tmp_path / "again", prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36
-    ) as stage:
+    async with _stage(tmp_path, prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36) as stage:
         assert "does not let me in" in await stage.ask("@Orion repo=acme/api hello")
 
 
