@@ -100,11 +100,12 @@ def supervised(
     paths: AgentPaths,
     broker: str | None,
     limits: SupervisionLimits,
+    cwd: str = "",
 ) -> AgentCommand:
     """The same command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
 
     The result needs no environment and no stdin: both are in the supervisor's configuration, which the supervisor
-    deletes as soon as it has read it. With `paths.waiting` it runs already: writing the files starts the agent.
+    deletes as soon as it has read it. `cwd`: where the agent begins, if not in the work directory. With `paths.waiting` it runs already: writing the files starts the agent.
 
     Raises:
         ValueError: the command wants `{relay}`, but there is no socket to lead it to.
@@ -117,7 +118,7 @@ def supervised(
     config = {
         "argv": list(command.argv),
         "env": dict(command.env),
-        "cwd": paths.work,
+        "cwd": cwd or paths.work,
         "stdin_path": command.stdin_path,
         "bin_path": f"{added_path(paths)}/bin",
         "broker": broker,

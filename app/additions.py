@@ -9,7 +9,10 @@
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
     commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
 
-Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
+    [repositories."acme/api"]
+    init = ["make deps"]
+
+`init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
 """
 
@@ -35,7 +38,7 @@ from pydantic import (
 from agent_scripts.registry import agent_names
 from app.config import SettingsError
 from app.runs.environment import AddedFile, Additions
-from app.runs.option_values import SANDBOX_WORDS, check_model
+from app.runs.option_values import SANDBOX_WORDS, check_model, check_repo
 from app.runs.options import Wishes
 
 ORION_TOML = Path("orion.toml")
@@ -98,6 +101,7 @@ def _check_sandbox(word: str) -> str:
 
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
+_Repository = Annotated[str, AfterValidator(check_repo)]
 _Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
@@ -127,14 +131,25 @@ class _ChannelTable(BaseModel):
         return self
 
 
+class _RepositoryTable(BaseModel):
+    model_config = _CLOSED
+
+    init: list[str] = Field(default_factory=list)
+
+
 class _File(BaseModel):
     model_config = _CLOSED
 
     channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
     agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
+    repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
 
 
-_TABLES: Mapping[str, type[BaseModel]] = {"agents": _AgentTable, "channels": _ChannelTable}
+_TABLES: Mapping[str, type[BaseModel]] = {
+    "agents": _AgentTable,
+    "channels": _ChannelTable,
+    "repositories": _RepositoryTable,
+}
 
 
 def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
@@ -168,6 +183,15 @@ def load_channels(path: Path = ORION_TOML) -> Mapping[str, Wishes]:
         name: Wishes(sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or "")
         for name, table in _read(path).channels.items()
     }
+
+
+def load_repositories(path: Path = ORION_TOML) -> Mapping[str, tuple[str, ...]]:
+    """Commands that run after a repository was cloned, by `owner/name` or URL.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    return {name: tuple(table.init) for name, table in _read(path).repositories.items()}
 
 
 def _read(path: Path) -> _File:

@@ -118,8 +118,26 @@ class SettingsFields(AgentFields):
     orion_docker_runtime: str | None = Field(
         None, description="Of the engine's runtimes, such as runsc (gVisor); default: its own."
     )
-    orion_git_name: str = Field("Orion", description="Author of commits in docker sandboxes.")
+    orion_git_name: str = Field(
+        "Orion", description="Author of commits in docker sandboxes and in repositories."
+    )
     orion_git_email: str = Field("orion@localhost", description="The same.")
+    github_token: SecretStr | None = Field(
+        None,
+        description="For repositories on GitHub: everyone who may ask Orion reaches what it reaches; contents and pull requests, read and write. It stays outside sandboxes.",
+    )
+    orion_github_url: str = Field(
+        "https://github.com",
+        description="Where repo=owner/name is, and all that is given GITHUB_TOKEN: GitHub, or a GitHub Enterprise Server.",
+    )
+    orion_github_api_url: str = Field(
+        "https://api.github.com",
+        description="Its REST API; for a GitHub Enterprise Server https://HOST/api/v3.",
+    )
+    orion_pull_requests: Literal["ask", "always", "never"] = Field(
+        "ask",
+        description="When changes are pushed and a pull request is opened: ask (pr=yes), always, never.",
+    )
     orion_ca_bundle: Path | None = Field(
         None,
         description="CA bundle for package installs inside; default: the one the environment names.",
@@ -239,7 +257,7 @@ class SettingsFields(AgentFields):
 
     @field_validator(
         *("slack_api_url", "anthropic_base_url", "openai_base_url", "gemini_base_url"),
-        *("langfuse_base_url", "orion_public_url"),
+        *("langfuse_base_url", "orion_public_url", "orion_github_url", "orion_github_api_url"),
     )
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:

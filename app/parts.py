@@ -14,11 +14,14 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, create_adapter
-from app.additions import ORION_TOML, load_additions, load_channels
+from app.additions import ORION_TOML, load_additions, load_channels, load_repositories
 from app.agents import usable_agents
 from app.brokerage.admission import Admission
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker, door_of
+from app.brokerage.git import GitBroker
+from app.brokerage.git_remotes import GitRemotes
+from app.brokerage.github import GitHub
 from app.brokerage.mcp import McpBroker
 from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
@@ -37,7 +40,8 @@ from app.runs.policy import RunPolicy
 from app.runs.pool_figures import PoolFigures
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
-from app.runs.session import Session
+from app.runs.repositories import Repositories, RepositoryPolicy
+from app.runs.session import Session, SessionStore
 from app.runs.starting import AgentSettings
 from app.runs.workspaces import Workspaces
 from app.slack.connection import SlackConnection, SlackOptions
@@ -133,6 +137,7 @@ def create_runner(
     broker: ModelBroker,
     workspaces: Workspaces,
     adapter: AgentAdapter | None = None,
+    repositories: Repositories | None = None,
 ) -> AgentRunner:
     """What executes turns with that agent, or with the one that the settings choose.
 
@@ -162,6 +167,37 @@ def create_runner(
             work_dir=work_dir(settings),
         ),
         policy=run_policy(settings),
+        repositories=repositories,
+    )
+
+
+def create_repositories(
+    settings: Settings, *, sessions: SessionStore, mask: Callable[[str], str]
+) -> Repositories:
+    """What brings threads their repositories.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
+    return Repositories(
+        policy=RepositoryPolicy(
+            github_url=settings.orion_github_url,
+            git_name=settings.orion_git_name,
+            git_email=settings.orion_git_email,
+            pull_requests=settings.orion_pull_requests,
+            max_bytes=settings.orion_sandbox_disk_mib * MIB,
+            init=load_repositories(),
+        ),
+        sessions=sessions,
+        host=GitHub(remotes=_git_remotes(settings), api_url=settings.orion_github_api_url),
+        mask=mask,
+    )
+
+
+def _git_remotes(settings: Settings) -> GitRemotes:
+    token = settings.github_token
+    return GitRemotes(
+        github_url=settings.orion_github_url, token=token.get_secret_value() if token else ""
     )
 
 
@@ -239,8 +275,14 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
             admission=admission, upstreams=_upstreams(settings), http=http, clock=clock
         )
         mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
+        git = GitBroker(
+            admission=admission,
+            remotes=_git_remotes(settings),
+            http=http,
+            max_bytes=settings.orion_sandbox_disk_mib * MIB,
+        )
         router = APIRouter()
-        for part in (models.router(), mcp.router()):
+        for part in (models.router(), mcp.router(), git.router()):
             router.include_router(part)
         # Everyone may connect who can reach a door: the state directory is closed to others, and a sandbox, whose user is
         # another one, sees its own door alone, through its own binding.

@@ -9,7 +9,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.brokerage.doors import DoorBroker
 from app.config import Settings
-from app.parts import broker_for, create_runner, pool_size
+from app.parts import broker_for, create_repositories, create_runner, pool_size
 from app.providers import create_named
 from app.redaction import Masker
 from app.runs.execution import AgentRunner
@@ -63,6 +63,9 @@ class Rooms:
             on_gone=self.broker.close,
             pool=pool,
         )
+        repositories = create_repositories(
+            self.settings, sessions=self.sessions, mask=self.masker.mask
+        )
         runners: dict[str, AgentRunner] = {}
 
         def runner_of(agent: str) -> AgentRunner:
@@ -76,6 +79,7 @@ class Rooms:
                     ),
                     workspaces=workspaces,
                     adapter=own,
+                    repositories=repositories,
                 )
             return runners[agent]
 

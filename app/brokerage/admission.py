@@ -1,5 +1,6 @@
 """Who may ask the broker for something: a run that goes, with its own token, at its own door."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -20,10 +21,13 @@ MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
 TOLD_REFUSALS = 20
 """Of a run, in its trace: a loop in the sandbox must not fill it."""
+EFFECT_TIMEOUT_S = 20.0
+"""For the run's record; a client waits longer for its tool."""
 CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 
 RenderError = Callable[[Refused], Mapping[str, object]]
+ReadToken = Callable[[bytes, str], ModelGrant]
 
 _log = get_logger(__name__)
 
@@ -71,10 +75,16 @@ class Admission:
         finally:
             self._live.pop(grant.run_id, None)
 
-    def admit(self, request: Request, render: RenderError = render_error) -> LiveGrant | Response:
+    def admit(
+        self,
+        request: Request,
+        render: RenderError = render_error,
+        *,
+        read: ReadToken = read_token,
+    ) -> LiveGrant | Response:
         """The grant that a request's token stands for at the door that it came by, or the refusal."""
         door = getattr(request.state, "door", None)
-        found = self._find(_token(request), door)
+        found = self._find(_token(request), door, read)
         if isinstance(found, LiveGrant):
             return found
         behind = (live for live in self._live.values() if live.grant.session_id == door)
@@ -106,9 +116,9 @@ class Admission:
     def find(self, run_id: RunId) -> LiveGrant | None:
         return self._live.get(run_id)
 
-    def _find(self, token: str, door: str | None) -> LiveGrant | Refused:
+    def _find(self, token: str, door: str | None, read_it: ReadToken) -> LiveGrant | Refused:
         try:
-            read = read_token(self._key, token)
+            read = read_it(self._key, token)
         except InvalidTokenError as exc:
             return unauthorized(str(exc))
         live = self._live.get(read.run_id)
@@ -133,6 +143,21 @@ async def read_body(request: Request) -> bytes | Refused:
             message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
             return Refused(status=413, kind="request_too_large", message=message)
     return bytes(body)
+
+
+async def note_effect(live: LiveGrant) -> bool:
+    """Whether the run's record says that it may have had an effect outside."""
+    if live.has_effect:
+        return True
+    if live.on_effect is None:
+        return False
+    try:
+        async with asyncio.timeout(EFFECT_TIMEOUT_S):
+            await live.on_effect()
+    except (OSError, TimeoutError):
+        return False
+    live.has_effect = True
+    return True
 
 
 def _token(request: Request) -> str:

@@ -1,6 +1,5 @@
 """Leads an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 
@@ -8,7 +7,7 @@ import httpx
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, read_body
+from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, note_effect, read_body
 from app.brokerage.mcp_servers import McpServer
 from app.brokerage.requests import Refused
 from app.brokerage.streaming import PassedThrough, StreamCutError
@@ -16,8 +15,6 @@ from app.log import get_logger
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A tool may work for minutes; the run's own deadline is the real bound."""
-EFFECT_TIMEOUT_S = 20.0
-"""For the run's record; a client waits longer for its tool."""
 READING = frozenset(
     {
         *("initialize", "ping", "logging/setLevel", "completion/complete", "server/discover"),
@@ -69,7 +66,7 @@ class McpBroker:
         body = await read_body(request)
         if isinstance(body, Refused):
             return self._admission.refuse(body, live)
-        if request.method == "POST" and has_effect(body) and not await _noted(live):
+        if request.method == "POST" and has_effect(body) and not await note_effect(live):
             message = "the run's record cannot be written, so nothing may be changed"
             return self._admission.refuse(
                 Refused(status=503, kind="api_error", message=message), live
@@ -123,21 +120,6 @@ def _changes_something(message: object) -> bool:
             return False
         case _:
             return True
-
-
-async def _noted(live: LiveGrant) -> bool:
-    """Whether the run's record says that it may have had an effect."""
-    if live.has_effect:
-        return True
-    if live.on_effect is None:
-        return False
-    try:
-        async with asyncio.timeout(EFFECT_TIMEOUT_S):
-            await live.on_effect()
-    except (OSError, TimeoutError):
-        return False
-    live.has_effect = True
-    return True
 
 
 async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:

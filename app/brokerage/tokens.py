@@ -1,19 +1,18 @@
 """Run tokens: what a sandbox holds where a key would be. Signed, so any worker can check one, also after a restart."""
 
-import base64
 import hashlib
 import hmac
 import json
 import secrets
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from app.runs.git_token import GIT_PREFIX, MAC_BYTES, RUN_PREFIX, decode, encode, git_mac
 from app.runs.model import RunId
 from app.runs.ports import ModelGrant
 
-PREFIX = "sk-ant-orion-"
-"""Shaped like the key it stands for: some SDKs look at the shape, and maskers know it."""
-_MAC_BYTES = 32
+PREFIX = RUN_PREFIX
 
 
 class InvalidTokenError(Exception):
@@ -36,7 +35,7 @@ def create_token(key: bytes, grant: ModelGrant) -> str:
     payload = json.dumps(
         {"r": grant.run_id, "m": grant.models, "e": int(grant.expires_at.timestamp())}
     ).encode()
-    return PREFIX + base64.urlsafe_b64encode(_mac(key, payload) + payload).decode().rstrip("=")
+    return PREFIX + encode(_mac(key, payload) + payload)
 
 
 def read_token(key: bytes, token: str) -> ModelGrant:
@@ -45,13 +44,25 @@ def read_token(key: bytes, token: str) -> ModelGrant:
     Raises:
         InvalidTokenError
     """
+    return _read(token, PREFIX, lambda payload: _mac(key, payload))
+
+
+def read_git_token(key: bytes, token: str) -> ModelGrant:
+    """The same for what `runs.git_token` makes of one.
+
+    Raises:
+        InvalidTokenError
+    """
+    return _read(token, GIT_PREFIX, lambda payload: git_mac(_mac(key, payload)))
+
+
+def _read(token: str, prefix: str, mac_of: Callable[[bytes], bytes]) -> ModelGrant:
     try:
-        encoded = token.removeprefix(PREFIX).encode("ascii")
-        raw = base64.urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+        raw = decode(token.removeprefix(prefix))
     except ValueError:
         raise InvalidTokenError("not a run token") from None
-    mac, payload = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-    if not token.startswith(PREFIX) or not hmac.compare_digest(mac, _mac(key, payload)):
+    mac, payload = raw[:MAC_BYTES], raw[MAC_BYTES:]
+    if not token.startswith(prefix) or not hmac.compare_digest(mac, mac_of(payload)):
         raise InvalidTokenError("not a run token")
     fields = json.loads(payload)
     expires_at = datetime.fromtimestamp(fields["e"], UTC)

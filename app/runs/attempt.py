@@ -37,6 +37,14 @@ class Attempt:
     agent_step: TraceStep | None = None
     resumed: Resumption | None = None
     cost_usd: float | None = None
+    repo: str = ""
+    """The repository that was chosen for it; empty = none."""
+    is_repo_said: bool = False
+    """By its own message."""
+    branch: str = ""
+    wants_pull_request: bool = False
+    notes: list[str] = field(default_factory=list)
+    """Told below the answer."""
     difference: Difference | None = None
     """What it did to the thread's files."""
     transcript: Transcript = field(default_factory=Transcript)

@@ -52,12 +52,13 @@ class Difference:
 class FileWatch:
     """Watches the work directory of one run."""
 
-    def __init__(self, sandbox: Sandbox, *, repository: str) -> None:
-        """`repository`: a path inside, outside the work directory, that does not exist yet."""
+    def __init__(self, sandbox: Sandbox, *, repository: str, directory: str = "") -> None:
+        """`repository`: a path inside, outside the work directory, that does not exist yet; `directory`: all that is watched."""
+        self._directory = directory or sandbox.paths.work
         self._sandbox = sandbox
         self._env: Mapping[str, str] = {
             "GIT_DIR": repository,
-            "GIT_WORK_TREE": sandbox.paths.work,
+            "GIT_WORK_TREE": self._directory,
             "GIT_CONFIG_GLOBAL": "/dev/null",
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_OPTIONAL_LOCKS": "0",
@@ -101,6 +102,7 @@ class FileWatch:
                 argv,
                 timeout_s=TREE_TIMEOUT_S,
                 env=self._env,
+                cwd=self._directory,
                 max_output_bytes=MAX_PATCH_BYTES + _MAX_LINES_BYTES,
             )
         except SandboxError as exc:

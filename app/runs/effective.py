@@ -30,6 +30,8 @@ def owner_of(request: RunRequest, scope: Scope) -> str:
 def find_command_problem(command: SettingsCommand, around: Circumstances, offers: Offers) -> str:
     """Why these defaults cannot be set here; empty = they can."""
     wishes = command.wishes
+    if wishes.pr:
+        return "pr=yes is for one message, not a default"
     if wishes.sandbox and wishes.sandbox not in offers.sandboxes:
         return unknown_word("sandbox", wishes.sandbox, offers.sandboxes)
     return find_problem(wishes, offers.agents, _agent_of(command, around, offers))

@@ -25,7 +25,11 @@ LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
     AgentErrorCode.PROCESS_LIMIT: "this started more processes than my workspace allows",
 }
 """Which limit it was, for the person who asked."""
-TOLD_WITH_DETAIL = (ErrorCode.LIMIT_EXCEEDED, ErrorCode.INTERRUPTED)
+TOLD_WITH_DETAIL = (
+    ErrorCode.LIMIT_EXCEEDED,
+    ErrorCode.INTERRUPTED,
+    ErrorCode.REPO_UNAVAILABLE,
+)
 """Codes of an attempt whose detail is for the person who asked."""
 
 _log = get_logger(__name__)

@@ -3,23 +3,26 @@
 import uuid
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import TurnFinished
+from agent_scripts.repository import git_environment
 from agent_scripts.supervision import following
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
 from app.runs.environment import AgentEnvironment
+from app.runs.git_token import git_token
 from app.runs.model import Resumption, Run
 from app.runs.places import POOL_LABEL, agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
+from app.runs.repositories import Asking, Repositories, ThreadRepository
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
 from app.runs.session import SessionId, session_id_for
 from app.runs.starting import (
@@ -61,7 +64,10 @@ class AgentRunner:
         workspaces: Workspaces,
         settings: AgentSettings,
         policy: RunPolicy,
+        repositories: Repositories | None = None,
     ) -> None:
+        """`repositories`: None = there are none to work in."""
+        self._repositories = repositories
         self._provider = provider
         self._adapter = adapter
         self._broker = broker
@@ -144,12 +150,14 @@ class AgentRunner:
                 left = await find_left_agent(sandbox, agent_paths(sandbox.paths), attempt.run)
                 if left is None:
                     return None
-                watch = FileWatch(sandbox, repository=left.repository)
-                await watch.go_on(was_empty=workspace.is_empty)
+                found = self._find_repository(attempt, workspace)
+                directory = found.directory if found else ""
+                watch = FileWatch(sandbox, repository=left.repository, directory=directory)
+                await watch.go_on(was_empty=workspace.is_empty and not directory)
                 # The token that the agent was given is good again.
-                await stack.enter_async_context(
+                token = await stack.enter_async_context(
                     self._broker.open_grant(
-                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                        self._grant(attempt, found), attempt.count_call, attempt.on_effect
                     )
                 )
                 command = following(left.paths)
@@ -162,6 +170,7 @@ class AgentRunner:
             workspace.is_usable = attempt.stop.user is None
             workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
             await self._conclude(attempt, workspace, watch, finished)
+            await self._publish(attempt, found, _Place(workspace, left.paths, token), finished)
             return finished
 
     async def _run_turn(self, attempt: Attempt) -> TurnFinished:
@@ -177,18 +186,60 @@ class AgentRunner:
                 workspace = await self._open_workspace(
                     attempt, stack, may_have_waited=may_have_waited
                 )
-                directory = _start_paths(attempt, workspace.sandbox).run
-                watch = FileWatch(workspace.sandbox, repository=repository_in(directory))
+                paths = _start_paths(attempt, workspace.sandbox)
+                found = self._find_repository(attempt, workspace)
+                watch = FileWatch(
+                    workspace.sandbox,
+                    repository=repository_in(paths.run),
+                    directory=found.directory if found else "",
+                )
                 token = await stack.enter_async_context(
                     self._broker.open_grant(
-                        self._grant(attempt), attempt.count_call, attempt.on_effect
+                        self._grant(attempt, found), attempt.count_call, attempt.on_effect
                     )
                 )
+                place = _Place(workspace, paths, token)
+                if found is not None:
+                    await self._clone(attempt, found, place)
                 if self._broker.endpoint_for(workspace.session.id).headers:
                     token = await key_stand_in(workspace.sandbox) or token
-            finished = await self._run_agent(attempt, workspace, watch, token)
+            finished = await self._run_agent(attempt, workspace, watch, token, found)
             await self._conclude(attempt, workspace, watch, finished)
+            await self._publish(attempt, found, place, finished)
             return finished
+
+    def _find_repository(self, attempt: Attempt, workspace: Workspace) -> ThreadRepository | None:
+        """Raises: OrionError: REPO_UNAVAILABLE."""
+        session = workspace.session
+        if self._repositories is None or not (attempt.repo or session.repo):
+            return None
+        if "{relay}/broker" not in self._broker.endpoint_for(session.id).model_url:
+            raise OrionError(
+                ErrorCode.REPO_UNAVAILABLE,
+                "repositories in cloud sandboxes need the operator's ORION_PUBLIC_URL",
+            )
+        return self._repositories.find(attempt, session, workspace.sandbox.paths.work)
+
+    async def _clone(self, attempt: Attempt, found: ThreadRepository, place: "_Place") -> None:
+        assert self._repositories is not None  # noqa: S101 - it has found one
+        try:
+            await self._repositories.prepare(attempt, place.workspace, found, place.asking)
+        except SandboxError as exc:
+            if not place.workspace.may_be_gone:
+                raise
+            raise UnfitSandboxError(str(exc)) from exc
+        place.workspace.may_be_gone = False
+
+    async def _publish(
+        self,
+        attempt: Attempt,
+        found: ThreadRepository | None,
+        place: "_Place",
+        finished: TurnFinished,
+    ) -> None:
+        is_whole = finished.error is None and attempt.stop.user is None
+        if self._repositories is not None and found is not None and is_whole:
+            await self._repositories.publish(attempt, found, place.asking, answer=finished.text)
 
     async def _open_workspace(
         self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
@@ -228,7 +279,7 @@ class AgentRunner:
             self._workspaces.open(attempt, self._spec_of(attempt, snapshot), self._who(attempt))
         )
 
-    def _grant(self, attempt: Attempt) -> ModelGrant:
+    def _grant(self, attempt: Attempt, found: ThreadRepository | None) -> ModelGrant:
         return ModelGrant(
             run_id=attempt.run.id,
             models=(self._model(attempt), *self._adapter.helper_models),
@@ -236,6 +287,7 @@ class AgentRunner:
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
             session_id=session_id_for(attempt.run.thread),
+            repository=found.grant if found else None,
         )
 
     async def _conclude(
@@ -243,13 +295,19 @@ class AgentRunner:
     ) -> None:
         attempt.cost_usd = finished.cost_usd
         has_worked = attempt.tracker.steps > 0
-        workspace.has_changed = has_worked or self._adapter.has_sessions
+        is_in_repository = bool(attempt.repo or workspace.session.repo)
+        workspace.has_changed = has_worked or self._adapter.has_sessions or is_in_repository
         if has_worked:
             attempt.enter("Looking at the changes")
             attempt.difference = await watch.end()
 
     async def _run_agent(
-        self, attempt: Attempt, workspace: Workspace, watch: FileWatch, token: str
+        self,
+        attempt: Attempt,
+        workspace: Workspace,
+        watch: FileWatch,
+        token: str,
+        found: ThreadRepository | None,
     ) -> TurnFinished:
         """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
         known = workspace.agent_session_id
@@ -266,8 +324,10 @@ class AgentRunner:
             session=session,
             waiting=waiting,
             may_be_gone=workspace.may_be_gone,
+            directory=found.directory if found else "",
+            git_environment=self._git_environment(token) if found else {},
         )
-        look = partial(watch.begin, is_empty=workspace.is_empty)
+        look = partial(watch.begin, is_empty=workspace.is_empty and found is None)
         finished = await self._starter.start(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
             _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
@@ -282,6 +342,11 @@ class AgentRunner:
             finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known
         return finished
+
+    def _git_environment(self, token: str) -> Mapping[str, str]:
+        assert self._repositories is not None  # noqa: S101 - it has found one
+        policy = self._repositories.policy
+        return git_environment(git_token(token), name=policy.git_name, email=policy.git_email)
 
     def _spec_of(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
         return self._spec(
@@ -308,6 +373,19 @@ class AgentRunner:
             labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
             limits=self._settings.sandbox_limits,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an attempt works."""
+
+    workspace: Workspace
+    paths: AgentPaths
+    token: str
+
+    @property
+    def asking(self) -> Asking:
+        return Asking(sandbox=self.workspace.sandbox, paths=self.paths, token=self.token)
 
 
 async def _nothing() -> None:

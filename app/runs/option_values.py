@@ -88,12 +88,21 @@ def check_branch(name: str) -> str:
     return name
 
 
+def check_pr(word: str) -> str:
+    """Raises: OptionError."""
+    word = word.lower()
+    if word != "yes":
+        raise OptionError(f"write pr=yes for a pull request, not pr={word[:SHOWN_CHARS]}")
+    return word
+
+
 CHECKS: Mapping[str, Callable[[str], str]] = {
     "sandbox": check_sandbox,
     "agent": check_agent,
     "model": check_model,
     "repo": check_repo,
     "branch": check_branch,
+    "pr": check_pr,
 }
 """All options by their names."""
 

@@ -24,8 +24,8 @@ _BEFORE_AGENT = ("use", "with")
 _NEAR, _NEAR_COMMAND = 0.75, 0.8
 _NO_MISS = ("mode", "report", "reports")
 """Near an option's name, but words of their own."""
-_PLURALS = {"branch": "branches", "sandbox": "sandboxes"}
-_OPTION = re.compile(r"(?P<key>[A-Za-z_]{3,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
+_PLURALS = {"pr": "prs", "branch": "branches", "sandbox": "sandboxes"}
+_OPTION = re.compile(r"(?P<key>[A-Za-z_]{2,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
 
 _OTHERWISE_SAID = re.compile(
     rf"(?!sandbox=\S)(?:--|/)?(?:sandbox|provider)\s*[=:]\s*(?P<word>{'|'.join(SANDBOX_WORDS)})\b",
@@ -45,6 +45,8 @@ class Wishes:
     repo: str = ""
     """`owner/name`, or an https URL."""
     branch: str = ""
+    pr: str = ""
+    """`yes`: a pull request with what is changed; of one message, never a default."""
 
     @property
     def said(self) -> Mapping[str, str]:

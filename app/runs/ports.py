@@ -190,8 +190,18 @@ class ThreadReader(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryGrant:
+    """What a run may do with git: read one repository, write one branch of it."""
+
+    url: str
+    """Where it really is, without credentials."""
+    branch: str
+    """The thread's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGrant:
-    """What a run may ask of the models."""
+    """What a run may ask of the models, and of git."""
 
     run_id: RunId
     models: tuple[str, ...]
@@ -202,6 +212,7 @@ class ModelGrant:
     """Of the whole run, repeated ones included."""
     session_id: str = ""
     """Of the run's thread; at the endpoint of another one the token is refused."""
+    repository: RepositoryGrant | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +225,32 @@ class BrokerEndpoint:
     """What the sandbox's network must add to each request: keys."""
     model_url: str = "{relay}/broker/{protocol}"
     """See `AgentTurn.model_url`; `{protocol}` stands for the agent's `ModelProtocol`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    """A pull request to open."""
+
+    url: str
+    """Of the repository, without credentials."""
+    branch: str
+    base: str
+    title: str
+    body: str = field(repr=False)
+
+
+class CodeHost(Protocol):
+    """Where pull requests are opened."""
+
+    async def open_pull_request(self, proposal: Proposal) -> str:
+        """Its link, or that of the one that is open for the branch; empty when the repository is on no host that has them.
+
+        Bounded to a minute, safe to repeat.
+
+        Raises:
+            ConnectionError: it could not be opened; the message says why and holds no secret.
+        """
+        ...
 
 
 class ModelBroker(Protocol):

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession, AgentTurn
+from agent_scripts.adapter import AgentAdapter, AgentCommand, AgentPaths, AgentSession, AgentTurn
 from agent_scripts.events import TurnFinished
 from agent_scripts.supervision import SupervisionLimits, supervised
 from app.errors import ErrorCode, OrionError
@@ -63,6 +63,10 @@ class AgentStart:
     """Who is loaded for it."""
     may_be_gone: bool
     """`Workspace.may_be_gone`."""
+    directory: str = ""
+    """The thread's repository, to work in; empty = its own files."""
+    git_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By which the agent's git reaches that repository."""
 
 
 class AgentStarter:
@@ -132,22 +136,25 @@ class AgentStarter:
         self, attempt: Attempt, sandbox: Sandbox, start: AgentStart
     ) -> Sequence[str]:
         command = supervised(
-            self._adapter.command(
-                AgentTurn(
-                    messages=attempt.messages,
-                    system_prompt=self._settings.system_prompt,
-                    model=self._model(attempt),
-                    max_output_tokens=self._settings.max_output_tokens,
-                    max_turns=self._settings.max_turns,
-                    run_token=start.token,
-                    model_url=self._broker.endpoint_for(
-                        session_id_for(attempt.run.thread)
-                    ).model_url.replace("{protocol}", self._adapter.protocol),
-                    paths=start.paths,
-                    session=start.session,
-                    extra_arguments=self._settings.extra_arguments,
-                    mcp_config=self._settings.mcp_config,
-                )
+            _with_git(
+                self._adapter.command(
+                    AgentTurn(
+                        messages=attempt.messages,
+                        system_prompt=self._settings.system_prompt,
+                        model=self._model(attempt),
+                        max_output_tokens=self._settings.max_output_tokens,
+                        max_turns=self._settings.max_turns,
+                        run_token=start.token,
+                        model_url=self._broker.endpoint_for(
+                            session_id_for(attempt.run.thread)
+                        ).model_url.replace("{protocol}", self._adapter.protocol),
+                        paths=replace(start.paths, work=start.directory or start.paths.work),
+                        session=start.session,
+                        extra_arguments=self._settings.extra_arguments,
+                        mcp_config=self._settings.mcp_config,
+                    )
+                ),
+                start.git_environment,
             ),
             paths=start.paths,
             broker=sandbox.paths.broker,
@@ -159,6 +166,7 @@ class AgentStarter:
                 max_disk_bytes=self._policy.max_disk_bytes,
                 max_processes=self._settings.sandbox_limits.max_processes,
             ),
+            cwd=start.directory,
         )
         with attempt.trace.step("write-script") as step:
             files = {file.path: file.data for file in command.files}
@@ -171,6 +179,10 @@ class AgentStarter:
             if start.session is not None:
                 step.set(agent_session="resumed" if start.session.resume else "new")
         return command.argv
+
+
+def _with_git(command: AgentCommand, environment: Mapping[str, str]) -> AgentCommand:
+    return replace(command, env={**command.env, **environment}) if environment else command
 
 
 async def _write(sandbox: Sandbox, files: Mapping[str, bytes], *, may_be_gone: bool) -> None:

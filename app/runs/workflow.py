@@ -11,6 +11,7 @@ from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.choice import Choice, Source
 from app.runs.choosing import Choosing
 from app.runs.defaults import DefaultStore
 from app.runs.ending import (
@@ -207,19 +208,28 @@ class RunService:
                 _log.info("run.started", retry_of=run.request.retry_of)
             with self._tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._clock.now())
-                return await self._execute(run, trace, stop, started_at=now)
+                return await self._execute(run, trace, stop, choice, started_at=now)
 
     async def _execute(
-        self, run: Run, trace: RunTrace, stop: StopRequest, *, started_at: datetime
+        self,
+        run: Run,
+        trace: RunTrace,
+        stop: StopRequest,
+        choice: Choice,
+        *,
+        started_at: datetime,
     ) -> Advance:
         with self._live_logs.writing(run.id) as tell:
-            return await self._execute_told(run, trace, stop, started_at=started_at, tell=tell)
+            return await self._execute_told(
+                run, trace, stop, choice, started_at=started_at, tell=tell
+            )
 
     async def _execute_told(
         self,
         run: Run,
         trace: RunTrace,
         stop: StopRequest,
+        choice: Choice,
         *,
         started_at: datetime,
         tell: Callable[[str], None],
@@ -236,6 +246,10 @@ class RunService:
                 clock=self._clock,
                 started_at=started_at,
                 transcript=Transcript(tell),
+                repo=choice.repo.value,
+                is_repo_said=choice.repo.source is Source.MESSAGE,
+                branch=choice.branch.value,
+                wants_pull_request=bool(run.request.options.pr),
             )
             attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):
@@ -265,7 +279,7 @@ class RunService:
             outcome = RunState.SUCCEEDED if code is None else RunState.FAILED
         return RunResult(
             outcome=outcome,
-            answer=self._mask(answer),
+            answer=self._mask("\n\n".join((answer, *attempt.notes)) if answer else answer),
             error_code=code,
             detail=attempt.detail if code in TOLD_WITH_DETAIL else "",
             stopped_by=stop.user if outcome is RunState.STOPPED else None,

@@ -278,6 +278,8 @@ class Workspaces:
     ) -> WaitingAgent | None:
         # A person may be at work in the thread's directory of the broker, and a mounted one may have changed since.
         is_fit = self._mount is None and not self._visits.is_visited(session_id)
+        if attempt.repo:  # its agent is loaded for another directory
+            return None
         if self._pool is None or self._pool.size == 0 or not is_fit:
             return None
         if self._pool.agent != who.agent:  # to look for another's would clear the pool

@@ -26,6 +26,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.QUEUE_FULL: "Too many requests are waiting. Please try again in a few minutes.",
     ErrorCode.NOT_ALLOWED: "I'm not allowed to do this for you here. Please ask the operator for access.",
     ErrorCode.REQUEST_INVALID: "I can't work with this request. Please check it and send it again.",
+    ErrorCode.REPO_UNAVAILABLE: "I can't work with this repository. Please check its name, or ask the operator.",
     ErrorCode.INTERRUPTED: "I was interrupted and could not recover this. Please ask again.",
     ErrorCode.INTERNAL: "Something went wrong on my side. Please try again, and tell the operator if it happens again.",
 }
@@ -34,6 +35,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
 _DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_ALLOWED: "",
     ErrorCode.REQUEST_INVALID: "",
+    ErrorCode.REPO_UNAVAILABLE: "",
     ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",
 }
 """Where the detail is the sentence, and what follows it."""

@@ -17,6 +17,7 @@ PORTS: Mapping[str, type[Any]] = {
     "live": ports.LiveReply,
     "reader": ports.ThreadReader,
     "broker": ports.ModelBroker,
+    "code_host": ports.CodeHost,
     "clock": ports.Clock,
     "step": ports.TraceStep,
     "trace": ports.RunTrace,
@@ -65,6 +66,7 @@ _ATTACHED = (
 )
 _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
+    "code_host.open_pull_request": "after a push, which is noted in the run's record: tests/e2e/test_repositories.py",
     "store.get": _READ,
     "store.stop_requested": _READ,
     "store.of_thread": _READ,

@@ -1,0 +1,132 @@
+"""The commands by which Orion clones and publishes a thread's repository inside its sandbox, and what they report. Pure."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
+from agent_scripts.supervision import inside_files, inside_path
+
+_CONFIG = "repository.json"
+
+
+class RepositoryProblem(StrEnum):
+    """Why it cannot be done."""
+
+    MISSING = "missing"
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    UNKNOWN_BRANCH = "unknown_branch"
+    HUGE = "huge"
+    SLOW = "slow"
+    NO_GIT = "no_git"
+    IN_THE_WAY = "in_the_way"
+    DAMAGED = "damaged"
+    FAILED = "failed"
+
+
+_SAID = (
+    (re.compile(r"^fatal: repository '.*' not found$", re.MULTILINE), RepositoryProblem.MISSING),
+    (re.compile(r"The requested URL returned error: 40[13]"), RepositoryProblem.REFUSED),
+    (re.compile(r"^fatal: Authentication failed", re.MULTILINE), RepositoryProblem.REFUSED),
+    (re.compile(r"^fatal: could not read Username", re.MULTILINE), RepositoryProblem.REFUSED),
+    (re.compile(r"The requested URL returned error: 5\d\d"), RepositoryProblem.UNREACHABLE),
+    (re.compile(r"! \[(?:remote )?rejected\]"), RepositoryProblem.REFUSED),
+)
+"""Source: git 2.39, recorded with LC_ALL=C against servers that answer so; tests/e2e/test_repositories.py sees each again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryTask:
+    """What to do, for the script inside."""
+
+    action: Literal["clone", "publish"]
+    broker: str
+    """A unix socket's path, or a URL."""
+    token: str = field(repr=False)
+    url: str
+    directory: str
+    branch: str
+    """To begin from, and to merge into; empty = the repository's own."""
+    own_branch: str
+    name: str
+    email: str
+    timeout_s: float
+    max_bytes: int
+    message: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryReport:
+    """What the script did."""
+
+    problem: RepositoryProblem | None = None
+    detail: str = field(default="", repr=False)
+    """Git's own words."""
+    is_new: bool = False
+    is_empty: bool = False
+    base: str = ""
+    commit: str = ""
+    """What is at the remote's branch of the thread now; empty = there was nothing to push."""
+
+
+def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
+    """`paths.run` belongs to this one start. The file with the token is removed as soon as it is read."""
+    config_path = f"{paths.run}/{task.action}-{_CONFIG}"
+    config = json.dumps({**asdict(task), "scratch": paths.run}).encode()
+    return AgentCommand(
+        argv=("python3", "-I", inside_path(paths, "repository.py"), config_path),
+        env={},
+        files=(
+            *inside_files(paths, ("repository.py", "relay.py")),
+            AgentFile(path=config_path, data=config),
+        ),
+    )
+
+
+def parse_report(text: str) -> RepositoryReport:
+    """What it printed; what cannot be read is a failure."""
+    try:
+        match json.loads(text):
+            case {"problem": str(word), "detail": str(detail)}:
+                return RepositoryReport(problem=_classify(word, detail), detail=detail)
+            case dict() as report:
+                return RepositoryReport(
+                    is_new=report.get("is_new") is True,
+                    is_empty=report.get("is_empty") is True,
+                    base=str(report.get("base", "")),
+                    commit=str(report.get("commit", "")),
+                )
+            case _:
+                pass
+    except ValueError:
+        pass
+    return RepositoryReport(problem=RepositoryProblem.FAILED, detail=text[-500:])
+
+
+def _classify(word: str, detail: str) -> RepositoryProblem:
+    if word in set(RepositoryProblem) - {RepositoryProblem.FAILED}:
+        return RepositoryProblem(word)
+    found = (problem for pattern, problem in _SAID if pattern.search(detail))
+    return next(found, RepositoryProblem.FAILED)
+
+
+def git_environment(token: str, *, name: str, email: str) -> Mapping[str, str]:
+    """With it the agent's own git reaches its repository through the broker, at the relay of the supervisor."""
+    relay = "{relay}"
+    values = (
+        (f"url.{relay}/broker/git/.insteadOf", "https://"),
+        (f"url.{relay}/broker/git/.insteadOf", "http://"),
+        (f"http.{relay}/.extraHeader", f"Authorization: Bearer {token}"),
+        ("http.proxy", ""),
+        ("user.name", name),
+        ("user.email", email),
+    )
+    env = {"GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_COUNT": str(len(values))}
+    for number, (key, value) in enumerate(values):
+        env[f"GIT_CONFIG_KEY_{number}"] = key
+        env[f"GIT_CONFIG_VALUE_{number}"] = value
+    return env

@@ -1,0 +1,93 @@
+"""Opens pull requests on GitHub, from outside the sandbox."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from app.brokerage.git_remotes import GitRemotes, origin_of, slug_of
+from app.log import get_logger
+from app.runs.ports import Proposal
+
+TIMEOUT_S = 20.0
+API_VERSION = "2022-11-28"
+"""Source: GitHub REST API, "API Versions", read 2026-11."""
+_CREATED, _UNPROCESSABLE = 201, 422
+_MAX_REASON_CHARS = 200
+
+_log = get_logger(__name__)
+
+
+class GitHub:
+    """Implements CodeHost."""
+
+    def __init__(self, *, remotes: GitRemotes, api_url: str) -> None:
+        self._remotes = remotes
+        self._api_url = api_url.rstrip("/")
+
+    async def open_pull_request(self, proposal: Proposal) -> str:
+        if origin_of(proposal.url) != origin_of(self._remotes.github_url):
+            return ""
+        if not self._remotes.token:
+            raise ConnectionError("GITHUB_TOKEN is not set")
+        name = slug_of(proposal.url).partition("/")[2]
+        pulls = f"{self._api_url}/repos/{name}/pulls"
+        try:
+            async with httpx.AsyncClient(headers=self._headers(), timeout=TIMEOUT_S) as http:
+                link = await _create(http, pulls, proposal) or await _find(
+                    http, pulls, owner=name.partition("/")[0], branch=proposal.branch
+                )
+        except (httpx.HTTPError, ValueError) as exc:
+            raise ConnectionError(f"GitHub could not be asked: {type(exc).__name__}") from exc
+        _log.info("pull_request.opened", repo=name, branch=proposal.branch)
+        return link
+
+    def _headers(self) -> dict[str, str]:
+        return {
+            "authorization": f"Bearer {self._remotes.token}",
+            "accept": "application/vnd.github+json",
+            "x-github-api-version": API_VERSION,
+        }
+
+
+async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> str:
+    """Its link; empty when there seems to be one already. Source: GitHub REST API, "Create a pull request"."""
+    body = {
+        "title": proposal.title,
+        "body": proposal.body,
+        "head": proposal.branch,
+        "base": proposal.base,
+    }
+    answer = await http.post(pulls, json=body)
+    if answer.status_code == _CREATED:
+        return _link(answer.json())
+    if answer.status_code == _UNPROCESSABLE and "already exists" in answer.text:
+        return ""
+    raise ConnectionError(f"GitHub refused it (HTTP {answer.status_code}): {_reason(answer)}")
+
+
+async def _find(http: httpx.AsyncClient, pulls: str, *, owner: str, branch: str) -> str:
+    """Source: GitHub REST API, "List pull requests"."""
+    query = {"head": f"{owner}:{branch}", "state": "open"}
+    answer = await http.get(pulls, params=query)
+    found = answer.json() if answer.is_success else []
+    if not isinstance(found, list) or not found:
+        raise ConnectionError(f"GitHub has one, but does not show it (HTTP {answer.status_code})")
+    return _link(found[0])
+
+
+def _link(pull: Any) -> str:  # noqa: ANN401 - GitHub's JSON
+    """Raises: ValueError: no link to show."""
+    link = pull.get("html_url") if isinstance(pull, dict) else None
+    if not isinstance(link, str) or urlsplit(link).scheme not in ("http", "https"):
+        raise ValueError("a pull request without a link")
+    return link
+
+
+def _reason(answer: httpx.Response) -> str:
+    try:
+        said = answer.json()
+    except ValueError:
+        return "no reason given"
+    message = said.get("message") if isinstance(said, dict) else None
+    return str(message or "no reason given")[:_MAX_REASON_CHARS]

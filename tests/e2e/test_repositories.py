@@ -1,0 +1,163 @@
+"""A thread works in a repository: cloned by the broker's way, changed, pushed to its own branch, proposed; the token stays outside."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from app.web.hosting import serve
+from tests.e2e.harness import Stage, open_orion, open_world, text_of
+from tests.e2e.orion_process import new_state_dir
+from tests.git_server import TOKEN, GitServer, git
+
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
+
+
+@asynccontextmanager
+async def _stage(
+    tmp_path: Path, prepared: Path, server: GitServer, **settings: str
+) -> AsyncIterator[Stage]:
+    async with (
+        serve(server.app()) as url,
+        open_world() as world,
+        open_orion(
+            world,
+            new_state_dir(tmp_path),
+            prepared,
+            **{
+                "GITHUB_TOKEN": TOKEN,
+                "ORION_GITHUB_URL": url,
+                "ORION_GITHUB_API_URL": f"{url}/api/v3",
+                **settings,
+            },
+        ) as stage,
+    ):
+        yield stage
+
+
+async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -> None:
+    """Cloned once, worked in, pushed, proposed; the next message needs no repo=, finds its files and the same pull request."""
+    server = GitServer(root=tmp_path / "git")
+    bare = server.filled("acme/api", {"README": "one\n", "-x": "a flag\n"})
+    async with _stage(tmp_path, prepared, server) as stage:
+        ts = await stage.client.say(
+            "@Orion repo=acme/api pr=yes run: echo two >> README; pwd; git branch --show-current; env; git config -l"
+        )
+        told = text_of(await stage.answer(ts))
+        assert "1 file changed +1" in told
+        assert "Pull request: https://github.test/acme/api/pull/1" in told
+        run = await stage.record(ts)
+        assert run.has_outside_effect
+        assert TOKEN not in told
+        assert TOKEN not in run.answer
+        (pull,) = server.pulls
+        assert (pull["base"], pull["head"][:6]) == ("main", "orion/")
+        assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo"
+        assert git(bare, "show", f"{pull['head']}:-x") == "a flag"
+        assert git(bare, "log", "-1", "--format=%an", pull["head"]) == "Orion"
+        assert git(bare, "rev-list", "--count", f"main..{pull['head']}") == "1"
+        assert "/work/api" in run.answer or "/api\n" in run.answer
+        assert pull["head"] in run.answer
+
+        asked = len(server.requests)
+        second = await stage.client.say("@Orion run: cat README; git status --short", thread_ts=ts)
+        assert "two" in text_of(await stage.answer(second, thread_ts=ts))
+        assert len(server.requests) == asked
+        assert not (await stage.record(second)).has_outside_effect
+
+        third = await stage.client.say("@Orion pr=yes run: echo three >> README", thread_ts=ts)
+        assert "pull/1" in text_of(await stage.answer(third, thread_ts=ts))
+        assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo\nthree"
+        trace = json.dumps(await stage.world.trace(run.trace_id))
+        assert "clone-repository" in trace
+        assert TOKEN not in trace
+        assert TOKEN not in stage.orion.log_path.read_text()
+
+        other = await stage.client.say("@Orion repo=acme/other hello", thread_ts=ts)
+        assert "This thread works in acme/api" in text_of(await stage.answer(other, thread_ts=ts))
+
+
+async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) -> None:
+    """By hand: no push to main, no delete, no other repository; hostile configuration is not executed by Orion's own git."""
+    server = GitServer(root=tmp_path / "git")
+    bare = server.filled("acme/api", {".gitattributes": "* filter=evil\n", "a": "1\n"})
+    server.filled("acme/secret", {"a": "1\n"})
+    async with _stage(tmp_path, prepared, server) as stage:
+        ts = await stage.client.say(
+            "@Orion repo=acme/api run: git commit -q --allow-empty -m x; git push origin HEAD:main 2>&1; "
+            "git push origin :main 2>&1; "
+            "git ls-remote $(git remote get-url origin | sed s/api/secret/) 2>&1"
+        )
+        told = (await _recorded(stage, ts)).replace("\n", " ")
+        assert "[remote rejected]" in told
+        assert "may be pushed from here" in told
+        assert "error: 403" in told
+        assert not (await stage.record(ts)).has_outside_effect
+        assert git(bare, "rev-list", "--count", "main") == "1"
+
+        evil = (
+            "for h in pre-commit post-commit pre-push reference-transaction post-index-change; do "
+            "printf '#!/bin/sh\\ntouch /work/ran-hook\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done; "
+            "git config core.fsmonitor 'touch /work/ran-monitor'; "
+            "git config filter.evil.clean 'touch /work/ran-filter; cat'; echo 2 > a"
+        )
+        second = await stage.client.say(
+            f"@Orion pr=yes run: mkdir -p .git/hooks; {evil}", thread_ts=ts
+        )
+        assert "pull/1" in text_of(await stage.answer(second, thread_ts=ts))
+        third = await stage.client.say("@Orion run: ls /work ..", thread_ts=ts)
+        await stage.answer(third, thread_ts=ts)
+        assert "ran-" not in await _recorded(stage, third)
+        assert git(bare, "show", f"{server.pulls[0]['head']}:a") == "2"
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("repo=acme/nothing", "There is no repository acme/nothing"),
+        ("repo=acme/api branch=nowhere", "acme/api has no branch nowhere"),
+        ("repo=https://127.0.0.1/acme/api", "does not let me in"),
+        ("repo=acme/huge", "acme/huge is larger than my workspace"),
+    ],
+)
+async def test_a_repository_that_cannot_be_had(
+    prepared: Path, tmp_path: Path, said: str, told: str
+) -> None:
+    """The run ends in REPO_UNAVAILABLE with a sentence that says why."""
+    server = GitServer(root=tmp_path / "git")
+    server.filled("acme/api", {"a": "1\n"})
+    noise = "".join(f"{number * 7919}\n" for number in range(200_000))
+    server.filled("acme/huge", {f"f{one}": f"{one}\n{noise}" for one in range(60)})
+    async with _stage(tmp_path, prepared, server, ORION_SANDBOX_DISK_MIB="64") as stage:
+        ts = await stage.client.say(f"@Orion {said} hello")
+        assert told in text_of(await stage.answer(ts))
+        assert (await stage.record(ts)).error_code == "REPO_UNAVAILABLE"
+
+
+async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: Path) -> None:
+    """An empty repository begins on the branch; a wrong token is told; an API that fails costs the link, not the answer."""
+    server = GitServer(root=tmp_path / "git", is_api_sick=True)
+    bare = server.bare("acme/empty")
+    server.filled("acme/api", {"a": "1\n"})
+    async with _stage(tmp_path, prepared, server, ORION_PULL_REQUESTS="always") as stage:
+        told = await stage.ask("@Orion repo=acme/empty run: echo 1 > first")
+        assert "The repository was empty" in told
+        assert "orion/" in git(bare, "branch", "--list")
+        told = await stage.ask("@Orion repo=acme/api run: echo 2 > a")
+        assert "No pull request could be opened: GitHub refused it (HTTP 503)" in told
+        told = await stage.ask("@Orion repo=acme/api run: ls")
+        assert "There is nothing to push" in told
+        asked = len(server.requests)
+        await stage.ask("@Orion what is two and two?")
+        assert len(server.requests) == asked
+        assert stage.orion.log_lines("repository.unavailable") == []
+    async with _stage(tmp_path, prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36) as stage:
+        assert "does not let me in" in await stage.ask("@Orion repo=acme/api hello")
+
+
+async def _recorded(stage: Stage, ts: str) -> str:
+    """The whole answer."""
+    run = await stage.ended(ts)
+    return run.answer

@@ -1,0 +1,119 @@
+"""A server of repositories for tests: git's own `http-backend` behind ASGI, and the two routes of GitHub's API that Orion uses."""
+
+import asyncio
+import base64
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+
+TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
+_BASIC = "Basic " + base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
+_ENV = {
+    "PATH": os.defpath,
+    "HOME": "/nonexistent",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    **{f"GIT_{role}_NAME": "Ann" for role in ("AUTHOR", "COMMITTER")},
+    **{f"GIT_{role}_EMAIL": "ann@example.com" for role in ("AUTHOR", "COMMITTER")},
+}
+
+
+def git(directory: Path, *arguments: str) -> str:
+    """Run by the test itself; its stdout."""
+    done = subprocess.run(
+        ["/usr/bin/git", "-C", str(directory), *arguments],
+        env=_ENV,
+        check=True,
+        capture_output=True,
+    )
+    return done.stdout.decode().strip()
+
+
+@dataclass(kw_only=True)
+class GitServer:
+    """Private: only who has the token gets in. `/acme/api.git` is the repository, `/api/v3` the REST API."""
+
+    root: Path
+    requests: list[str] = field(default_factory=list)
+    pulls: list[dict[str, Any]] = field(default_factory=list)
+    is_api_sick: bool = False
+
+    def bare(self, name: str) -> Path:
+        """An empty repository, which may be pushed to."""
+        path = self.root / f"{name}.git"
+        path.mkdir(parents=True)
+        git(path, "init", "-q", "--bare", "-b", "main")
+        git(path, "config", "http.receivepack", "true")
+        return path
+
+    def filled(self, name: str, files: dict[str, str]) -> Path:
+        """One with these files on its branch `main`."""
+        path, work = self.bare(name), self.root / f"work-{name.replace('/', '-')}"
+        work.mkdir()
+        git(work, "init", "-q", "-b", "main")
+        for file, text in files.items():
+            (work / file).write_text(text)
+        git(work, "add", "-A", "--", ".")
+        git(work, "commit", "-q", "-m", "first")
+        git(work, "push", "-q", str(path), "main")
+        return path
+
+    def app(self) -> FastAPI:
+        app = FastAPI()
+        app.add_api_route(
+            "/api/v3/repos/{owner}/{name}/pulls", self._pulls, methods=["GET", "POST"]
+        )
+        app.add_api_route("/{path:path}", self._git, methods=["GET", "POST"])
+        return app
+
+    async def _pulls(self, owner: str, name: str, request: Request) -> Response:
+        assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        if self.is_api_sick:
+            return JSONResponse({"message": "no healthy upstream"}, status_code=503)
+        if request.method == "GET":
+            head = request.query_params["head"].removeprefix(f"{owner}:")
+            return JSONResponse([pull for pull in self.pulls if pull["head"] == head])
+        pull = await request.json()
+        assert set(pull) == {"title", "body", "head", "base"}
+        if any(pull["head"] == one["head"] for one in self.pulls):
+            errors = [{"message": "A pull request already exists for acme:it."}]
+            return JSONResponse({"message": "Validation Failed", "errors": errors}, status_code=422)
+        link = f"https://github.test/{owner}/{name}/pull/{len(self.pulls) + 1}"
+        self.pulls.append({**pull, "html_url": link})
+        return JSONResponse(self.pulls[-1], status_code=201)
+
+    async def _git(self, path: str, request: Request) -> Response:
+        self.requests.append(f"{request.method} /{path}")
+        if request.headers.get("authorization") != _BASIC:
+            headers = {"www-authenticate": 'Basic realm="GitHub"'}
+            return Response(status_code=401, headers=headers)
+        body = await request.body()
+        env = {
+            **_ENV,
+            "GIT_PROJECT_ROOT": str(self.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "REMOTE_USER": "orion",
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": f"/{path}",
+            "QUERY_STRING": request.url.query,
+            "CONTENT_TYPE": request.headers.get("content-type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": request.headers.get("content-encoding", ""),
+            "GIT_PROTOCOL": request.headers.get("git-protocol", ""),
+        }
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["/usr/bin/git", "http-backend"],
+            env=env,
+            input=body,
+            capture_output=True,
+        )
+        head, _, content = done.stdout.partition(b"\r\n\r\n")
+        headers = dict(line.split(": ", 1) for line in head.decode().splitlines())
+        status = int(headers.pop("Status", "200").split()[0])
+        return Response(content, status_code=status, headers=headers)

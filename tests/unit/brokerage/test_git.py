@@ -1,0 +1,94 @@
+"""What a push may say, what a git token is good for, which servers are asked."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.brokerage.git_lines import CommandError, find_refusal, read_commands, render_refusal
+from app.brokerage.git_remotes import GitRemotes, slug_of
+from app.brokerage.tokens import InvalidTokenError, create_token, read_git_token, read_token
+from app.runs.git_token import git_token
+from app.runs.model import RunId
+from app.runs.ports import ModelGrant
+
+OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40
+OWN = "orion/quick-fox"
+
+
+def _line(text: str) -> bytes:
+    return f"{len(text) + 4:04x}{text}".encode()
+
+
+def _push(*commands: str, said: str = "report-status side-band-64k agent=git/2.39") -> bytes:
+    first, *others = commands
+    return _line(f"{first}\0{said}") + b"".join(map(_line, others)) + b"0000PACK..."
+
+
+@pytest.mark.parametrize(
+    ("commands", "refused"),
+    [
+        ((f"{NONE} {NEW} refs/heads/{OWN}",), ""),
+        ((f"{OLD} {NEW} refs/heads/{OWN}",), ""),
+        ((f"shallow {OLD}", f"{OLD} {NEW} refs/heads/{OWN}"), ""),
+        ((f"{OLD} {NEW} refs/heads/main",), "only the branch"),
+        ((f"{OLD} {NEW} refs/heads/{OWN}", f"{OLD} {NEW} refs/heads/main"), "only the branch"),
+        ((f"{OLD} {NEW} refs/heads/{OWN}-2",), "only the branch"),
+        ((f"{NONE} {NEW} refs/tags/v1",), "only the branch"),
+        ((f"{OLD} {NONE} refs/heads/{OWN}",), "nothing may be deleted"),
+    ],
+)
+def test_only_the_own_branch_is_written(commands: tuple[str, ...], refused: str) -> None:
+    """Created and updated, together with nothing else."""
+    found = read_commands(_push(*commands))
+    assert found is not None
+    reason = find_refusal(found, OWN)
+    assert reason.startswith(refused)
+    assert bool(reason) is bool(refused)
+
+
+def test_commands_are_read_in_pieces() -> None:
+    """None before the flush; the probe of a large push has none; git is told no for each ref."""
+    whole = _push(f"{OLD} {NEW} refs/heads/main").partition(b"PACK")[0]
+    assert all(read_commands(whole[:size]) is None for size in range(len(whole)))
+    found, probe = read_commands(whole), read_commands(b"0000")
+    assert found is not None
+    assert probe is not None
+    assert probe.commands == ()
+    assert b"ng refs/heads/main no\n" in render_refusal(found, "no")
+
+
+@pytest.mark.parametrize(
+    "body", [b"PACK", b"0001", b"0003", _line("push-cert\0x"), _line(f"{OLD} {NEW}"), b"zzzz"]
+)
+def test_what_is_no_push_is_refused(body: bytes) -> None:
+    """Certificates and other forms could hide commands."""
+    with pytest.raises(CommandError):
+        read_commands(body + b"0000")
+
+
+def test_a_git_token_is_good_for_git_alone() -> None:
+    """It stands for the same run; neither of the two tokens can take the other's place."""
+    key, at = b"k" * 32, datetime.now(UTC) + timedelta(minutes=1)
+    token = create_token(key, ModelGrant(run_id=RunId("run_1"), models=("m",), expires_at=at))
+    derived = git_token(token)
+    assert read_git_token(key, derived).run_id == "run_1"
+    with pytest.raises(InvalidTokenError):
+        read_token(key, derived)
+    with pytest.raises(InvalidTokenError):
+        read_git_token(key, token)
+    with pytest.raises(InvalidTokenError):
+        read_git_token(b"x" * 32, derived)
+
+
+async def test_servers_and_the_token() -> None:
+    """Only GitHub's own host is given the token; what only this machine reaches is not asked, nor plain HTTP."""
+    remotes = GitRemotes(github_url="https://github.com", token="ghp_x")
+    assert remotes.headers_for("https://github.com/a/b.git")
+    for other in ("http://github.com/a/b", "https://github.com.evil.test/a/b", "https://x.test/a"):
+        assert remotes.headers_for(other) == {}
+    assert "public" in await remotes.find_problem("https://127.0.0.1/a/b")
+    assert "public" in await remotes.find_problem("https://[::1]:8443/a/b")
+    assert "public" in await remotes.find_problem("https://169.254.169.254/latest")
+    assert "https" in await remotes.find_problem("http://93.184.215.14/a/b")
+    assert await remotes.find_problem("https://github.com/a/b") == ""
+    assert slug_of("https://github.com/a/b.git/") == slug_of("github.com/a/b") == "github.com/a/b"
