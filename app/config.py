@@ -2,7 +2,6 @@
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,9 @@ CA_VARIABLES = (
     "NODE_EXTRA_CA_CERTS",
 )
 
-_REGIONS = {"vercel": ("[a-z]{3}[0-9]", "iad1 and the like"), "deno": ("ams|ord", "ams or ord")}
-"""Form, and how to say it. Source: documentation of Vercel, Regions, and of Deno, Sandbox volumes, read 2026-11."""
+_VERCEL_REGIONS = "arn1 bom1 cdg1 cle1 cpt1 dub1 dxb1 fra1 gru1 hkg1 hnd1 iad1 icn1 kix1 lhr1 pdx1 sfo1 sin1 syd1 yul1"
+_REGIONS = {"vercel": tuple(_VERCEL_REGIONS.split()), "deno": ("ams", "ord")}
+"""Source: documentation of Vercel, Sandbox Regions (all of Vercel's), and of Deno, Sandbox volumes, read 2026-11."""
 
 DENO_MAX_RUN_S = 1680.0
 """Two minutes are for what a run does after its agent's end."""
@@ -95,8 +95,8 @@ class Settings(SettingsFields):
         region = self.orion_sandbox_region
         clouds = (self.orion_sandbox,) if self.orion_sandbox in _REGIONS else tuple(_REGIONS)
         if region is not None and not any(self.region_of(cloud) for cloud in clouds):
-            forms = "; ".join(f"{cloud}: {_REGIONS[cloud][1]}" for cloud in clouds)
-            raise ValueError(f"ORION_SANDBOX_REGION: no region {region!r} ({forms})")
+            known = "; ".join(f"{cloud}: {', '.join(_REGIONS[cloud])}" for cloud in clouds)
+            raise ValueError(f"ORION_SANDBOX_REGION: no region {region!r} ({known})")
         if self.orion_sandbox == "deno" and self.orion_run_timeout_s > DENO_MAX_RUN_S:
             raise ValueError(
                 f"ORION_RUN_TIMEOUT_S: a deno sandbox lives for 30 minutes, so a run has {DENO_MAX_RUN_S:g} s at most (is {self.orion_run_timeout_s:g})"
@@ -146,9 +146,9 @@ class Settings(SettingsFields):
         return own or self.orion_model
 
     def region_of(self, cloud: str) -> str | None:
-        """The region, if that cloud can have one of such a name."""
+        """The region, if that cloud has one of such a name."""
         region = self.orion_sandbox_region
-        return region if region is not None and re.fullmatch(_REGIONS[cloud][0], region) else None
+        return region if region in _REGIONS[cloud] else None
 
     @property
     def mcp_servers(self) -> McpServers:

@@ -123,7 +123,8 @@ class SettingsFields(BaseSettings):
     )
 
     orion_sandbox_region: str | None = Field(
-        None, description="Where cloud sandboxes run: vercel iad1 and others; deno ams or ord."
+        None,
+        description="Where cloud sandboxes run: vercel iad1 (the default) or another of its regions; deno ord (the default) or ams.",
     )
     vercel_token: SecretStr | None = Field(
         None, description="Access token for vercel, with the two ids below."

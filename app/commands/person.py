@@ -131,7 +131,7 @@ def _raw() -> Iterator[None]:
     """Every key goes to the sandbox, Ctrl-C too."""
     before = termios.tcgetattr(STDIN)
     try:
-        tty.setraw(STDIN)
+        tty.setraw(STDIN, termios.TCSADRAIN)  # what was typed while the sandbox started is not lost
         yield
     finally:
         termios.tcsetattr(STDIN, termios.TCSADRAIN, before)

@@ -11,12 +11,13 @@ from pathlib import Path
 from dotenv import set_key
 
 from app.commands.report import Print
-from app.config import Settings, SettingsError, load_settings
+from app.config import Settings, SettingsError, host_environment, load_settings
 from app.keyring import KEYRING_FIELDS, KeyringError, write_keyring
 from app.log import configure_logging
 from app.parts import create_environment
 from app.providers import create_named
 from app.redaction import Masker
+from app.store.sql import open_sqlite_store
 from sandbox_runtime.errors import SandboxError
 
 ENV_FILE = Path(".env")
@@ -97,7 +98,18 @@ async def set_up(
     except (KeyringError, OSError) as exc:
         say(f"error: {exc}")
         return False
+    outdone = [name for name, value in given.items() if _environment(name) not in ("", value)]
+    if outdone:
+        names = ", ".join(name.upper() for name in outdone)
+        say(
+            f"error: {names}: kept, but another value is set in this environment, and wins: unset it, then say this again"
+        )
+        return False
     return await _build(provider, env_file, given, say=say)
+
+
+def _environment(name: str) -> str:
+    return host_environment().get(name.upper(), "")
 
 
 def _load(env_file: Path, given: Mapping[str, str | None]) -> Settings:
@@ -171,6 +183,11 @@ async def _build(provider: str, env_file: Path, given: Mapping[str, str], *, say
         async with create_named(settings, provider) as opened:
             environment = create_environment(settings, opened)
             await environment.prepare(lambda step: say(f"building: {masker.mask(step)}"))
+        if (
+            not settings.database_path.exists()
+        ):  # so that the other commands find an Orion that nobody has asked yet
+            async with open_sqlite_store(settings.database_path):
+                pass
     except SandboxError as exc:
         say(f"error: {masker.mask(str(exc))}")
         return False

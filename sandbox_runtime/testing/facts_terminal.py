@@ -1,6 +1,7 @@
 """Conformance: commands on a terminal, for a person."""
 
 import asyncio
+import hashlib
 
 from sandbox_runtime.provider import SandboxProvider, Terminal
 from sandbox_runtime.testing.expectations import (
@@ -63,6 +64,20 @@ async def check_terminal_is_typed_at(provider: SandboxProvider) -> None:
         expect_equal(await terminal.close(), 3)
 
 
+async def check_terminal_takes_a_long_text(provider: SandboxProvider) -> None:
+    """What is typed faster than it is read arrives whole."""
+    async with fresh(provider) as sandbox:
+        typed = b"0123456789abcde\n" * 4096
+        script = f"stty raw -echo; echo ready; sleep 0.5; head -c {len(typed)} | sha256sum"
+        terminal = await sandbox.open_terminal(["sh", "-c", script], size=SIZE)
+        await _until(terminal, "ready")
+        async with asyncio.timeout(TIMEOUT_S):
+            await terminal.write(typed)
+        shown = await _rest(terminal)
+        await terminal.close()
+        expect(hashlib.sha256(typed).hexdigest() in shown, shown)
+
+
 async def check_closed_terminal_leaves_nothing(provider: SandboxProvider) -> None:
     """Whoever closes it ends the command and all it started, also what ignores that its terminal went; twice is fine."""
     async with fresh(provider) as sandbox:
@@ -83,5 +98,6 @@ async def check_closed_terminal_leaves_nothing(provider: SandboxProvider) -> Non
 TERMINAL_FACTS = (
     fact(check_terminal_is_one, needs=Capability.TERMINAL),
     fact(check_terminal_is_typed_at, needs=Capability.TERMINAL),
+    fact(check_terminal_takes_a_long_text, needs=Capability.TERMINAL),
     fact(check_closed_terminal_leaves_nothing, needs=Capability.TERMINAL),
 )

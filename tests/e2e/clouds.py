@@ -5,24 +5,32 @@ from __future__ import annotations
 import secrets
 import shutil
 import tempfile
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from app.playground.slack_types import LookalikeConfig
+from tests.e2e.harness import Stage, open_orion, open_world
+from tests.e2e.orion_process import free_port, new_state_dir
 from tests.e2e.wheels import ensure_wheels
 from tests.emulators.deno.resources import IMAGE
 from tests.emulators.deno.running import run_emulator
 from tests.emulators.machine_disk import disks_directory
+from tests.emulators.machine_network import Address
 from tests.emulators.vercel.server import run_vercel
 from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from tests.emulators.machine_network import Address
     from tests.emulators.spans import Spans
+
+KEY = "sk-ant-" + secrets.token_hex(16)
+"""Of the model: what must not be found in any machine, nor on the way there."""
+QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 
@@ -98,3 +106,33 @@ CLOUDS: Mapping[str, Callable[[Sequence[Address]], AbstractContextManager[Cloud]
     "vercel": _open_vercel,
     "deno": _open_deno,
 }
+
+
+@asynccontextmanager
+async def open_stage_at(
+    name: str, directory: Path, *, has_broker: bool = True, **settings: str
+) -> AsyncIterator[tuple[Stage, Cloud]]:
+    """Orion with its sandboxes there; they reach Orion, or without its address the model itself, and nothing else."""
+    state_dir, port = new_state_dir(directory), free_port()
+    nothing_prepared = directory / "nothing"
+    for kind in ("environments", "snapshots", "names"):
+        (nothing_prepared / kind).mkdir(parents=True)
+    async with open_world(QUICK_RETRIES) as world:
+        ports = (port, urlsplit(world.url).port or 0)
+        internet = [Address(host="127.0.0.1", port=number) for number in ports]
+        with CLOUDS[name](internet) as cloud:
+            address = {"ORION_PUBLIC_URL": f"http://127.0.0.1:{port}"} if has_broker else {}
+            async with open_orion(
+                world,
+                state_dir,
+                nothing_prepared,
+                **{
+                    "ANTHROPIC_API_KEY": KEY,
+                    "ORION_PORT": str(port),
+                    **cloud.settings,
+                    **address,
+                    **settings,
+                },
+            ) as stage:
+                yield stage, cloud
+            assert cloud.running() == 0

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
 from app.runs.model import Resumption, RunState
-from tests.e2e.clouds import CLOUDS, Cloud
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
-from tests.e2e.orion_process import free_port, new_state_dir
-from tests.emulators.machine_network import Address
+from tests.e2e.clouds import CLOUDS, KEY, Cloud, open_stage_at
+from tests.e2e.harness import Stage, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from pathlib import Path
 
 pytestmark = [
     pytest.mark.e2e,
@@ -28,47 +21,11 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
-
-
-KEY = "sk-ant-" + secrets.token_hex(16)
-"""Of the model: what must not be found in any machine, nor on the way there."""
-
-
-@asynccontextmanager
-async def _open_stage(
-    name: str, directory: Path, *, has_broker: bool = True, **settings: str
-) -> AsyncIterator[tuple[Stage, Cloud]]:
-    """Orion with its sandboxes there; they reach Orion, or without its address the model itself, and nothing else."""
-    state_dir, port = new_state_dir(directory), free_port()
-    nothing_prepared = directory / "nothing"
-    for kind in ("environments", "snapshots", "names"):
-        (nothing_prepared / kind).mkdir(parents=True)
-    async with open_world(QUICK_RETRIES) as world:
-        ports = (port, urlsplit(world.url).port or 0)
-        internet = [Address(host="127.0.0.1", port=number) for number in ports]
-        with CLOUDS[name](internet) as cloud:
-            address = {"ORION_PUBLIC_URL": f"http://127.0.0.1:{port}"} if has_broker else {}
-            async with open_orion(
-                world,
-                state_dir,
-                nothing_prepared,
-                **{
-                    "ANTHROPIC_API_KEY": KEY,
-                    "ORION_PORT": str(port),
-                    **cloud.settings,
-                    **address,
-                    **settings,
-                },
-            ) as stage:
-                yield stage, cloud
-            assert cloud.running() == 0
-
 
 @pytest.mark.parametrize("name", CLOUDS)
 async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None:
     """In one service, since its environment takes a while to make; no key was ever sent, and nothing is left."""
-    async with _open_stage(name, tmp_path) as (stage, cloud):
+    async with open_stage_at(name, tmp_path) as (stage, cloud):
         ts = await stage.client.say("@Orion run: id -un; pwd; echo 4711 > notes")
         answer = text_of(await stage.answer(ts, timeout_s=150))
         assert "agent" in answer
@@ -111,7 +68,7 @@ async def _crash(stage: Stage, cloud: Cloud) -> None:
 @pytest.mark.parametrize("name", CLOUDS)
 async def test_a_sandbox_that_waited_there(name: str, tmp_path: Path) -> None:
     """With a pool, two threads each get one that waits; after kill -9 and at the end none of what waited is left."""
-    async with _open_stage(name, tmp_path, ORION_WARM_POOL_SIZE="1") as (stage, cloud):
+    async with open_stage_at(name, tmp_path, ORION_WARM_POOL_SIZE="1") as (stage, cloud):
         await stage.orion.until_logged("pool.filled", 1, timeout_s=150)
         ts = await stage.client.say("@Orion run: echo 4711 > notes; id -un")
         assert "agent" in text_of(await stage.answer(ts))
@@ -134,7 +91,7 @@ async def test_a_sandbox_that_waited_there(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CLOUDS)
 async def test_without_a_public_address_the_network_adds_the_key(name: str, tmp_path: Path) -> None:
     """The model answers, and the agent, who looks in its environment and among its files, has not seen the key."""
-    async with _open_stage(name, tmp_path, has_broker=False) as (stage, _cloud):
+    async with open_stage_at(name, tmp_path, has_broker=False) as (stage, _cloud):
         look = f"env > seen; grep -rsl {KEY[7:]} /work /orion /home /tmp /proc/self/environ || echo nothing"
         ts = await stage.client.say(f"@Orion run: {look}")
         assert "nothing" in text_of(await stage.answer(ts, timeout_s=150))

@@ -60,6 +60,10 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     assert "sandboxes prepared: 1 on this machine, none at clouds" in said
     assert " wait; taken" not in said  # nobody answers at that port
     assert "FAIL slack      auth.test: invalid_auth  ->  check the token" in said
+    nowhere = {"ORION_SANDBOX": "docker", "DOCKER_HOST": "unix:///nowhere.sock"}
+    code, said = await shared.cli("doctor", **nowhere)
+    (line,) = (line for line in said.splitlines() if line.startswith("FAIL sandbox"))
+    assert line.endswith("->  start the engine, or set ORION_SANDBOX=local")
 
 
 async def test_a_second_service_on_the_same_state_is_refused(shared: Stage) -> None:

@@ -16,6 +16,7 @@ import pytest
 from app.commands.setup import QUESTIONS, Question, set_up
 from tests.e2e.clouds import CLOUDS
 from tests.e2e.orion_process import run_cli, scrubbed_environment
+from tests.emulators.vercel.world import OIDC_TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -59,14 +60,15 @@ async def test_a_cloud_is_set_up(
 
         assert await set_up(name, ask=ask, say=lines.append, env_file=env_file)
         assert cloud.running() == 0
-        code, said = await run_cli(
-            "setup",
-            name,
-            environment=scrubbed_environment()
+        environment = (
+            scrubbed_environment()
             | dict(cloud.settings)
-            | {"ORION_STATE_DIR": str(tmp_path / "state"), "ORION_SANDBOX_REGION": ""},
-            directory=tmp_path,
+            | {"ORION_STATE_DIR": str(tmp_path / "state"), "ORION_SANDBOX_REGION": ""}
         )
+        listing = ("sandboxes", "list", "--json")
+        code, said = await run_cli(*listing, environment=environment, directory=tmp_path)
+        assert (code, said) == (0, "[]\n")
+        code, said = await run_cli("setup", name, environment=environment, directory=tmp_path)
         assert code == 1
         assert said.splitlines()[-1] == "need: ORION_SANDBOX_REGION"
     states = [line.partition(":")[0] for line in lines]
@@ -88,8 +90,8 @@ async def test_a_cloud_is_set_up(
     ("name", "wrong", "said"),
     [
         ("vercel", {"VERCEL_PROJECT_ID": "prj_of_others"}, "VERCEL_PROJECT_ID"),
-        ("vercel", {"ORION_SANDBOX_REGION": "ams"}, "no region 'ams' (vercel: iad1 and the like)"),
-        ("deno", {"ORION_SANDBOX_REGION": "iad1"}, "no region 'iad1' (deno: ams or ord)"),
+        ("vercel", {"ORION_SANDBOX_REGION": "ams"}, "no region 'ams' (vercel: arn1, bom1"),
+        ("deno", {"ORION_SANDBOX_REGION": "iad1"}, "no region 'iad1' (deno: ams, ord)"),
         ("deno", {"ORION_RUN_TIMEOUT_S": "7200"}, "ORION_RUN_TIMEOUT_S"),
     ],
 )
@@ -125,7 +127,7 @@ async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Pat
 async def test_a_wrong_token_that_is_set_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once; what is no secret is proposed as it is set, but for a region of another cloud."""
+    """Once; what is no secret is proposed as it is set, but for a region of another cloud. The environment would still win."""
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     lines: list[str] = []
@@ -141,12 +143,44 @@ async def test_a_wrong_token_that_is_set_is_asked_for(
             asked.append(question)
             return cloud.settings["DENO_DEPLOY_TOKEN"] if question.is_secret else question.default
 
-        assert await set_up("deno", ask=ask, say=lines.append, env_file=tmp_path / ".env")
+        env_file = tmp_path / ".env"
+        assert not await set_up("deno", ask=ask, say=lines.append, env_file=env_file)
+        assert lines[-1].startswith("error: DENO_DEPLOY_TOKEN, ORION_SANDBOX_REGION: kept, but")
+        assert b"v2/volumes" not in cloud.sent()
+        monkeypatch.delenv("DENO_DEPLOY_TOKEN")
+        monkeypatch.delenv("ORION_SANDBOX_REGION")
+        assert await set_up("deno", ask=None, say=lines.append, env_file=env_file)
     assert [(each.field, each.default) for each in asked] == [
         ("deno_deploy_token", ""),
         ("orion_sandbox_region", "ord"),
     ]
     assert [line for line in lines if line.startswith("invalid")][1:] == []
+
+
+async def test_a_token_that_nobody_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With Vercel's OIDC token the region alone is asked for, again when it is none; then runs find all that they need."""
+    monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
+    lines: list[str] = []
+    asked: list[str] = []
+    with CLOUDS["vercel"](()) as cloud:
+        monkeypatch.setenv("ORION_VERCEL_API_URL", cloud.settings["ORION_VERCEL_API_URL"])
+        monkeypatch.setenv("VERCEL_OIDC_TOKEN", OIDC_TOKEN)
+
+        def ask(question: Question) -> str:
+            asked.append(question.field)
+            return "zzz9" if len(asked) == 1 else question.default
+
+        assert await set_up("vercel", ask=ask, say=lines.append, env_file=tmp_path / ".env")
+        assert cloud.running() == 0
+    assert asked == ["orion_sandbox_region"] * 2
+    assert [line.partition(":")[0] for line in lines][:6] == [
+        *("need", "validating", "invalid"),
+        *("need", "validating", "building"),
+    ]
+    assert "no region 'zzz9' (vercel: arn1, bom1" in lines[2]
+    assert OIDC_TOKEN not in "".join(lines)
+    assert (tmp_path / ".env").read_text().strip() == "ORION_SANDBOX_REGION=iad1"
 
 
 async def test_ctrl_c_at_a_question_ends_it(tmp_path: Path) -> None:

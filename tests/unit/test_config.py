@@ -211,15 +211,19 @@ def test_a_mounted_directory_is_one_projects(
         ({"ORION_SANDBOX": "deno"}, "ORION_SANDBOX: deno needs DENO_DEPLOY_TOKEN"),
         (
             {"ORION_SANDBOX": "deno", "DENO_DEPLOY_TOKEN": "x", "ORION_SANDBOX_REGION": "iad1"},
-            "ORION_SANDBOX_REGION: no region 'iad1' (deno: ams or ord)",
+            "ORION_SANDBOX_REGION: no region 'iad1' (deno: ams, ord)",
         ),
         (
             {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_REGION": "ams"},
-            "ORION_SANDBOX_REGION: no region 'ams' (vercel: iad1 and the like)",
+            "ORION_SANDBOX_REGION: no region 'ams' (vercel: arn1, bom1, cdg1,",
         ),
         (
             {"ORION_SANDBOX": "deno", "DENO_DEPLOY_TOKEN": "x", "ORION_RUN_TIMEOUT_S": "1800"},
             "ORION_RUN_TIMEOUT_S: a deno sandbox lives for 30 minutes",
+        ),
+        (
+            {"ORION_SANDBOX": "vercel", "VERCEL_OIDC_TOKEN": "x", "ORION_SANDBOX_REGION": "zzz9"},
+            "ORION_SANDBOX_REGION: no region 'zzz9' (vercel: arn1,",
         ),
         ({"ORION_SANDBOX_REGION": "mars"}, "ORION_SANDBOX_REGION: no region 'mars'"),
         (

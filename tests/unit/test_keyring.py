@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import keyring
@@ -85,3 +86,10 @@ def test_a_keyring_that_is_locked_is_a_bad_setting(backend: _Memory, tmp_path: P
         write_keyring("vercel_token", "x")
     with pytest.raises(KeyringError, match="it is locked"):
         read_keyring(["vercel_token"])
+
+
+def test_a_keyring_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(KeyringError, match=r"pip install 'orion\[keyring\]'"):
+        write_keyring("vercel_token", "x")

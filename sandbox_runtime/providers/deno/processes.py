@@ -14,7 +14,6 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import KILLED
-from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.deno.errors import (
     ConnectionLost,
     RemoteError,
@@ -27,6 +26,7 @@ from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, WORK
 from sandbox_runtime.providers.deno.remote import Remote, run_script
 from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.inside_scripts import encode_command
+from sandbox_runtime.providers.process_terminal import OrderedProcess, digits
 from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.types import (
     ExecEvent,
@@ -34,7 +34,6 @@ from sandbox_runtime.types import (
     ExecOutput,
     OutputStream,
     SandboxLimits,
-    TerminalSize,
 )
 
 START_TIMEOUT_S = 60.0
@@ -65,7 +64,7 @@ def encode(command: Command, limits: SandboxLimits) -> bytes:
     """As inside/run.py reads it."""
     return encode_command(
         command,
-        "" if command.terminal is None else _digits(command.terminal),
+        "" if command.terminal is None else digits(command.terminal),
         str(UID),
         str(limits.memory_bytes),
         str(limits.max_processes),
@@ -73,11 +72,6 @@ def encode(command: Command, limits: SandboxLimits) -> bytes:
         str(limits.max_open_files),
         cwd=command.directory(WORK),
     )
-
-
-def _digits(size: TerminalSize) -> str:
-    """As inside/run.py reads it."""
-    return f"{min(size.rows, 9999):04}{min(size.columns, 9999):04}"
 
 
 async def start_process(
@@ -102,7 +96,7 @@ async def start_process(
     return process
 
 
-class RemoteProcess(Process):
+class RemoteProcess(OrderedProcess):
     """A started `Command`."""
 
     def __init__(self, remote: Remote, *, mark: str, is_closed: Callable[[], bool]) -> None:
@@ -116,6 +110,7 @@ class RemoteProcess(Process):
         self._unacknowledged = 0
 
     @property
+    @override
     def ended(self) -> bool:
         return self._exit_code is not None
 
@@ -219,17 +214,10 @@ class RemoteProcess(Process):
         )
         await self._end(KILLED)
 
-    async def resize(self, size: TerminalSize) -> None:
-        """Of its terminal. At its end, nothing."""
+    @override
+    async def order(self, data: bytes) -> None:
         with suppress(ConnectionLost):
-            await self._remote.write(b"R" + _digits(size).encode())
-
-    async def type(self, data: bytes) -> None:
-        """At its terminal. At its end, lost."""
-        with suppress(ConnectionLost):
-            for start in range(0, len(data), 4096):
-                piece = data[start : start + 4096]
-                await self._remote.write(b"I%04d" % len(piece) + piece)
+            await self._remote.write(data)
 
 
 async def _within(timeout_s: float, way: Callable[[], Awaitable[None]]) -> bool:

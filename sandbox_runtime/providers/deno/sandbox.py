@@ -22,7 +22,7 @@ from sandbox_runtime.providers.deno.machine import Machine, Record, prepare_disk
 from sandbox_runtime.providers.deno.paths import sandbox_env, sandbox_paths
 from sandbox_runtime.providers.deno.processes import Host, RemoteProcess, start_process
 from sandbox_runtime.providers.deno.slugs import Kind
-from sandbox_runtime.providers.deno.terminal import DenoTerminal
+from sandbox_runtime.providers.process_terminal import on_terminal, terminal_of
 from sandbox_runtime.types import SandboxId, SandboxPaths, SnapshotRef, TerminalSize
 
 _T = TypeVar("_T")
@@ -79,11 +79,8 @@ class DenoSandbox(CommandSandbox):
     async def open_terminal(
         self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
     ) -> Terminal:
-        whole = {**self._env, "TERM": "xterm-256color", **(env or {})}
-        process = await self._run(Command(argv=argv, env=whole, bound=True, terminal=size))
-        if not isinstance(process, RemoteProcess):
-            raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"sandbox {self.id} is destroyed")
-        return DenoTerminal(process)
+        process = await self._run(on_terminal(argv, size=size, env={**self._env, **(env or {})}))
+        return terminal_of(process)
 
     @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:

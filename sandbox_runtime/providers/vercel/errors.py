@@ -139,7 +139,9 @@ def _from_status(
     missing: SandboxErrorCode,
 ) -> SandboxError:
     status = exc.status_code
-    text = f"{doing}: {_short(exc)} (HTTP {status}{f', {exc.code}' if exc.code else ''}){_REMEDIES.get(status, '')}"
+    reason = _short(exc)  # of the SDK: it begins with the status
+    said = reason if reason.startswith("HTTP ") else f"HTTP {status}: {reason}"
+    text = f"{doing}: {said}{_REMEDIES.get(status, '')}"
     if exc.code in _LOST_SNAPSHOTS:
         return SandboxError(SandboxErrorCode.NOT_FOUND, text)
     if status == httpx2.codes.NOT_FOUND:

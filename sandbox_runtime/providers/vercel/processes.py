@@ -8,9 +8,10 @@ import asyncio
 import base64
 import json
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 import anyio
 import httpx2
@@ -20,9 +21,9 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.processes import KILLED
-from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.inside_scripts import encode_request
-from sandbox_runtime.providers.vercel.errors import ask, asking, is_status
+from sandbox_runtime.providers.process_terminal import OrderedProcess, digits
+from sandbox_runtime.providers.vercel.errors import ask, asking, is_status, map_vercel_errors
 from sandbox_runtime.providers.vercel.machine import WORK
 from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
@@ -36,16 +37,17 @@ _WINDOW = 64
 """Pieces of output, of 48 KiB at most each, that a command may be ahead of its reader; told in halves."""
 _ASK_S, _SIGNAL_S = 2.5, 2.0
 """How long each way to kill may take: together less than the contract's 5 s."""
-_MISSED_BEATS = 3.5
-_RECONNECTS = 3
-"""Without a new frame between them; the SDK tries three times in each."""
+_MISSED_BEATS, _LOST_BEATS = 3.0, 9.0
+"""After how many a connection that carries nothing is made anew, and without any frame in all of them the command is lost."""
 _RECONNECT_S = 0.5
+"""Doubled each time, up to a beat."""
 _EXIT_TIMEOUT_S = 10.0
 _EXTRA_LIMIT_S = 60.0
 """Behind its time a command is killed inside, whoever has forgotten it."""
 _HAS_ENDED = frozenset({400, 404, 409})
 """How the service may refuse to signal what has ended: waiting for it tells."""
 _GONE = SandboxErrorCode.UNAVAILABLE
+_T = TypeVar("_T")
 _STREAMS = {"o": OutputStream.STDOUT, "e": OutputStream.STDERR}
 
 
@@ -77,6 +79,7 @@ def encode(command: Command, host: Host) -> bytes:
             "env": dict(command.env),
             "cwd": command.directory(WORK),
             "merge": command.merge_output,
+            "terminal": "" if command.terminal is None else digits(command.terminal),
             "window": _WINDOW if kept is None else 0,
             "keep": -1 if kept is None else kept + 1,
             "limit_s": None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
@@ -120,7 +123,7 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
     return process
 
 
-class MachineProcess(Process):
+class MachineProcess(OrderedProcess):
     """A started `Command`."""
 
     def __init__(self, host: Host, process: sdk.Process, *, has_window: bool) -> None:
@@ -141,6 +144,7 @@ class MachineProcess(Process):
         return self._process.id
 
     @property
+    @override
     def ended(self) -> bool:
         return self._exit_code is not None
 
@@ -155,6 +159,12 @@ class MachineProcess(Process):
             await self._process.stdin.send(data)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError) as exc:
             raise SandboxError(_GONE, "a command takes no more input") from exc
+
+    @override
+    async def order(self, data: bytes) -> None:
+        with suppress(SandboxError):
+            async with asking("cannot tell a command anything"):
+                await self.send(data)
 
     async def request(self, data: bytes) -> None:
         """Send it, and wait for the runner's word that it has it."""
@@ -181,51 +191,53 @@ class MachineProcess(Process):
         self._untold += 1
         if self._has_window and self._untold >= _WINDOW // 2:
             told, self._untold = self._untold, 0
-            with suppress(SandboxError):  # the log says what has become of it
-                async with asking("cannot go on reading a command"):
-                    await self.send(_TAKEN * told)
+            await self.order(_TAKEN * told)  # lost, the log says what has become of it
 
     async def _line(self) -> str:
         """The next frame; empty at the end."""
-        failures = 0
+        clock, beat_s = asyncio.get_running_loop().time, self._host.beat_s
+        lost_at, pause_s = clock() + beat_s * _LOST_BEATS, _RECONNECT_S
         while True:
             try:
-                async with asking(
-                    "the output of a command was lost",
-                    timeout_s=self._host.beat_s * _MISSED_BEATS,
-                    otherwise=_GONE,
-                    missing=_GONE,
+                with map_vercel_errors(
+                    "the output of a command was lost", otherwise=_GONE, missing=_GONE
                 ):
                     line = await self._next()
             except SandboxError as exc:
                 if self._killed or self._host.is_closed():
                     return ""
-                failures += 1
-                if not exc.retryable or failures > _RECONNECTS:
+                if not exc.retryable or clock() >= lost_at:
                     raise
                 await self._leave()
-                await asyncio.sleep(_RECONNECT_S * failures)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, beat_s)
                 continue
             if line != ".":
                 return line
+            lost_at, pause_s = clock() + beat_s * _LOST_BEATS, _RECONNECT_S
 
     async def _next(self) -> str:
         reader = self._reader or await self._reconnect()
-        line = await reader.readline()
+        line = await self._bounded(reader.readline())
         if line.endswith("\n"):
             self._lines += 1
-        elif (await self._process.refresh()).returncode is None:
+        elif (await self._bounded(self._process.refresh())).returncode is None:
             raise httpx2.RemoteProtocolError("the output ended before the command")
         return line.rstrip("\n")
 
     async def _reconnect(self) -> sdk.TextReader:
         """From the beginning, up to where we were."""
-        found = await self._host.session.get_process(self._process.id)
+        found = await self._bounded(self._host.session.get_process(self._process.id))
         assert found.stdout is not None  # noqa: S101 - of one that was looked up there is
         for _ in range(self._lines):
-            await found.stdout.readline()
+            await self._bounded(found.stdout.readline())
         self._reader = found.stdout
         return found.stdout
+
+    async def _bounded(self, answer: Awaitable[_T]) -> _T:
+        """Of the service, which a live command would have made by then."""
+        async with asyncio.timeout(self._host.beat_s * _MISSED_BEATS):
+            return await answer
 
     async def _leave(self) -> None:
         reader, self._reader = self._reader, None

@@ -73,7 +73,7 @@ class VercelProvider(SandboxProvider):
     @property
     @override
     def capabilities(self) -> frozenset[Capability]:
-        return frozenset(set(Capability) - {Capability.MOUNT, Capability.TERMINAL})
+        return frozenset(set(Capability) - {Capability.MOUNT})
 
     @override
     async def __aenter__(self) -> Self:

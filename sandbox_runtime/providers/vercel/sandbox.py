@@ -9,6 +9,7 @@ from typing_extensions import override
 from sandbox_runtime.command_sandbox import Command, CommandSandbox
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Terminal
+from sandbox_runtime.providers.process_terminal import on_terminal, terminal_of
 from sandbox_runtime.providers.vercel.errors import asking
 from sandbox_runtime.providers.vercel.machine import ENVIRONMENT, HOME, RUN, WORK, About, Machine
 from sandbox_runtime.providers.vercel.processes import Host, MachineProcess, start_process
@@ -72,9 +73,8 @@ class VercelSandbox(CommandSandbox):
     async def open_terminal(
         self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
     ) -> Terminal:
-        raise SandboxError(
-            SandboxErrorCode.UNSUPPORTED, "sandboxes at Vercel have no terminals for people here"
-        )
+        process = await self._run(on_terminal(argv, size=size, env={**self._env, **(env or {})}))
+        return terminal_of(process)
 
     @override
     async def extend(self, lifetime_s: float) -> None:

@@ -41,8 +41,9 @@ class VercelSettings:
     """How long a sandbox may take to run."""
     snapshot_keep_s: float = 30 * 24 * 3600.0
     """A snapshot that nothing uses is deleted then, by the provider; 0 = never."""
-    beat_s: float = 20.0
-    """How often a silent command shows that it lives: connections that carry nothing are cut after some minutes."""
+    beat_s: float = 10.0
+    """How often a silent command shows that it lives: connections that carry nothing are cut after some minutes, and
+    some carry nothing any more without being cut. Nine missed ones, and the command is lost."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARS:

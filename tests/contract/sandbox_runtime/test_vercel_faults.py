@@ -1,6 +1,7 @@
 """Each fault of the service at each step of a sandbox's life: the right code, or success after the right repetition."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from sandbox_runtime.lifecycle import create_sandbox
 from sandbox_runtime.providers.vercel import VercelProvider
 from sandbox_runtime.types import SandboxSpec, SnapshotId
 from tests.contract.sandbox_runtime.vercel_service import VercelService
-from tests.emulators.vercel.faults import Fault, failing, talking_nonsense
+from tests.emulators.vercel.faults import Fault, Kind, failing, talking_nonsense
 from tests.emulators.vercel.server import Emulator
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
@@ -243,20 +244,30 @@ async def test_expired_workspace(vercel: VercelService) -> None:
             await provider.delete_snapshot(each.id)
 
 
-@pytest.mark.parametrize("kind", ["cut", "silent"])
-async def test_streams_break_off(vercel: VercelService, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "after"), [("cut", (0, 60, 700, 5000)), ("silent", (0, 700))])
+async def test_streams_break_off(vercel: VercelService, kind: Kind, after: tuple[int, ...]) -> None:
     """Output whose connection is cut, or carries nothing any more, arrives once and whole."""
     async with VercelProvider(vercel.settings(beat_s=0.3)) as provider:
         sandbox = await provider.create(SandboxSpec())
-        cuts = (
-            Fault(endpoint="logs", kind="cut" if kind == "cut" else "silent", after_bytes=number)
-            for number in (0, 60, 700, 5000)
-        )
-        vercel.emulator.faults.add(*cuts)
+        faults = (Fault(endpoint="logs", kind=kind, after_bytes=number) for number in after)
+        vercel.emulator.faults.add(*faults)
         result = await sandbox.exec(["sh", "-c", "seq 1 2000; sleep 1; seq 1 9 >&2"], timeout_s=25)
         assert result.stdout == b"".join(b"%d\n" % n for n in range(1, 2001))
         assert result.stderr == b"".join(b"%d\n" % n for n in range(1, 10))
-        assert len(vercel.emulator.faults.seen) == 4
+        assert len(vercel.emulator.faults.seen) == len(after)
+        await sandbox.destroy()
+
+
+async def test_stream_that_stays_silent(vercel: VercelService) -> None:
+    """Whose connections all carry nothing is lost, in time; then it is killed all the same."""
+    async with VercelProvider(vercel.settings(beat_s=0.2)) as provider:
+        sandbox = await provider.create(SandboxSpec())
+        vercel.emulator.faults.add(Fault(endpoint="logs", kind="silent", times=40))
+        began = time.monotonic()
+        with pytest.raises(SandboxError) as caught:
+            await sandbox.exec(["sleep", "60"], timeout_s=60)
+        assert caught.value.code is SandboxErrorCode.UNAVAILABLE
+        assert time.monotonic() - began < 20
         await sandbox.destroy()
 
 

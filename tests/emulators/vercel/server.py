@@ -22,10 +22,19 @@ from tests.emulators.spans import Spans
 from tests.emulators.vercel.faults import Fault, Faults, never
 from tests.emulators.vercel.routes import add_routes
 from tests.emulators.vercel.shapes import unknown_fields
-from tests.emulators.vercel.world import CONCURRENCY, PROJECT, TEAM, TOKEN, Refused, World
+from tests.emulators.vercel.world import (
+    CONCURRENCY,
+    OIDC_TOKEN,
+    PROJECT,
+    TEAM,
+    TOKEN,
+    Refused,
+    World,
+)
 
 START_S, STOP_S = 10.0, 30.0
 _STREAMS = ("run", "logs")
+_ADMITTED = (f"Bearer {TOKEN}", f"Bearer {OIDC_TOKEN}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +142,7 @@ class Gate:
         return ""
 
     def _admit(self, request: Request, endpoint: str, body: bytes) -> None:
-        if request.headers.get("authorization") != f"Bearer {TOKEN}":
+        if request.headers.get("authorization") not in _ADMITTED:
             raise Refused(401, "unauthorized")
         if request.query_params.get("teamId") != TEAM:
             raise Refused(403, "forbidden")

@@ -1,6 +1,7 @@
 """What the emulated service has: sandboxes, their sessions, snapshots; and its limits."""
 
 import asyncio
+import base64
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from tests.emulators.machine_network import CLOSED, OPEN, Address, Policy, addin
 from tests.emulators.vercel.commands import Command
 
 TOKEN, TEAM, PROJECT = "token-of-tests", "team_tests", "prj_tests"
+_CLAIMS = b'{"exp": 9e9, "owner_id": "%s", "project_id": "%s"}' % (TEAM.encode(), PROJECT.encode())
+OIDC_TOKEN = f"e30.{base64.urlsafe_b64encode(_CLAIMS).decode().rstrip('=')}.of-tests"
 MAX_TAGS, MAX_TAG_CHARS, MAX_NAME_CHARS = 5, 256, 128
 MIN_TIMEOUT_MS, MAX_TIMEOUT_MS, DEFAULT_TIMEOUT_MS = 60_000, 24 * 3_600_000, 300_000
 CPUS = (1, 2, 4, 8)

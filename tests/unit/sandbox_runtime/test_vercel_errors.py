@@ -6,6 +6,9 @@ from typing import Any
 import httpx2
 import pytest
 import vercel.sandbox as sdk
+from vercel._internal.core.http.transport import (
+    extract_structured_error,  # what the SDK makes of an answer
+)
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.providers.vercel.errors import ask, map_vercel_errors
@@ -15,8 +18,9 @@ _MISSING, _LIMIT = SandboxErrorCode.NOT_FOUND, SandboxErrorCode.LIMIT_REACHED
 
 
 def _api_error(status: int, code: str = "code", message: str = "message") -> sdk.SandboxApiError:
-    data = {"error": {"code": code, "message": message}}
-    return sdk.SandboxApiError(httpx2.Response(status), message, data=data)
+    response = httpx2.Response(status, json={"error": {"code": code, "message": message}})
+    said, data = extract_structured_error(response)
+    return sdk.SandboxApiError(response, said, data=data)
 
 
 def _map(exc: BaseException, **codes: Any) -> SandboxError:
@@ -45,11 +49,11 @@ def _map(exc: BaseException, **codes: Any) -> SandboxError:
     ],
 )
 def test_answers(status: int, code: str, wanted: SandboxErrorCode, retryable: bool) -> None:
-    """By status and code; the message says what was done, and both."""
+    """By status and code; the message says what was done, and each of both once."""
     found = _map(_api_error(status, code), otherwise=_FAILED)
     assert (found.code, found.retryable) == (wanted, retryable)
-    assert str(found).startswith("cannot act: message")
-    assert f"HTTP {status}, {code}" in str(found)
+    assert str(found).startswith(f"cannot act: HTTP {status}: message (code={code})")
+    assert str(found).count(str(status)) == 1
 
 
 def _subclasses(cls: type[BaseException]) -> Iterator[type[BaseException]]:

@@ -2,8 +2,8 @@
 
 Usage, as root: `python3 -I -S -c SOURCE`. Standard library only, and nothing newer than Python 3.9.
 
-On stdin: two lengths of 12 digits each, the request's fields joined by NUL, the command's own input, and then single
-bytes: K means kill, W that another window of output may come, R and eight digits the terminal's new size. The end of stdin
+On stdin: two lengths of 12 digits each, the request's fields joined by NUL, the command's own input, and then orders:
+K means kill, W that another window of output may come, R and I are the terminal's. The end of stdin
 means that nobody listens any more: a bound command is killed, a free one goes on, and its output is dropped.
 On stdout, before anything of the command's: one byte, ACK. Exits as the command did (128 + n after signal n), and only
 when nothing that it started is alive.
@@ -18,7 +18,6 @@ import _signal as signal  # type: ignore[import-not-found]  # the public one tak
 import os
 import resource
 import select
-import struct
 
 from sandbox_runtime.providers.deno.inside.pump import WINDOW, Pump
 from sandbox_runtime.providers.inside.command import (
@@ -33,11 +32,11 @@ from sandbox_runtime.providers.inside.command import (
     wake_on,
     write,
 )
+from sandbox_runtime.providers.inside.terminal import ControllingTerminal, split_orders
 from sandbox_runtime.providers.inside.tree import kill_tree, reap
 from sandbox_runtime.providers.inside.user import become
 
 _ACK = b"\x06"
-_TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414  # Source: Linux, include/uapi/asm-generic/ioctls.h.
 _LIMITS = (
     resource.RLIMIT_DATA,
     resource.RLIMIT_NPROC,
@@ -45,8 +44,6 @@ _LIMITS = (
     resource.RLIMIT_NOFILE,
 )
 """In the order of a request."""
-_RESIZE, _TYPED = 9, 5
-"""Bytes of an order to resize, and of one to type before what is typed."""
 
 
 def main() -> None:
@@ -66,8 +63,8 @@ def main() -> None:
         os.set_blocking(fd, False)
     woken = wake_on(signal.SIGCHLD)
     os.write(1, _ACK)
-    routes, given = _outputs(is_merged=is_merged == "1", size=size)
-    terminal = next(iter(routes)) if size else None
+    terminal = ControllingTerminal(size) if size else None
+    routes, given = _outputs(terminal, is_merged=is_merged == "1")
     try:
         pid = os.fork()
     except OSError as exc:
@@ -75,11 +72,9 @@ def main() -> None:
     if pid == 0:
         try:
             os.setsid()
-            if size:
-                import fcntl  # noqa: PLC0415  # only here
-
-                fcntl.ioctl(given[0], _TIOCSCTTY, 0)
-            for number, fd in enumerate((given[0] if size else stdin, *given)):
+            if terminal is not None:
+                terminal.control()
+            for number, fd in enumerate((stdin if terminal is None else given[0], *given)):
                 os.dup2(fd, number)
             os.closerange(3, 64)
             limit(zip(_LIMITS, map(int, limits)))  # noqa: B905  # Python 3.9 has no strict
@@ -107,13 +102,12 @@ def _leave_parent() -> None:
     os._exit(code if code >= 0 else 128 - code)
 
 
-def _outputs(*, is_merged: bool, size: str) -> tuple[dict[int, int], tuple[int, int]]:
+def _outputs(
+    terminal: ControllingTerminal | None, *, is_merged: bool
+) -> tuple[dict[int, int], tuple[int, int]]:
     """Where output comes from and goes to, and what the command gets as its stdout and stderr."""
-    if size:
-        master, slave = os.openpty()
-        _resize(master, size)
-        os.set_blocking(master, False)
-        return {master: 1}, (slave, slave)
+    if terminal is not None:
+        return {terminal.reader: 1}, (terminal.command_end, terminal.command_end)
     out, given_out = os.pipe()
     os.set_blocking(out, False)
     if is_merged:
@@ -123,38 +117,28 @@ def _outputs(*, is_merged: bool, size: str) -> tuple[dict[int, int], tuple[int, 
     return {out: 1, err: 2}, (given_out, given_err)
 
 
-def _resize(terminal: int, size: str) -> None:
-    """`size`: four digits of rows, four of columns."""
-    import fcntl  # noqa: PLC0415  # only for terminals
-
-    try:
-        fcntl.ioctl(terminal, _TIOCSWINSZ, struct.pack("HHHH", int(size[:4]), int(size[4:]), 0, 0))
-    except OSError:
-        pass
-
-
-def _watch(pid: int, woken: int, pump: Pump, terminal: int | None, *, is_bound: bool) -> int:
+def _watch(
+    pid: int, woken: int, pump: Pump, terminal: ControllingTerminal | None, *, is_bound: bool
+) -> int:
     """Pass on output until the command's end or the order to kill it; its exit code."""
     orders = b""
     pump.poller.register(0, select.POLLIN)
     pump.poller.register(woken, select.POLLIN)
     while True:
         pump.watch()
+        if terminal is not None and terminal.is_behind:
+            pump.poller.register(terminal.writer, select.POLLOUT)
         for fd, _ in pump.poller.poll():
             if fd == 0:
-                data = os.read(0, 65536)
-                if not data and is_bound:
-                    pump.drop()
-                    return KILLED
-                if not data:
-                    pump.poller.unregister(0)
-                    pump.drop()
-                orders = _obey(orders + data, pump, terminal)
-                if orders.startswith(b"K"):
+                is_killed, orders = _listen(orders, pump, terminal, is_bound=is_bound)
+                if is_killed:
                     pump.drop()
                     return KILLED
             elif fd == woken:
                 os.read(woken, 4096)
+            elif terminal is not None and fd == terminal.writer:
+                pump.poller.unregister(fd)
+                terminal.write()
             else:
                 pump.take(fd)
         code = reap(pid)
@@ -162,33 +146,29 @@ def _watch(pid: int, woken: int, pump: Pump, terminal: int | None, *, is_bound: 
             return code
 
 
-def _obey(orders: bytes, pump: Pump, terminal: int | None) -> bytes:
-    """What is left of them: an incomplete one, or a K. `I`, four digits and as many bytes are typed at the terminal."""
-    while orders and not orders.startswith(b"K"):
-        kind, length = orders[:1], 1
+def _listen(
+    orders: bytes, pump: Pump, terminal: ControllingTerminal | None, *, is_bound: bool
+) -> tuple[bool, bytes]:
+    data = os.read(0, 65536)
+    if not data and is_bound:
+        return True, b""
+    if not data:
+        pump.poller.unregister(0)
+        pump.drop()
+    return _obey(orders + data, pump, terminal)
+
+
+def _obey(data: bytes, pump: Pump, terminal: ControllingTerminal | None) -> tuple[bool, bytes]:
+    """Whether it is to be killed, and the beginning of an order whose rest is still to come."""
+    orders, rest = split_orders(data)
+    for kind, more in orders:
+        if kind == b"K":
+            return True, rest
         if kind == b"W":
             pump.credit += WINDOW
-        elif kind == b"R" and len(orders) >= _RESIZE:
-            length = _RESIZE
-            if terminal is not None:
-                _resize(terminal, orders[1:_RESIZE].decode())
-        elif (
-            kind == b"I" and len(orders) >= _TYPED and len(orders) >= _TYPED + int(orders[1:_TYPED])
-        ):
-            length = _TYPED + int(orders[1:_TYPED])
-            _type(terminal, orders[_TYPED:length])
-        elif kind in (b"R", b"I"):
-            return orders
-        orders = orders[length:]
-    return orders
-
-
-def _type(terminal: int | None, data: bytes) -> None:
-    try:
-        if terminal is not None:
-            os.write(terminal, data)
-    except OSError:
-        pass  # it does not read, and its buffer is full
+        elif terminal is not None:
+            terminal.obey(kind, more)
+    return False, rest
 
 
 def _drain(pump: Pump) -> None:
@@ -199,8 +179,8 @@ def _drain(pump: Pump) -> None:
         for fd, _ in pump.poller.poll():
             if fd == 0:
                 data = os.read(0, 65536)
-                orders = _obey(orders + data, pump, None)
-                if not data or orders.startswith(b"K"):
+                is_killed, orders = _obey(orders + data, pump, None)
+                if is_killed or not data:
                     return
             else:
                 pump.take(fd)

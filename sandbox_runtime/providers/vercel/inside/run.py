@@ -2,8 +2,9 @@
 
 Usage, as root: `python3 -I -S RUN`. Standard library only, and nothing newer than Python 3.9.
 
-On stdin: two lengths of 12 digits each, the request as JSON, the command's own input, then single bytes: K means kill,
-C that one piece of output was taken. Its end means nothing: the service ends it when it likes. SIGTERM means kill, too.
+On stdin: two lengths of 12 digits each, the request as JSON, the command's own input, then orders: K means kill, C that
+one piece of output was taken, R and I are the terminal's. Its end means nothing: the service ends it when it likes. SIGTERM
+means kill, too.
 On stdout, lines: `!` when the request was read, `o` or `e` and a piece of output in base64, `.` when nothing was said
 for a while, so that no connection looks dead, and last `x` and the exit code (128 + n after signal n), when nothing that
 the command started is alive. It exits with that code.
@@ -33,6 +34,7 @@ from sandbox_runtime.providers.inside.command import (
     wake_on,
     write,
 )
+from sandbox_runtime.providers.inside.terminal import ControllingTerminal, split_orders
 from sandbox_runtime.providers.inside.tree import kill_tree, reap
 from sandbox_runtime.providers.inside.user import become
 
@@ -75,6 +77,40 @@ class Output:
             data = data[os.write(1, data) :]
 
 
+class Orders:
+    """What is said on stdin while the command runs."""
+
+    def __init__(self, output: Output, terminal: ControllingTerminal | None) -> None:
+        self.output = output
+        self._terminal = terminal
+        self._rest = b""
+        self.reading = [0]
+
+    @property
+    def writing(self) -> list[int]:
+        terminal = self._terminal
+        return [terminal.writer] if terminal is not None and terminal.is_behind else []
+
+    def obey(self, *, is_read: bool) -> None:
+        """What came since, if there is anything to read, and what the terminal had no room for."""
+        terminal = self._terminal
+        if terminal is not None and terminal.is_behind:
+            terminal.write()
+        if not is_read:
+            return
+        data = os.read(0, 65536)
+        if not data:
+            self.reading = []
+        orders, self._rest = split_orders(self._rest + data)
+        for kind, more in orders:
+            if kind == b"K":
+                raise Killed
+            if kind == b"C":
+                self.output.taken(1)
+            elif terminal is not None:
+                terminal.obey(kind, more)
+
+
 def main() -> None:
     """Read the request, run it, end it."""
     write("/proc/self/comm", "sandbox-run")
@@ -92,10 +128,11 @@ def main() -> None:
     adopt_orphans()
     output = Output(request["window"], request["keep"])
     output.frame(b"!")
-    pid, streams = _start(request, stdin)
+    terminal = ControllingTerminal(request["terminal"]) if request["terminal"] else None
+    pid, streams = _start(request, stdin, terminal)
     os.close(stdin)
     try:
-        code = _watch(pid, streams, output, woken, request)
+        code = _watch(pid, streams, Orders(output, terminal), woken, request)
     except Killed:
         kill_tree()
         code = KILLED
@@ -103,17 +140,20 @@ def main() -> None:
     os._exit(code)
 
 
-def _start(request: dict[str, object], stdin: int) -> tuple[int, dict[int, bytes]]:
+def _start(
+    request: dict[str, object], stdin: int, terminal: ControllingTerminal | None
+) -> tuple[int, dict[int, bytes]]:
     uid = int(request["uid"])  # type: ignore[call-overload]  # of our own host
-    out, out_end = os.pipe()
-    err, err_end = os.pipe()
+    streams, ends = _outputs(terminal)
     pid = os.fork()
     if pid == 0:
         try:
             os.setsid()
-            os.dup2(stdin, 0)
-            os.dup2(out_end, 1)
-            os.dup2(out_end if request["merge"] else err_end, 2)
+            if terminal is not None:
+                terminal.control()
+            os.dup2(stdin if terminal is None else terminal.command_end, 0)
+            os.dup2(ends[0], 1)
+            os.dup2(ends[0] if request["merge"] else ends[-1], 2)
             os.closerange(3, 256)
             bounds = request["limits"].items()  # type: ignore[attr-defined]  # same
             limit((getattr(resource, "RLIMIT_" + name), bound) for name, bound in bounds)
@@ -123,9 +163,18 @@ def _start(request: dict[str, object], stdin: int) -> tuple[int, dict[int, bytes
             fail(os.fsencode(request["argv"][0]), exc)  # type: ignore[index]  # same
         finally:
             os._exit(NOT_EXECUTABLE)
-    for end in (out_end, err_end):
+    for end in ends:
         os.close(end)
-    return pid, {out: b"o", err: b"e"}
+    return pid, streams
+
+
+def _outputs(terminal: ControllingTerminal | None) -> tuple[dict[int, bytes], tuple[int, ...]]:
+    """Where output comes from, and the ends that the command gets as its stdout and stderr."""
+    if terminal is not None:
+        return {terminal.reader: b"o"}, (terminal.command_end,)
+    out, out_end = os.pipe()
+    err, err_end = os.pipe()
+    return {out: b"o", err: b"e"}, (out_end, err_end)
 
 
 def _execute(request: dict[str, object]) -> None:
@@ -136,26 +185,25 @@ def _execute(request: dict[str, object]) -> None:
 
 
 def _watch(
-    pid: int, streams: dict[int, bytes], output: Output, woken: int, request: dict[str, object]
+    pid: int, streams: dict[int, bytes], orders: Orders, woken: int, request: dict[str, object]
 ) -> int:
     """Pass output on until the command and all that it started are dead; its exit code."""
+    output = orders.output
     beat_s = float(request["beat_s"])  # type: ignore[arg-type]  # same
     limit_s = request["limit_s"]
     deadline = None if limit_s is None else time.monotonic() + float(limit_s)  # type: ignore[arg-type]  # same
     code: int | None = None
-    control = [0]
     while code is None or streams:
-        reading = [*control, woken, *(streams if output.is_open else ())]
+        reading = [*orders.reading, woken, *(streams if output.is_open else ())]
         wait_s = beat_s if deadline is None else min(beat_s, max(0.0, deadline - time.monotonic()))
-        ready = select.select(reading, (), (), wait_s)[0]
+        ready, writable, _ = select.select(reading, orders.writing, (), wait_s)
         if deadline is not None and time.monotonic() >= deadline:
             raise Killed
-        if not ready:
+        if not ready and not writable:
             output.frame(b".")
         if woken in ready and signal.SIGTERM in os.read(woken, 4096):
             raise Killed
-        if 0 in ready and not _control(output):
-            control = []
+        orders.obey(is_read=0 in ready)
         for fd in ready:
             if fd in streams:
                 _pass(fd, streams, output)
@@ -166,16 +214,11 @@ def _watch(
     return code
 
 
-def _control(output: Output) -> bool:
-    data = os.read(0, 4096)
-    if b"K" in data:
-        raise Killed
-    output.taken(data.count(b"C"))
-    return bool(data)
-
-
 def _pass(fd: int, streams: dict[int, bytes], output: Output) -> None:
-    data = os.read(fd, _PIECE_BYTES)
+    try:
+        data = os.read(fd, _PIECE_BYTES)
+    except OSError:
+        data = b""  # a terminal that nobody has open any more
     if data:
         output.piece(streams[fd], data)
     else:
