@@ -148,7 +148,7 @@ class Settings(SettingsFields):
     def region_of(self, cloud: str) -> str | None:
         """The region, if that cloud has one of such a name."""
         region = self.orion_sandbox_region
-        return region if region in _REGIONS[cloud] else None
+        return region if is_region(region, cloud) else None
 
     @property
     def mcp_servers(self) -> McpServers:
@@ -198,6 +198,11 @@ class Settings(SettingsFields):
         if self.anthropic_api_key is None and self.ai_gateway_api_key is None:
             lines.append("ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY: missing; a key for the model")
         return tuple(lines)
+
+
+def is_region(region: str | None, cloud: str) -> bool:
+    """Whether that cloud has one of this name."""
+    return region in _REGIONS[cloud]
 
 
 def make_private(directory: Path) -> None:
