@@ -172,7 +172,7 @@ class Settings(SettingsFields):
     def region_of(self, cloud: str) -> str | None:
         """The region, if that cloud has one of such a name."""
         region = self.orion_sandbox_region
-        return region if region in _REGIONS[cloud] else None
+        return region if is_region(region, cloud) else None
 
     @property
     def mcp_servers(self) -> McpServers:
@@ -220,6 +220,11 @@ class Settings(SettingsFields):
                 "SLACK_SIGNING_SECRET or SLACK_APP_TOKEN: missing; the first for HTTP events, the second for Socket Mode"
             )
         return tuple(lines)
+
+
+def is_region(region: str | None, cloud: str) -> bool:
+    """Whether that cloud has one of this name."""
+    return region in _REGIONS[cloud]
 
 
 def make_private(directory: Path) -> None:

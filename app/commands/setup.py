@@ -11,7 +11,7 @@ from pathlib import Path
 from dotenv import set_key
 
 from app.commands.report import Print
-from app.config import Settings, SettingsError, host_environment, load_settings
+from app.config import Settings, SettingsError, host_environment, is_region, load_settings
 from app.keyring import KEYRING_FIELDS, KeyringError, write_keyring
 from app.log import configure_logging
 from app.parts import create_environment
@@ -129,13 +129,16 @@ def _missing(provider: str, settings: Settings) -> tuple[Question, ...]:
 
 def _again(provider: str, env_file: Path, given: Mapping[str, str]) -> Sequence[Question]:
     """All questions, those that are no secret with the answer that there is; of a token that nobody types the region alone."""
-    settings = _load(env_file, {**given, _REGION: None})
+    region = given.get(_REGION)
+    if not is_region(region, provider):
+        region = None
+    settings = _load(env_file, {**given, _REGION: region})
     if provider == "vercel" and settings.vercel_oidc_token is not None:
         return [q for q in QUESTIONS[provider] if q.field in given]
     known = {question.field: getattr(settings, question.field) for question in QUESTIONS[provider]}
     return [
         question
-        if question.is_secret or question.field == _REGION
+        if question.is_secret
         else replace(question, default=known[question.field] or question.default)
         for question in QUESTIONS[provider]
     ]

@@ -1,4 +1,7 @@
-"""Follows a supervised agent: its records become progress, trace and outcome; a stop or the deadline ends it."""
+"""Follows a supervised agent: its records become progress, trace and outcome; a stop or the deadline ends it.
+
+Where the connection to its output breaks while its sandbox lives on, the rest is read from the supervisor's log.
+"""
 
 import asyncio
 import codecs
@@ -6,9 +9,17 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from agent_scripts.adapter import AgentExit, AgentPaths, EventParser, ExitReason
+from agent_scripts.adapter import AgentCommand, AgentExit, AgentPaths, EventParser, ExitReason
 from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished
-from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, parse_record, stop_path
+from agent_scripts.supervision import (
+    AgentExited,
+    AgentLine,
+    AgentStarted,
+    following,
+    parse_record,
+    stop_path,
+)
+from app.log import get_logger
 from app.runs.attempt import Attempt
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process, Sandbox
@@ -21,6 +32,11 @@ STOP_GRACE_S = 1.0
 DEADLINE_SLACK_S = 10.0
 """The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
 STDERR_TAIL_CHARS = 4_000
+RECONNECTIONS = 10
+RECONNECTION_WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0)
+"""Before each try to make one."""
+
+_log = get_logger(__name__)
 
 
 class AgentTail:
@@ -31,11 +47,16 @@ class AgentTail:
     ) -> None:
         self._attempt = attempt
         self._sandbox = sandbox
-        self._stop_path = stop_path(paths)
+        self._paths = paths
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._carry = ""
         self._stderr = ""
+        self._last_seq = -1
+        self._seen_seq = -1
+        """Records up to this one come again from the log."""
+        self._processes: list[Process] = []
+        """The agent's, then those that read its log."""
         self._exited: AgentExited | None = None
         self._process_exit: int | None = None
         self._tools: dict[str, tuple[ToolStarted, datetime]] = {}
@@ -52,44 +73,92 @@ class AgentTail:
         Raises:
             SandboxError: UNAVAILABLE when the sandbox vanished without anybody having asked it to stop.
         """
+        self._processes = [process]
         failure: SandboxError | None = None
         try:
             async with open_task_group() as group:
-                ending = group.create_task(self._end_on_stop(process))
+                ending = group.create_task(self._end_on_stop())
                 try:
-                    await self._follow(process)
+                    async with asyncio.timeout(self._attempt.remaining_s() + DEADLINE_SLACK_S):
+                        await self._follow(process)
                 except SandboxError as exc:
                     failure = exc
+                except TimeoutError:
+                    self.exit_reason = "timeout"
                 finally:
                     ending.cancel()
         finally:
-            await process.kill()
+            await self._kill()
         return self._outcome(failure)
 
     async def _follow(self, process: Process) -> None:
-        try:
-            async with asyncio.timeout(self._attempt.remaining_s() + DEADLINE_SLACK_S):
-                async for event in process.events():
-                    match event:
-                        case ExecOutput(stream=OutputStream.STDOUT, data=data):
-                            for line in self._lines(self._decoder.decode(data)):
-                                self._handle(line)
-                        case ExecOutput(data=data):
-                            self._keep_stderr(data.decode("utf-8", "replace"))
-                        case ExecExited(exit_code=exit_code):
-                            self._process_exit = exit_code
-        except TimeoutError:
-            self.exit_reason = "timeout"
+        for _ in range(RECONNECTIONS):
+            try:
+                await self._read(process)
+            except SandboxError as exc:
+                if self._attempt.stop.user is not None:
+                    raise
+                _log.warning("agent.connection_lost", reason=str(exc))
+            else:
+                return
+            process = await self._reconnect()
+            self._processes.append(process)
+        await self._read(process)
 
-    async def _end_on_stop(self, process: Process) -> None:
+    async def _reconnect(self) -> Process:
+        """To the supervisor's log, from its beginning.
+
+        Raises:
+            SandboxError: the sandbox is gone, or cannot be reached for long.
+        """
+        self._seen_seq = self._last_seq
+        self._decoder.reset()
+        self._carry = ""
+        command = following(self._paths)
+        *waits, last_wait_s = RECONNECTION_WAITS_S
+        for wait_s in waits:
+            await asyncio.sleep(wait_s)
+            try:
+                return await self._spawn(command)
+            except SandboxError as exc:
+                if not exc.retryable:
+                    raise
+        await asyncio.sleep(last_wait_s)
+        return await self._spawn(command)
+
+    async def _spawn(self, command: AgentCommand) -> Process:
+        await self._sandbox.write_files({file.path: file.data for file in command.files})
+        return await self._sandbox.spawn(command.argv)
+
+    async def _read(self, process: Process) -> None:
+        async for event in process.events():
+            match event:
+                case ExecOutput(stream=OutputStream.STDOUT, data=data):
+                    for line in self._lines(self._decoder.decode(data)):
+                        self._handle(line)
+                case ExecOutput(data=data):
+                    self._keep_stderr(data.decode("utf-8", "replace"))
+                case ExecExited(exit_code=exit_code):
+                    self._process_exit = exit_code
+
+    async def _end_on_stop(self) -> None:
         await self._attempt.stop.wait()
         try:
             async with asyncio.timeout(STOP_WRITE_TIMEOUT_S):
-                await self._sandbox.write_file(self._stop_path, b"")
+                await self._sandbox.write_file(stop_path(self._paths), b"")
             await asyncio.sleep(STOP_GRACE_S)
         except (SandboxError, OSError, TimeoutError):
             pass  # asking failed: the kill below needs nobody's help
-        await process.kill()
+        await self._kill()
+
+    async def _kill(self) -> None:
+        """All of them; one that cannot be reached is let be if the supervisor has said that the agent's tree is dead."""
+        for process in reversed(self._processes):
+            try:
+                await process.kill()
+            except SandboxError:
+                if self._exited is None:
+                    raise
 
     def _lines(self, text: str) -> Iterator[str]:
         *lines, self._carry = (self._carry + text).split("\n")
@@ -97,9 +166,9 @@ class AgentTail:
 
     def _handle(self, line: str) -> None:
         record = parse_record(line)
-        if record is None:
+        if record is None or record.seq <= self._seen_seq:
             return
-        self._attempt.event_offset = record.seq
+        self._attempt.event_offset = self._last_seq = record.seq
         if isinstance(record, AgentLine):
             self._attempt.transcript.add(_log_line(record))
         match record:

@@ -15,10 +15,14 @@ from app.playground.slack_types import LookalikeConfig
 from tests.e2e.harness import Stage, open_orion, open_world
 from tests.e2e.orion_process import free_port, new_state_dir
 from tests.e2e.wheels import ensure_wheels
+from tests.emulators.deno import server as deno_server
+from tests.emulators.deno.faults import Kind
 from tests.emulators.deno.resources import IMAGE
 from tests.emulators.deno.running import run_emulator
 from tests.emulators.machine_disk import disks_directory
 from tests.emulators.machine_network import Address
+from tests.emulators.vercel import server as vercel_server
+from tests.emulators.vercel.faults import Fault, failing
 from tests.emulators.vercel.server import run_vercel
 from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
 
@@ -28,11 +32,16 @@ if TYPE_CHECKING:
 
     from tests.emulators.spans import Spans
 
+_ALWAYS = 1000
 KEY = "sk-ant-" + secrets.token_hex(16)
 """Of the model: what must not be found in any machine, nor on the way there."""
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
+
+
+TROUBLES = ("hiccups", "full", "refusing", "cut", "unsaved")
+"""Each step fails once; too many sandboxes run; the token is void; output breaks off; nothing can be saved."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +54,14 @@ class Cloud:
     sent: Callable[[], bytes]
     """All that it was ever sent."""
     spans: Spans
+    trouble: Mapping[str, Callable[[], None]]
+    """What can be made to go wrong from now on, by its name in `TROUBLES`."""
+    struck: Callable[[], int]
+    """How many requests met one of them, but for those that are cut by hand."""
+    calm: Callable[[], None]
+    """Nothing goes wrong any more."""
+    end_machines: Callable[[], None]
+    """Their time is over."""
     lose_snapshots: Callable[[], None] | None = None
     """All that were saved expire; None = they never do there."""
 
@@ -69,6 +86,10 @@ def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
                 seen.body + repr(seen.headers).encode() for seen in emulator.seen
             ),
             spans=emulator.spans,
+            trouble=_vercel_trouble(emulator),
+            struck=lambda: len(emulator.faults.seen),
+            calm=emulator.faults.stop,
+            end_machines=emulator.end_lifetimes,
             lose_snapshots=emulator.world.snapshots.clear,
         )
 
@@ -92,9 +113,47 @@ def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
                 running=lambda: len(emulator.organisation.running),
                 sent=lambda: repr((emulator.requests, emulator.calls)).encode(),
                 spans=emulator.spans,
+                trouble=_deno_trouble(emulator),
+                struck=lambda: len(emulator.faults.fired),
+                calm=emulator.faults.clear,
+                end_machines=emulator.end_lifetimes,
             )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _vercel_trouble(emulator: vercel_server.Emulator) -> Mapping[str, Callable[[], None]]:
+    add = emulator.faults.add
+    steps = ("create", "start", "logs", "stdin", "snapshot", "destroy")
+    return {
+        "hiccups": lambda: add(*(failing(step, 503) for step in steps)),
+        "full": lambda: add(failing("create", 429, "rate_limited", times=_ALWAYS)),
+        "refusing": lambda: add(failing("create", 401, "unauthorized", times=_ALWAYS)),
+        "cut": lambda: add(
+            *(Fault(endpoint="logs", kind="cut", after_bytes=count) for count in (60, 700, 1500))
+        ),
+        "unsaved": lambda: add(failing("snapshot", 500, times=_ALWAYS)),
+    }
+
+
+def _deno_trouble(emulator: deno_server.Emulator) -> Mapping[str, Callable[[], None]]:
+    create, snapshot = "GET /api/v3/sandboxes/create", "POST /api/v2/volumes/*/snapshot"
+    steps = (create, snapshot, "POST /api/v2/volumes", "DELETE /api/v3/sandboxes/*")
+
+    def hiccup() -> None:
+        for step in steps:
+            emulator.faults.add(step, Kind.FAIL)
+
+    def always(endpoint: str, kind: Kind) -> None:
+        emulator.faults.add(endpoint, kind, times=_ALWAYS)
+
+    return {
+        "hiccups": hiccup,
+        "full": lambda: always(create, Kind.RATE_LIMIT),
+        "refusing": lambda: always(create, Kind.UNAUTHORIZED),
+        "cut": emulator.cut_sockets,
+        "unsaved": lambda: always(snapshot, Kind.FAIL),
+    }
 
 
 def _package_index(wheels: Path) -> Mapping[str, str]:

@@ -30,6 +30,8 @@ pytestmark = [
 ]
 
 TOKEN_FIELDS = {"vercel": "vercel_token", "deno": "deno_deploy_token"}
+REGIONS = {"vercel": "fra1", "deno": "ams"}
+"""Not those that are proposed at first."""
 WRONG = "wrong-token-of-a-person"
 
 
@@ -56,6 +58,8 @@ async def test_a_cloud_is_set_up(
             if question.field == TOKEN_FIELDS[name] and WRONG not in "".join(map(str, asked)):
                 asked.append(WRONG)
                 return WRONG
+            if question.field == "orion_sandbox_region" and asked.count(question.field) == 1:
+                return REGIONS[name]
             return cloud.settings.get(question.field.upper(), question.default)
 
         assert await set_up(name, ask=ask, say=lines.append, env_file=env_file)
@@ -81,7 +85,9 @@ async def test_a_cloud_is_set_up(
     text = env_file.read_text()
     assert text.startswith("# mine\n")
     for question in QUESTIONS[name]:
-        kept = cloud.settings.get(question.field.upper(), question.default)
+        kept = (dict(cloud.settings) | {"ORION_SANDBOX_REGION": REGIONS[name]})[
+            question.field.upper()
+        ]
         assert f"{question.field.upper()}={kept}" in text.replace("'", "")
     assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
 

@@ -137,6 +137,7 @@ class MachineProcess(OrderedProcess):
         self._exit_code: int | None = None
         self._killed = False
         self._is_requested = False
+        self._is_reading = False
 
     @property
     def id(self) -> str:
@@ -195,6 +196,16 @@ class MachineProcess(OrderedProcess):
 
     async def _line(self) -> str:
         """The next frame; empty at the end."""
+        self._is_reading = True
+        try:
+            return await self._until_line()
+        except BaseException:
+            await self._leave()
+            raise
+        finally:
+            self._is_reading = False
+
+    async def _until_line(self) -> str:
         clock, beat_s = asyncio.get_running_loop().time, self._host.beat_s
         lost_at, pause_s = clock() + beat_s * _LOST_BEATS, _RECONNECT_S
         while True:
@@ -229,9 +240,9 @@ class MachineProcess(OrderedProcess):
         """From the beginning, up to where we were."""
         found = await self._bounded(self._host.session.get_process(self._process.id))
         assert found.stdout is not None  # noqa: S101 - of one that was looked up there is
+        self._reader = found.stdout
         for _ in range(self._lines):
             await self._bounded(found.stdout.readline())
-        self._reader = found.stdout
         return found.stdout
 
     async def _bounded(self, answer: Awaitable[_T]) -> _T:
@@ -283,6 +294,8 @@ class MachineProcess(OrderedProcess):
                 if is_status(exc, httpx2.codes.NOT_FOUND, httpx2.codes.GONE):
                     self._exit_code = KILLED  # the machine is off, and all in it is dead
             if self._exit_code is not None:
+                if not self._is_reading:
+                    await self._leave()
                 return
         if failure is not None and not self._host.is_closed():
             raise failure

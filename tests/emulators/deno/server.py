@@ -92,6 +92,12 @@ class Emulator:
             else:
                 self.loop.call_soon_threadsafe(socket.cut)
 
+    def end_lifetimes(self) -> None:
+        """The time of all sandboxes that run is over. From another thread."""
+        assert self.loop is not None
+        for box in self.organisation.running:
+            asyncio.run_coroutine_threadsafe(self.organisation.stop(box), self.loop).result(10)
+
     async def run_inside(self, argv: Sequence[str]) -> bytes:
         """What root finds in the only sandbox that runs. From another thread."""
         (box,) = self.organisation.running

@@ -86,8 +86,13 @@ class Faults:
             assert fault.endpoint in ENDPOINTS
         self._set += faults
 
-    def clear(self) -> None:
+    def stop(self) -> None:
+        """None comes any more."""
         self._set.clear()
+
+    def clear(self) -> None:
+        """As at the beginning."""
+        self.stop()
         self.seen.clear()
 
     def take(self, endpoint: str) -> Fault | None:

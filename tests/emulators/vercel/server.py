@@ -81,6 +81,11 @@ class Emulator:
         assert session is not None
         self.call(self.world.stop(session))
 
+    def end_lifetimes(self) -> None:
+        """The time of all sandboxes that run is over, now."""
+        for name in self.running():
+            self.end_lifetime(name)
+
     def call(self, work: Any) -> Any:
         """A coroutine of the emulator's own, to its end."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(STOP_S)
