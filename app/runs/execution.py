@@ -1,32 +1,30 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import uuid
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import TurnFinished
-from agent_scripts.repository import git_environment
 from agent_scripts.supervision import following
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.changes import FileWatch
 from app.runs.environment import AgentEnvironment
-from app.runs.git_token import git_token
 from app.runs.model import Resumption, Run
-from app.runs.places import POOL_LABEL, agent_paths
+from app.runs.opening import WorkspaceOpener
+from app.runs.places import agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.ports import ModelBroker, ModelGrant
-from app.runs.repositories import Asking, Repositories, ThreadRepository
+from app.runs.repositories import Repositories
+from app.runs.repository_work import Place, RepositoryWork, find_repository
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
-from app.runs.session import SessionId, session_id_for
+from app.runs.session import session_id_for
 from app.runs.starting import (
-    SAVING_S,
     AgentSettings,
     AgentStart,
     AgentStarter,
@@ -36,13 +34,10 @@ from app.runs.starting import (
 from app.runs.waiting import UnfitSandboxError
 from app.runs.workspace import AgentIdentity, Workspace
 from app.runs.workspaces import Workspaces
-from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
-    BrokeredNetwork,
     Capability,
-    SandboxSpec,
-    SnapshotRef,
 )
 
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
@@ -78,6 +73,15 @@ class AgentRunner:
             adapter=adapter, broker=broker, settings=settings, policy=policy
         )
         self._environment = AgentEnvironment(provider, adapter, settings.additions)
+        self._opener = WorkspaceOpener(
+            provider=provider,
+            environment=self._environment,
+            workspaces=workspaces,
+            broker=broker,
+            settings=settings,
+            agent=adapter.name,
+        )
+        self.spec_to_wait = self._opener.spec_to_wait
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -97,14 +101,6 @@ class AgentRunner:
             SandboxError: SETUP_FAILED and others; it can be tried again.
         """
         await self._environment.prepare()
-
-    async def spec_to_wait(self, door: SessionId, wait_s: float) -> SandboxSpec | None:
-        """Of a sandbox that may wait so long for a run of any thread, which then lets it live on; None without an environment."""
-        snapshot = await self._environment.find()
-        if snapshot is None:
-            return None
-        lifetime_s = wait_s + SAVING_S
-        return self._spec(snapshot, door, lifetime_s=lifetime_s, labels={POOL_LABEL: "true"})
 
     async def abandon(self, run: Run) -> None:
         """See that nothing of a run goes on that an earlier process began, and that will not be executed."""
@@ -150,14 +146,14 @@ class AgentRunner:
                 left = await find_left_agent(sandbox, agent_paths(sandbox.paths), attempt.run)
                 if left is None:
                     return None
-                found = self._find_repository(attempt, workspace)
-                directory = found.directory if found else ""
+                work = find_repository(self._repositories, self._broker, attempt, workspace)
+                directory = work.found.directory if work else ""
                 watch = FileWatch(sandbox, repository=left.repository, directory=directory)
                 await watch.go_on(was_empty=workspace.is_empty and not directory)
                 # The token that the agent was given is good again.
                 token = await stack.enter_async_context(
                     self._broker.open_grant(
-                        self._grant(attempt, found), attempt.count_call, attempt.on_effect
+                        self._grant(attempt, work), attempt.count_call, attempt.on_effect
                     )
                 )
                 command = following(left.paths)
@@ -170,7 +166,8 @@ class AgentRunner:
             workspace.is_usable = attempt.stop.user is None
             workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
             await self._conclude(attempt, workspace, watch, finished)
-            await self._publish(attempt, found, _Place(workspace, left.paths, token), finished)
+            if work is not None:
+                await work.publish(attempt, Place(workspace, left.paths, token), finished)
             return finished
 
     async def _run_turn(self, attempt: Attempt) -> TurnFinished:
@@ -183,103 +180,33 @@ class AgentRunner:
     async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupting(), deadline(attempt):
-                workspace = await self._open_workspace(
-                    attempt, stack, may_have_waited=may_have_waited
+                workspace = await self._opener.open(
+                    attempt, stack, self._who(attempt), may_have_waited=may_have_waited
                 )
                 paths = _start_paths(attempt, workspace.sandbox)
-                found = self._find_repository(attempt, workspace)
+                work = find_repository(self._repositories, self._broker, attempt, workspace)
                 watch = FileWatch(
                     workspace.sandbox,
                     repository=repository_in(paths.run),
-                    directory=found.directory if found else "",
+                    directory=work.found.directory if work else "",
                 )
                 token = await stack.enter_async_context(
                     self._broker.open_grant(
-                        self._grant(attempt, found), attempt.count_call, attempt.on_effect
+                        self._grant(attempt, work), attempt.count_call, attempt.on_effect
                     )
                 )
-                place = _Place(workspace, paths, token)
-                if found is not None:
-                    await self._clone(attempt, found, place)
+                place = Place(workspace, paths, token)
+                if work is not None:
+                    await work.clone(attempt, place)
                 if self._broker.endpoint_for(workspace.session.id).headers:
                     token = await key_stand_in(workspace.sandbox) or token
-            finished = await self._run_agent(attempt, workspace, watch, token, found)
+            finished = await self._run_agent(attempt, workspace, watch, token, work)
             await self._conclude(attempt, workspace, watch, finished)
-            await self._publish(attempt, found, place, finished)
+            if work is not None:
+                await work.publish(attempt, place, finished)
             return finished
 
-    def _find_repository(self, attempt: Attempt, workspace: Workspace) -> ThreadRepository | None:
-        """Raises: OrionError: REPO_UNAVAILABLE."""
-        session = workspace.session
-        if self._repositories is None or not (attempt.repo or session.repo):
-            return None
-        if "{relay}/broker" not in self._broker.endpoint_for(session.id).model_url:
-            raise OrionError(
-                ErrorCode.REPO_UNAVAILABLE,
-                "repositories in cloud sandboxes need the operator's ORION_PUBLIC_URL",
-            )
-        return self._repositories.find(attempt, session, workspace.sandbox.paths.work)
-
-    async def _clone(self, attempt: Attempt, found: ThreadRepository, place: "_Place") -> None:
-        assert self._repositories is not None  # noqa: S101 - it has found one
-        try:
-            await self._repositories.prepare(attempt, place.workspace, found, place.asking)
-        except SandboxError as exc:
-            if not place.workspace.may_be_gone:
-                raise
-            raise UnfitSandboxError(str(exc)) from exc
-        place.workspace.may_be_gone = False
-
-    async def _publish(
-        self,
-        attempt: Attempt,
-        found: ThreadRepository | None,
-        place: "_Place",
-        finished: TurnFinished,
-    ) -> None:
-        is_whole = finished.error is None and attempt.stop.user is None
-        if self._repositories is not None and found is not None and is_whole:
-            await self._repositories.publish(attempt, found, place.asking, answer=finished.text)
-
-    async def _open_workspace(
-        self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
-    ) -> Workspace:
-        """In the agent's environment; one that its provider has let expire is made once more.
-
-        Raises:
-            SandboxError: never UNAVAILABLE: nothing was there that could be lost.
-        """
-        try:
-            return await self._open(attempt, stack, may_have_waited=may_have_waited)
-        except SandboxError as exc:
-            if exc.code is not SandboxErrorCode.UNAVAILABLE:
-                raise
-            raise SandboxError(SandboxErrorCode.CREATE_FAILED, str(exc)) from exc
-
-    async def _open(
-        self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
-    ) -> Workspace:
-        snapshot = await self._environment.restore(attempt)
-        try:
-            return await stack.enter_async_context(
-                self._workspaces.open(
-                    attempt,
-                    self._spec_of(attempt, snapshot),
-                    self._who(attempt),
-                    may_have_waited=may_have_waited,
-                )
-            )
-        except SandboxError as exc:
-            if exc.code is not SandboxErrorCode.NOT_FOUND:
-                raise
-            _log.warning("environment.lost", snapshot=snapshot.id, reason=str(exc))
-        await self._provider.delete_snapshot(snapshot.id)
-        snapshot = await self._environment.restore(attempt)
-        return await stack.enter_async_context(
-            self._workspaces.open(attempt, self._spec_of(attempt, snapshot), self._who(attempt))
-        )
-
-    def _grant(self, attempt: Attempt, found: ThreadRepository | None) -> ModelGrant:
+    def _grant(self, attempt: Attempt, work: RepositoryWork | None) -> ModelGrant:
         return ModelGrant(
             run_id=attempt.run.id,
             models=(self._model(attempt), *self._adapter.helper_models),
@@ -287,7 +214,7 @@ class AgentRunner:
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
             session_id=session_id_for(attempt.run.thread),
-            repository=found.grant if found else None,
+            repository=work.found.grant if work else None,
         )
 
     async def _conclude(
@@ -307,7 +234,7 @@ class AgentRunner:
         workspace: Workspace,
         watch: FileWatch,
         token: str,
-        found: ThreadRepository | None,
+        work: RepositoryWork | None,
     ) -> TurnFinished:
         """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
         known = workspace.agent_session_id
@@ -324,10 +251,10 @@ class AgentRunner:
             session=session,
             waiting=waiting,
             may_be_gone=workspace.may_be_gone,
-            directory=found.directory if found else "",
-            git_environment=self._git_environment(token) if found else {},
+            directory=work.found.directory if work else "",
+            git_environment=work.git_environment(token) if work else {},
         )
-        look = partial(watch.begin, is_empty=workspace.is_empty and found is None)
+        look = partial(watch.begin, is_empty=workspace.is_empty and work is None)
         finished = await self._starter.start(attempt, workspace.sandbox, start, look)
         if known and _has_no_memory(finished, attempt):
             _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
@@ -342,50 +269,6 @@ class AgentRunner:
             finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
         workspace.agent_session_id = finished.agent_session_id or known
         return finished
-
-    def _git_environment(self, token: str) -> Mapping[str, str]:
-        assert self._repositories is not None  # noqa: S101 - it has found one
-        policy = self._repositories.policy
-        return git_environment(git_token(token), name=policy.git_name, email=policy.git_email)
-
-    def _spec_of(self, attempt: Attempt, snapshot: SnapshotRef) -> SandboxSpec:
-        return self._spec(
-            snapshot,
-            session_id_for(attempt.run.thread),
-            lifetime_s=attempt.remaining_s() + SAVING_S,
-            labels={"orion.run": attempt.run.id},
-        )
-
-    def _spec(
-        self,
-        snapshot: SnapshotRef,
-        session_id: SessionId,
-        *,
-        lifetime_s: float,
-        labels: Mapping[str, str],
-    ) -> SandboxSpec:
-        endpoint = self._broker.endpoint_for(session_id)
-        return SandboxSpec(
-            snapshot_id=snapshot.id,
-            work_dir=self._settings.work_dir,
-            network=BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
-            lifetime_s=lifetime_s,
-            labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
-            limits=self._settings.sandbox_limits,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where an attempt works."""
-
-    workspace: Workspace
-    paths: AgentPaths
-    token: str
-
-    @property
-    def asking(self) -> Asking:
-        return Asking(sandbox=self.workspace.sandbox, paths=self.paths, token=self.token)
 
 
 async def _nothing() -> None:
