@@ -2,15 +2,22 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
 
 from app.additions import ORION_TOML, load_additions
-from app.config import Settings
+from app.config import Settings, SettingsError
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
-from app.parts import UnsupportedPythonError, check_python, pool_size, slack_options
+from app.parts import (
+    UnsupportedPythonError,
+    channel_sandboxes,
+    check_python,
+    pool_size,
+    run_policy,
+    slack_options,
+)
 from app.providers import choose_provider, create_provider
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
@@ -71,15 +78,21 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _settings(settings: Settings) -> str:
-    if settings.missing_for_serving:
-        raise _ProblemError(
-            "; ".join(settings.missing_for_serving), "set them in .env (see .env.example)"
-        )
+    lacking, fix = list(settings.missing_for_serving), "set them in .env (see .env.example)"
+    channels: Mapping[str, str] = {}
+    try:
+        channels = channel_sandboxes(run_policy(settings))
+    except SettingsError as exc:
+        lacking += str(exc).splitlines()
+        fix += f", or change {ORION_TOML}"
+    if lacking:
+        raise _ProblemError("; ".join(lacking), fix)
     added = [
         f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
         for name, one in load_additions().items()
     ]
-    return "".join(("complete", *added))
+    sent = [f"; {ORION_TOML} sends {name} to {word}" for name, word in channels.items()]
+    return "".join(("complete", *added, *sent))
 
 
 async def _python(_settings: Settings) -> str:
