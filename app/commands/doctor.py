@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
@@ -10,11 +10,19 @@ import httpx
 from agent_scripts.adapter import ModelProtocol
 from app.additions import ORION_TOML, load_additions
 from app.agents import describe_agents
-from app.config import Settings
+from app.config import Settings, SettingsError
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.model_access import missing_for_agent, missing_for_serving, model_source
-from app.parts import UnsupportedPythonError, check_python, pool_size, slack_options
+from app.parts import (
+    UnsupportedPythonError,
+    channel_wishes,
+    check_python,
+    pool_size,
+    run_policy,
+    slack_options,
+)
 from app.providers import choose_provider, create_provider
+from app.runs.options import Wishes
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
 from app.store.schema import UnreadableStoreError
@@ -75,13 +83,24 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
 
 
 async def _settings(settings: Settings) -> str:
-    if missing := missing_for_serving(settings):
-        raise _ProblemError("; ".join(missing), "set them in .env (see .env.example)")
+    lacking, fix = list(missing_for_serving(settings)), "set them in .env (see .env.example)"
+    channels: Mapping[str, Wishes] = {}
+    try:
+        channels = channel_wishes(run_policy(settings))
+    except SettingsError as exc:
+        lacking += str(exc).splitlines()
+        fix += f", or change {ORION_TOML}"
+    if lacking:
+        raise _ProblemError("; ".join(lacking), fix)
     added = [
         f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
         for name, one in load_additions().items()
     ]
-    return "".join(("complete", *added))
+    sent = [
+        f"; {ORION_TOML} gives {name} {', '.join(f'{key}={value}' for key, value in wishes.said.items())}"
+        for name, wishes in channels.items()
+    ]
+    return "".join(("complete", *added, *sent))
 
 
 async def _python(_settings: Settings) -> str:

@@ -49,7 +49,7 @@ async def verify(settings: Settings, *, write: Print) -> bool:
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
     try:
         async with open_model(settings, write) as answering:
-            return await _run(answering, masker, write)
+            return await _run(answering, masker, write, has_key=_has_key(settings))
     except (OrionError, SandboxError) as exc:
         write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
         return False
@@ -58,7 +58,7 @@ async def verify(settings: Settings, *, write: Print) -> bool:
 @asynccontextmanager
 async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
     """The settings with a model that answers: the real one where there is a key, else the offline one; says which."""
-    if not missing_for_agent(settings, settings.orion_agent):
+    if _has_key(settings):
         write("model: the real one, with your key (this costs a little)")
         yield settings
         return
@@ -81,7 +81,11 @@ async def _removed(directory: Path) -> AsyncIterator[None]:
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
 
-async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
+def _has_key(settings: Settings) -> bool:
+    return not missing_for_agent(settings, settings.orion_agent)
+
+
+async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: bool) -> bool:
     now = datetime.now(UTC)
     request = RunRequest(
         run_id=run_id_for(team="verify", channel="verify", message_ts=f"{now.timestamp():.6f}"),
@@ -103,6 +107,11 @@ async def _run(settings: Settings, masker: Masker, write: Print) -> bool:
         open_broker(settings, doors) as broker,
     ):
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
+        if Capability.REMOTE in provider.capabilities and not has_key:
+            write(
+                "FAIL model: a sandbox in a cloud cannot reach the offline model on this machine; set a key for the model"
+            )
+            return False
         if settings.mount is not None:
             write(f"! {settings.mount.sentence}")
         sessions = MemorySessionStore()

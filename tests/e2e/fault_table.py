@@ -17,6 +17,7 @@ _ACKS: Final = "tests/e2e/test_acknowledgements.py"
 _DATABASE: Final = "tests/e2e/test_sick_database.py"
 _MACHINE: Final = "tests/e2e/test_sick_machine.py"
 _DELIVERY: Final = "tests/faults/test_delivery.py"
+_CLOUDS: Final = "tests/e2e/test_cloud_faults.py::test_whatever_goes_wrong_there"
 _DEPLOYS: Final = "tests/e2e/test_deploys.py"
 
 
@@ -212,6 +213,45 @@ FAULTS: Final = (
         name="clock jumps back",
         thread="one message, the answer",
         test=f"{_MACHINE}::test_a_run_survives_a_jump_of_the_clock",
+    ),
+    Fault(
+        system="Cloud",
+        name="each step of a sandbox's life fails once",
+        thread="one message, the answer",
+        test=_CLOUDS,
+    ),
+    _failed(
+        "Cloud",
+        "too many requests or sandboxes",
+        "one message, the code's sentence",
+        ErrorCode.SANDBOX_LIMIT_REACHED,
+        _CLOUDS,
+    ),
+    _failed(
+        "Cloud",
+        "token revoked",
+        "one message, the code's sentence",
+        ErrorCode.SANDBOX_CREATION_FAILED,
+        _CLOUDS,
+    ),
+    Fault(
+        system="Cloud",
+        name="connection to a working agent cut",
+        thread="one message, the answer; nothing was done twice",
+        test=_CLOUDS,
+    ),
+    _failed(
+        "Cloud",
+        "sandbox ends under its agent",
+        "one message, the code's sentence; the thread's files are as before the question",
+        ErrorCode.SANDBOX_LOST,
+        _CLOUDS,
+    ),
+    Fault(
+        system="Cloud",
+        name="nothing can be saved",
+        thread="one message, the answer; the thread's files are as before the question",
+        test=_CLOUDS,
     ),
     Fault(
         system="Orion",

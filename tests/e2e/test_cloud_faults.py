@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from app.errors import ErrorCode
 from app.runs.model import RunState
 from tests.e2e.clouds import CLOUDS, KEY, Cloud, open_stage_at
+from tests.e2e.fault_table import Fault, fault
 from tests.e2e.harness import Stage, has_retry_button, text_of
 
 pytestmark = [
@@ -32,17 +32,21 @@ async def test_whatever_goes_wrong_there(cloud_name: str, tmp_path: Path) -> Non
         await stage.answer(ts, timeout_s=150)
 
         cloud.trouble["hiccups"]()
-        assert "4711" in await stage.ask("@Orion run: cat notes", thread_ts=ts)
+        again = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
+        assert "4711" in text_of(await stage.answer(again, thread_ts=ts))
+        fault("Cloud: each step of a sandbox's life fails once").assert_holds(
+            await stage.record(again)
+        )
         assert cloud.struck() >= HICCUPS
         cloud.calm()
 
-        for name, code in (
-            ("full", ErrorCode.SANDBOX_LIMIT_REACHED),
-            ("refusing", ErrorCode.SANDBOX_CREATION_FAILED),
+        for name, row in (
+            ("full", fault("Cloud: too many requests or sandboxes")),
+            ("refusing", fault("Cloud: token revoked")),
         ):
             struck = cloud.struck()
             cloud.trouble[name]()
-            await _fails(stage, ts, "@Orion run: cat notes", code)
+            await _fails(stage, ts, "@Orion run: cat notes", row)
             assert cloud.struck() > struck
             cloud.calm()
 
@@ -56,18 +60,18 @@ async def test_whatever_goes_wrong_there(cloud_name: str, tmp_path: Path) -> Non
         message = await stage.answer(unsaved, thread_ts=ts)
         assert "[exit code 0]" in text_of(message)
         assert cloud.struck() > struck
+        fault("Cloud: nothing can be saved").assert_holds(await stage.record(unsaved))
         cloud.calm()
         assert "4711" in await stage.ask("@Orion run: cat notes", thread_ts=ts)
         assert cloud.running() == 0
         assert KEY.encode() not in cloud.sent()
 
 
-async def _fails(stage: Stage, thread_ts: str, text: str, code: ErrorCode) -> None:
-    """With this code, a sentence and a button."""
+async def _fails(stage: Stage, thread_ts: str, text: str, row: Fault) -> None:
+    """As the row says, and with a button to try again."""
     ts = await stage.client.say(text, thread_ts=thread_ts)
     message = await stage.answer(ts, thread_ts=thread_ts, timeout_s=60)
-    run = await stage.record(ts)
-    assert (run.state, run.error_code) == (RunState.FAILED, code)
+    row.assert_holds(await stage.record(ts))
     assert has_retry_button(message)
 
 
@@ -81,6 +85,7 @@ async def _cut(stage: Stage, cloud: Cloud, thread_ts: str) -> None:
     if cloud.settings["ORION_SANDBOX"] == "deno":
         cloud.trouble["cut"]()
     assert "```\nonce\n[exit code 0]" in text_of(await stage.answer(ts, thread_ts=thread_ts))
+    fault("Cloud: connection to a working agent cut").assert_holds(await stage.record(ts))
     # The connection to Vercel is made again below the provider's contract.
     lost = stage.orion.log_lines("agent.connection_lost")
     if cloud.settings["ORION_SANDBOX"] == "deno":
@@ -109,8 +114,7 @@ async def _lifetime_ends(stage: Stage, cloud: Cloud, thread_ts: str) -> None:
     await _works(stage, ts, thread_ts)
     cloud.end_machines()
     await stage.answer(ts, thread_ts=thread_ts, timeout_s=60)
-    run = await stage.record(ts)
-    assert (run.state, run.error_code) == (RunState.FAILED, ErrorCode.SANDBOX_LOST)
+    fault("Cloud: sandbox ends under its agent").assert_holds(await stage.record(ts))
 
 
 async def _works(stage: Stage, ts: str, thread_ts: str) -> None:

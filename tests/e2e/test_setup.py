@@ -130,6 +130,18 @@ async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Pat
         assert "bubblewrap" not in line
 
 
+@pytest.mark.parametrize("name", CLOUDS)
+async def test_verify_without_a_key_says_what_a_cloud_needs(name: str, tmp_path: Path) -> None:
+    """Before anything is made there: the offline model is on this machine."""
+    with CLOUDS[name](()) as cloud:
+        environment = scrubbed_environment() | dict(cloud.settings)
+        state = {"ORION_STATE_DIR": str(tmp_path / "state")}
+        code, told = await run_cli("verify", environment=environment | state, directory=tmp_path)
+        assert code == 1
+        assert told.splitlines()[-1].startswith("FAIL model: a sandbox in a cloud cannot reach")
+        assert b"v2/volumes" not in cloud.sent()
+
+
 async def test_a_wrong_token_that_is_set_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

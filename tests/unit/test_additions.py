@@ -159,6 +159,15 @@ def test_files_are_bounded_together(toml: Path) -> None:
         load_additions(toml)
 
 
+def test_doctor_names_a_channel_whose_cloud_is_not_set_up(toml: Path) -> None:
+    """Beside what else is missing; not only at the first message of that channel."""
+    toml.write_text('[channels.C0123456789]\nsandbox = "vercel"\n')
+    shown = orion("doctor", cwd=toml.parent, ORION_SANDBOX="local")
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("FAIL settings"))
+    assert "SLACK_BOT_TOKEN" in line
+    assert "channels.C0123456789: there is no sandbox 'vercel' here" in line
+
+
 @pytest.mark.parametrize("command", [("serve",), ("doctor",), ("snapshots", "build")])
 def test_every_command_says_it_with_the_other_bad_settings(
     command: tuple[str, ...], toml: Path
