@@ -12,6 +12,14 @@
     [repositories."acme/api"]
     init = ["make deps"]
 
+    [prices."claude-*"]
+    input = 3
+    output = 15
+    cache_read = 0.3
+    cache_write = 3.75
+
+Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so.
+
 `init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
 """
@@ -22,6 +30,7 @@ import re
 import stat
 import tomllib
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +45,9 @@ from pydantic import (
 )
 
 from agent_scripts.registry import agent_names
+from app.budget_fields import MAX_USD
 from app.config import SettingsError
+from app.runs.costs import ANY_ENDING, Price
 from app.runs.environment import AddedFile, Additions
 from app.runs.option_values import SANDBOX_WORDS, check_model, check_repo
 from app.runs.options import Wishes
@@ -45,6 +56,8 @@ ORION_TOML = Path("orion.toml")
 """In the directory that Orion is started in, as `.env` is."""
 MAX_FILES_BYTES = 16 * 1024 * 1024
 """Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
+MAX_RATE = 100_000
+"""Dollars for a million tokens; more is a slip of the pen."""
 _MAX_SHOWN_CHARS = 80
 _NUL = "\0"
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
@@ -99,6 +112,21 @@ def _check_sandbox(word: str) -> str:
     return word
 
 
+def _check_number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
+    return str(value)  # so that 0.3 is three tenths
+
+
+def _check_model_or_beginning(name: str) -> str:
+    if name.removesuffix(ANY_ENDING):
+        check_model(name.removesuffix(ANY_ENDING))
+    return name
+
+
+_Rate = Annotated[Decimal, BeforeValidator(_check_number), Field(ge=0, le=MAX_RATE)]
+_Dollars = Annotated[Decimal, BeforeValidator(_check_number), Field(gt=0, le=MAX_USD)]
+_Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
 _Repository = Annotated[str, AfterValidator(check_repo)]
@@ -123,11 +151,12 @@ class _ChannelTable(BaseModel):
     sandbox: _Sandbox | None = None
     agent: _Agent | None = None
     model: Annotated[str, AfterValidator(check_model)] | None = None
+    budget_day_usd: _Dollars | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "_ChannelTable":
         if not self.model_fields_set:
-            raise ValueError("says nothing; there are: sandbox, agent, model")
+            raise ValueError("says nothing; there are: sandbox, agent, model, budget_day_usd")
         return self
 
 
@@ -137,18 +166,29 @@ class _RepositoryTable(BaseModel):
     init: list[str] = Field(default_factory=list)
 
 
+class _PriceTable(BaseModel):
+    model_config = _CLOSED
+
+    input: _Rate
+    output: _Rate
+    cache_read: _Rate
+    cache_write: _Rate
+
+
 class _File(BaseModel):
     model_config = _CLOSED
 
     channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
     agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
     repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
+    prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {
     "agents": _AgentTable,
     "channels": _ChannelTable,
     "repositories": _RepositoryTable,
+    "prices": _PriceTable,
 }
 
 
@@ -183,6 +223,28 @@ def load_channels(path: Path = ORION_TOML) -> Mapping[str, Wishes]:
         name: Wishes(sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or "")
         for name, table in _read(path).channels.items()
     }
+
+
+def load_channel_budgets(path: Path = ORION_TOML) -> Mapping[str, Decimal]:
+    """Dollars that a day in a channel may cost, by ids of channels.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    return {
+        name: table.budget_day_usd
+        for name, table in _read(path).channels.items()
+        if table.budget_day_usd is not None
+    }
+
+
+def load_prices(path: Path = ORION_TOML) -> Mapping[str, Price]:
+    """Prices of models, by their names or the beginnings of them.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    return {name: Price(**table.model_dump()) for name, table in _read(path).prices.items()}
 
 
 def load_repositories(path: Path = ORION_TOML) -> Mapping[str, tuple[str, ...]]:

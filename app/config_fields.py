@@ -6,9 +6,10 @@ from typing import Literal
 from pydantic import Field, SecretStr, field_validator
 
 from app.agent_fields import AgentFields, WordList, split_words
+from app.budget_fields import BudgetFields
 
 
-class SettingsFields(AgentFields):
+class SettingsFields(AgentFields, BudgetFields):
     """Names in the environment are the upper-case field names."""
 
     # -- Slack ---------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from fastapi import FastAPI
 
 from agent_scripts.adapter import AgentAdapter
+from app.budgets import open_ledger
 from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
@@ -144,17 +145,13 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         elsewhere = {one.provider for one in left if one.sandbox_id} - {provider.name}
         broker.close_others([session.id for session in left])
         await provider.sweep([SandboxId(session.sandbox_id) for session in left])
-        _log.info(
-            "sandbox.selected",
-            provider=provider.name,
-            reason=choice.reason,
-            finding=await provider.probe(),
-        )
-        if settings.mount is not None:
-            _log.warning("sandbox.mounted", says=settings.mount.sentence)
+        await _tell_sandbox(settings, provider, choice)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
         policy = run_policy(settings)
+        ledger = await stack.enter_async_context(
+            open_ledger(settings, around("spending", store.spending), clock)
+        )
         signals = StopSignals()
         dispatcher = around(
             "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
@@ -192,6 +189,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             channels=channel_wishes(policy),
             live_logs=live_logs,
             signals=signals,
+            ledger=ledger,
             policy=policy,
             clock=clock,
             mask=masker.mask,
@@ -235,6 +233,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
                 signals.listen_forever(store, service.end_stopped),
                 reconciler.run_forever(),
                 retention.run_forever(),
+                ledger.write_forever(),
                 room.workspaces.close_forever(),
                 _identify_forever(slack),
                 _prepare_quietly(room),
@@ -263,6 +262,13 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             drain=partial(_drain, dispatcher, health, end_background),
         )
     _log.info("service.stopped")
+
+
+async def _tell_sandbox(settings: Settings, provider: SandboxProvider, choice: Choice) -> None:
+    finding = await provider.probe()
+    _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
+    if settings.mount is not None:
+        _log.warning("sandbox.mounted", says=settings.mount.sentence)
 
 
 async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:

@@ -55,9 +55,14 @@ def injected_headers(protocol: ModelProtocol, key: str) -> Mapping[str, str]:
             return {"x-goog-api-key": key}
 
 
+def asks_by_itself(agent: str) -> bool:
+    """Whether its requests do not pass the broker."""
+    return agent == _CURSOR
+
+
 def missing_for_agent(settings: Settings, agent: str) -> str:
     """What is not set that the agent needs, as a line; empty when it can work."""
-    if agent == _CURSOR:
+    if asks_by_itself(agent):
         if settings.cursor_api_key is None:
             return "CURSOR_API_KEY: missing; the agent cursor asks its maker's own servers"
         if not settings.orion_cursor_key_in_sandbox:

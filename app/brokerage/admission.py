@@ -39,6 +39,7 @@ class LiveGrant:
     grant: ModelGrant
     on_call: Callable[[ModelCall], None]
     on_effect: Callable[[], Awaitable[None]] | None
+    refusal: Callable[[], str] | None
     opened_at: datetime
     opened_s: float = field(default_factory=time.monotonic)
     calls: int = 0
@@ -65,10 +66,15 @@ class Admission:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> Iterator[str]:
         """A run token, good while inside; by a door only by that of the grant's session."""
         self._live[grant.run_id] = LiveGrant(
-            grant=grant, on_call=on_call, on_effect=on_effect, opened_at=self._clock.now()
+            grant=grant,
+            on_call=on_call,
+            on_effect=on_effect,
+            refusal=refusal,
+            opened_at=self._clock.now(),
         )
         try:
             yield create_token(self._key, grant)

@@ -117,6 +117,8 @@ class ModelsBroker:
         if upstream is None:
             refused = unauthorized(f"Orion has no key for models of the protocol {protocol.name}")
             return self._admission.refuse(refused, live, render)
+        if live.refusal is not None and (reason := live.refusal()):
+            return self._admission.refuse(forbidden(reason), live, render)
         live.calls += 1
         if live.calls > live.grant.max_calls:
             refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")

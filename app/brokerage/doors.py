@@ -50,10 +50,11 @@ class DoorBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
         # In this order: an agent that waits for its broker must not be told that its run is over.
-        with self.admission.open_grant(grant, on_call, on_effect) as token:
+        with self.admission.open_grant(grant, on_call, on_effect, refusal) as token:
             async with self._open_door(path, grant.session_id):
                 yield token
 

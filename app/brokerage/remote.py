@@ -29,8 +29,9 @@ class PublicBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> AsyncIterator[str]:
-        with self._admission.open_grant(grant, on_call, on_effect) as token:
+        with self._admission.open_grant(grant, on_call, on_effect, refusal) as token:
             yield token
 
     def adopt(self, session_id: SessionId, door: SessionId) -> None:
@@ -62,8 +63,9 @@ class DirectBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> AsyncIterator[str]:
-        del grant, on_call, on_effect
+        del grant, on_call, on_effect, refusal
         yield STAND_IN
 
     def adopt(self, session_id: SessionId, door: SessionId) -> None:

@@ -10,6 +10,7 @@ import httpx
 from agent_scripts.adapter import ModelProtocol
 from app.additions import ORION_TOML, load_additions
 from app.agents import describe_agents
+from app.budgets import find_problems
 from app.config import Settings, SettingsError
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.model_access import missing_for_agent, missing_for_serving, model_source
@@ -34,7 +35,7 @@ CHECK_TIMEOUT_S = 20.0
 HTTP_TIMEOUT_S = 5.0
 LOST_WITHOUT_BROKER = (
     "without ORION_PUBLIC_URL its network adds the model key to requests by itself: the agent may use any model, "
-    "calls and tokens are neither limited nor counted, and MCP servers with a url cannot be reached"
+    "calls and tokens are neither limited nor counted, no budget holds, and MCP servers with a url cannot be reached"
 )
 
 
@@ -90,6 +91,7 @@ async def _settings(settings: Settings) -> str:
     except SettingsError as exc:
         lacking += str(exc).splitlines()
         fix += f", or change {ORION_TOML}"
+    lacking += find_problems(settings)
     if lacking:
         raise _ProblemError("; ".join(lacking), fix)
     added = [

@@ -2,11 +2,13 @@
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from agent_scripts.adapter import TurnMessage
+from app.runs.budgets import Excess, Spending
 from app.runs.changes import Difference
+from app.runs.costs import to_dollars
 from app.runs.model import ModelCall, Resumption, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
@@ -29,6 +31,8 @@ class Attempt:
     started_at: datetime
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
+    spending: Spending | None = None
+    """What its run may cost, and has cost in earlier attempts, too; None = nobody counts."""
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
     event_offset: int = 0
@@ -77,15 +81,29 @@ class Attempt:
         self.tracker.enter(phase)
         self.show()
 
+    def __post_init__(self) -> None:
+        if self.spending is not None:
+            self.usage = self.spending.usage
+
+    @property
+    def excess(self) -> Excess | None:
+        """The budget that has ended it."""
+        return self.spending.excess if self.spending is not None else None
+
+    def report_cost(self, dollars: float | None) -> None:
+        """The agent's own word, that counts; without one, the price table's."""
+        spent = self.spending.cost if self.spending is not None else None
+        if dollars is not None:
+            self.cost_usd = dollars
+        elif spent is not None and self.usage.model_calls:
+            self.cost_usd = to_dollars(spent)
+
     def count_call(self, call: ModelCall) -> None:
         """The broker's word on a model call; it decides, not the agent's."""
-        self.usage = Usage(
-            input_tokens=self.usage.input_tokens + call.usage.input_tokens,
-            output_tokens=self.usage.output_tokens + call.usage.output_tokens,
-            cache_read_tokens=self.usage.cache_read_tokens + call.usage.cache_read_tokens,
-            cache_creation_tokens=self.usage.cache_creation_tokens
-            + call.usage.cache_creation_tokens,
-            model_calls=self.usage.model_calls + (not call.is_refused),
-        )
+        if self.spending is not None:
+            call = self.spending.count(call)
+            self.usage = self.spending.usage
+        else:
+            self.usage = self.usage + replace(call.usage, model_calls=not call.is_refused)
         if self.agent_step is not None:
             self.agent_step.generation(call)

@@ -26,6 +26,7 @@ LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
 }
 """Which limit it was, for the person who asked."""
 TOLD_WITH_DETAIL = (
+    ErrorCode.BUDGET_EXCEEDED,
     ErrorCode.LIMIT_EXCEEDED,
     ErrorCode.INTERRUPTED,
     ErrorCode.REPO_UNAVAILABLE,
@@ -176,6 +177,8 @@ def recorded_result(run: Run) -> RunResult:
         stopped_by=run.stop_requested_by if run.outcome is RunState.STOPPED else None,
         changes=run.changes,
         resumed=run.resumed,
+        tokens=run.usage.tokens,
+        cost_usd=run.cost_usd,
         duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
     )
 

@@ -1,7 +1,7 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import uuid
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -151,11 +151,7 @@ class AgentRunner:
                 watch = FileWatch(sandbox, repository=left.repository, directory=directory)
                 await watch.go_on(was_empty=workspace.is_empty and not directory)
                 # The token that the agent was given is good again.
-                token = await stack.enter_async_context(
-                    self._broker.open_grant(
-                        self._grant(attempt, work), attempt.count_call, attempt.on_effect
-                    )
-                )
+                token = await stack.enter_async_context(self._open_grant(attempt, work))
                 command = following(left.paths)
                 await sandbox.write_files({file.path: file.data for file in command.files})
             _log.info("sandbox.attached", sandbox_id=sandbox.id)
@@ -190,11 +186,7 @@ class AgentRunner:
                     repository=repository_in(paths.run),
                     directory=work.found.directory if work else "",
                 )
-                token = await stack.enter_async_context(
-                    self._broker.open_grant(
-                        self._grant(attempt, work), attempt.count_call, attempt.on_effect
-                    )
-                )
+                token = await stack.enter_async_context(self._open_grant(attempt, work))
                 place = Place(workspace, paths, token)
                 if work is not None:
                     await work.clone(attempt, place)
@@ -205,6 +197,16 @@ class AgentRunner:
             if work is not None:
                 await work.publish(attempt, place, finished)
             return finished
+
+    def _open_grant(
+        self, attempt: Attempt, work: RepositoryWork | None
+    ) -> AbstractAsyncContextManager[str]:
+        return self._broker.open_grant(
+            self._grant(attempt, work),
+            attempt.count_call,
+            attempt.on_effect,
+            attempt.spending.refusal if attempt.spending else None,
+        )
 
     def _grant(self, attempt: Attempt, work: RepositoryWork | None) -> ModelGrant:
         return ModelGrant(
@@ -220,7 +222,7 @@ class AgentRunner:
     async def _conclude(
         self, attempt: Attempt, workspace: Workspace, watch: FileWatch, finished: TurnFinished
     ) -> None:
-        attempt.cost_usd = finished.cost_usd
+        attempt.report_cost(finished.cost_usd)
         has_worked = attempt.tracker.steps > 0
         is_in_repository = bool(attempt.repo or workspace.session.repo)
         workspace.has_changed = has_worked or self._adapter.has_sessions or is_in_repository

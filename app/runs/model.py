@@ -155,6 +155,21 @@ class Usage:
     cache_creation_tokens: int = 0
     model_calls: int = 0
 
+    @property
+    def tokens(self) -> int:
+        """All of them, cached ones too."""
+        cached = self.cache_read_tokens + self.cache_creation_tokens
+        return self.input_tokens + self.output_tokens + cached
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            input_tokens=self.input_tokens + other.input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
+            cache_creation_tokens=self.cache_creation_tokens + other.cache_creation_tokens,
+            model_calls=self.model_calls + other.model_calls,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
@@ -204,7 +219,7 @@ class Run:
     resumed: Resumption | None = None
     """How its last attempt began; None = it is the first."""
     cost_usd: float | None = None
-    """By the agent's own price list; None when it does not tell."""
+    """By the agent's own price list; where it has none by the operator's. None = unknown."""
     has_outside_effect: bool = False
     """By the broker's word: a request went out that may have changed something; to carry it out again could do it twice."""
     changes: Changes | None = None
@@ -276,6 +291,9 @@ class RunResult:
     steps: int = 0
     changes: Changes | None = None
     resumed: Resumption | None = None
+    tokens: int = 0
+    """Of all its model calls, as far as Orion saw them."""
+    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,6 +338,8 @@ class ModelCall:
     status: int
     """HTTP status the agent got."""
     usage: Usage
+    cost: int | None = None
+    """Micro-dollars, by the operator's price table; None = nobody knows."""
     error: str = ""
     """The provider's error type, such as `overloaded_error`."""
     is_refused: bool = False

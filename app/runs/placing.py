@@ -10,6 +10,7 @@ from typing_extensions import Unpack
 
 from app.errors import ErrorCode
 from app.log import get_logger
+from app.runs.budgets import Ledger
 from app.runs.model import QueuePosition, Run, RunId, RunRequest, RunState, Standing, Thread
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy, find_refusal
@@ -29,9 +30,11 @@ class Placing:
         dispatcher: Dispatcher,
         replies: ReplySink,
         tracer: Tracer,
+        ledger: Ledger,
         policy: RunPolicy,
         clock: Clock,
     ) -> None:
+        self._ledger = ledger
         self._store = store
         self._dispatcher = dispatcher
         self._replies = replies
@@ -88,12 +91,14 @@ class Placing:
     async def _refuse(self, run: Run, standing: Standing) -> bool:
         """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
         if run.outcome is None:
+            excess = self._ledger.excess(run.request)
             refusal = find_refusal(
                 run.request,
                 self._policy,
                 runs_last_hour=standing.runs_of_user,
                 unfinished=standing.unfinished,
                 is_going=run.request.retry_of is not None and await self._is_going(run),
+                excess=excess.sentence if excess else "",
             )
             if refusal is None:
                 return False

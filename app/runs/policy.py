@@ -61,10 +61,12 @@ def find_refusal(
     runs_last_hour: int,
     unfinished: int,
     is_going: bool = False,
+    excess: str = "",
 ) -> Refusal | None:
     """Why this request will not be run, if it will not.
 
     `runs_last_hour` and `unfinished` include the request itself. `is_going`: another run answers the same message.
+    `excess`: the budget that is used up.
     """
     if not_allowed := _not_allowed(request, policy):
         return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
@@ -79,6 +81,8 @@ def find_refusal(
             code=ErrorCode.NOT_ALLOWED,
             detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; please try again later",
         )
+    if excess and request.options.command is None:
+        return Refusal(code=ErrorCode.BUDGET_EXCEEDED, detail=excess)
     if unfinished > policy.queue_limit:
         return Refusal(
             code=ErrorCode.QUEUE_FULL,

@@ -265,11 +265,13 @@ class ModelBroker(Protocol):
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> AbstractAsyncContextManager[str]:
         """A run token, good while inside (and never after `expires_at`), and a listener at the thread's endpoint.
 
         `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox. `on_effect` is
-        awaited before the first request that may change something outside is let through; without it none is.
+        awaited before the first request that may change something outside is let through; without it none is. `refusal` is
+        asked before each model call, and says why it must not be made; empty = it may.
         """
         ...
 

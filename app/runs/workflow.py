@@ -11,6 +11,7 @@ from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.budgets import Ledger
 from app.runs.choice import Choice, Source
 from app.runs.choosing import Choosing
 from app.runs.defaults import DefaultStore
@@ -86,6 +87,7 @@ class RunService:
         live_logs: LiveLogs,
         signals: StopSignals,
         policy: RunPolicy,
+        ledger: Ledger,
         clock: Clock,
         mask: Callable[[str], str],
     ) -> None:
@@ -101,6 +103,7 @@ class RunService:
         self._policy = policy
         self._clock = clock
         self._mask = mask
+        self._ledger = ledger
         self._choosing = Choosing(
             store=store, defaults=defaults, channels=channels, offers=runners.offers
         )
@@ -118,6 +121,7 @@ class RunService:
             dispatcher=dispatcher,
             replies=replies,
             tracer=tracer,
+            ledger=ledger,
             policy=policy,
             clock=clock,
         )
@@ -250,6 +254,7 @@ class RunService:
                 is_repo_said=choice.repo.source is Source.MESSAGE,
                 branch=choice.branch.value,
                 wants_pull_request=bool(run.request.options.pr),
+                spending=await self._ledger.spending(run),
             )
             attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):
@@ -272,6 +277,8 @@ class RunService:
         except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
             _log.exception("run.crashed", code=ErrorCode.INTERNAL)
             code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+        if (excess := attempt.excess) is not None:
+            code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
         attempt.detail = self._mask(detail)[:4000]
         if stop.user is not None and (code is not None or not answer):
             outcome, code = RunState.STOPPED, None
@@ -287,6 +294,8 @@ class RunService:
             steps=attempt.tracker.steps,
             changes=attempt.difference.changes if attempt.difference else None,
             resumed=attempt.resumed,
+            tokens=attempt.usage.tokens,
+            cost_usd=attempt.cost_usd,
         )
 
     async def _note_effect(self, attempt: Attempt) -> None:

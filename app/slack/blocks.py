@@ -11,7 +11,13 @@ from app.slack.markdown import neutralise, plain_fallback
 from app.slack.payloads import FEEDBACK_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
-from app.slack.wording import changes_text, duration_text, failure_text, steps_text
+from app.slack.wording import (
+    changes_text,
+    duration_text,
+    failure_text,
+    spent_text,
+    steps_text,
+)
 
 __all__ = ["MessagePart", "plain_result", "progress", "result", "thinking"]
 
@@ -104,18 +110,20 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
     took = duration_text(ended.duration_s)
     match ended.outcome:
         case RunState.SUCCEEDED:
-            footer = _facts(took, steps_text(ended.steps), changes_text(ended.changes))
+            footer = _facts(
+                took, steps_text(ended.steps), changes_text(ended.changes), spent_text(ended)
+            )
             return (_context(footer), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
             by = f" by {_person(ended.stopped_by)}" if ended.stopped_by else ""
             when = f"after {took}" if run.attempt else "before it began"
             text = f"Stopped{by} {when}"
-            return (_context(_facts(text, changes_text(ended.changes))),), text
+            return (_context(_facts(text, changes_text(ended.changes), spent_text(ended))),), text
         case _:
             code = ended.error_code
             text = failure_text(code or ErrorCode.AGENT_EXECUTION_FAILED, escape(ended.detail))
             ids = (f"`{fact}`" for fact in (code, run.id) if fact)
-            detail = _facts(*ids, took, changes_text(ended.changes))
+            detail = _facts(*ids, took, changes_text(ended.changes), spent_text(ended))
             buttons = [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:
                 buttons.append(_button(LOG_ACTION, "Show log", run))

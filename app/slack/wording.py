@@ -3,6 +3,7 @@
 from typing import Final
 
 from app.errors import ErrorCode
+from app.runs.costs import money_text, to_micro
 from app.runs.model import Changes, Run, RunResult, RunState
 
 _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
@@ -22,6 +23,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.MODEL_NOT_FOUND: "The configured model does not exist. Please ask the operator to choose another one.",
     ErrorCode.MODEL_AUTH_FAILED: "The model did not accept my key. Please tell the operator.",
     ErrorCode.MODEL_BILLING: "The account for the model has no credit left. Please tell the operator.",
+    ErrorCode.BUDGET_EXCEEDED: "The money that this may cost is used up. Please ask the operator.",
     ErrorCode.LIMIT_EXCEEDED: "This reached the limit of what I may use for one request. Please ask for a smaller step.",
     ErrorCode.QUEUE_FULL: "Too many requests are waiting. Please try again in a few minutes.",
     ErrorCode.NOT_ALLOWED: "I'm not allowed to do this for you here. Please ask the operator for access.",
@@ -36,6 +38,7 @@ _DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_ALLOWED: "",
     ErrorCode.REQUEST_INVALID: "",
     ErrorCode.REPO_UNAVAILABLE: "",
+    ErrorCode.BUDGET_EXCEEDED: "",
     ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",
 }
 """Where the detail is the sentence, and what follows it."""
@@ -68,6 +71,24 @@ def duration_text(seconds: float) -> str:
 def steps_text(steps: int) -> str:
     """`3 steps`, or nothing when there were none."""
     return "" if steps == 0 else f"{steps} step{'s' if steps > 1 else ''}"
+
+
+def spent_text(result: RunResult) -> str:
+    """`1.2k tokens · $0.0042`; without the money where it is not known, nothing where nothing was counted."""
+    facts = []
+    if result.tokens:
+        facts.append(f"{_short(result.tokens)} token{'' if result.tokens == 1 else 's'}")
+    if result.cost_usd is not None:
+        facts.append(money_text(to_micro(result.cost_usd)))
+    return " · ".join(facts)
+
+
+def _short(number: int) -> str:
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            text = f"{number / size:.1f}" if number < 10 * size else f"{number // size}"
+            return f"{text.removesuffix('.0')}{letter}"
+    return str(number)
 
 
 def changes_text(changes: Changes | None) -> str:

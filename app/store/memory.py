@@ -20,6 +20,7 @@ from app.runs.run_store import RunChanges, RunFileKind
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
 from app.store.defaults import MemoryDefaultStore
 from app.store.queries import REFUSAL_CODES, position_among
+from app.store.spending import MemorySpendingStore
 
 
 class MemoryRunStore:
@@ -28,6 +29,7 @@ class MemoryRunStore:
         self.sessions = MemorySessionStore()
         self.files = MemoryRunFiles()
         self.defaults = MemoryDefaultStore()
+        self.spending = MemorySpendingStore()
 
     async def add(self, run: Run) -> tuple[Run, bool]:
         is_new = run.id not in self._runs

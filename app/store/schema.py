@@ -28,7 +28,7 @@ MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
 )
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 
-Tables that are new in a version (2: sessions, files of runs; 4: defaults) need none: they are made as a fresh database has them.
+Tables that are new in a version (2: sessions, files of runs; 4: defaults, model calls) need none: they are made as a fresh database has them.
 """
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""

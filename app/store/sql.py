@@ -39,6 +39,7 @@ from app.store.run_rows import (
     to_row,
 )
 from app.store.sessions import SqlSessionStore
+from app.store.spending import SqlSpendingStore, spending_table
 
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old runs in one transaction, and the time left to others before the next."""
@@ -104,6 +105,7 @@ class SqlRunStore:
         self.sessions = SqlSessionStore(database)
         self.files = SqlRunFiles(database)
         self.defaults = SqlDefaultStore(database)
+        self.spending = SqlSpendingStore(database)
 
     async def examine(self) -> None:
         """Look for damage in the whole database, however long it takes.
@@ -261,7 +263,8 @@ class SqlRunStore:
         ended = sa.select(runs.c.id).where(runs.c.id.in_(run_ids), ENDED)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(sa.delete(files_table).where(files_table.c.run_id.in_(ended)))
+            for table in (files_table, spending_table):
+                connection.execute(sa.delete(table).where(table.c.run_id.in_(ended)))
             connection.execute(sa.delete(runs).where(runs.c.id.in_(run_ids), ENDED))
 
         await self._call(work)

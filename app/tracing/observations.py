@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.redaction import Masker
+from app.runs.costs import to_dollars
 from app.runs.model import ModelCall, Run, RunId, RunResult, RunState, Usage
 
 Attributes = dict[str, str | list[str]]
@@ -116,6 +117,7 @@ def result_attributes(
         "delivery": border.name(delivery),
         "model_calls": usage.model_calls,
         "usage": usage_details(usage),
+        "cost_usd": result.cost_usd,
     }
     if border.trace_content:
         output["answer"] = border.content(result.answer)
@@ -152,7 +154,7 @@ def warning_attributes(status: str, border: Border) -> Attributes:
 
 
 def generation_attributes(call: ModelCall, border: Border) -> Attributes:
-    """A model call; Langfuse works the cost out from model and usage."""
+    """A model call; where the operator has set no price, Langfuse works the cost out from model and usage."""
     attributes: Attributes = {
         "langfuse.observation.type": "generation",
         "langfuse.observation.model.name": border.name(call.model),
@@ -160,6 +162,8 @@ def generation_attributes(call: ModelCall, border: Border) -> Attributes:
     }
     if call.usage != Usage():
         attributes["langfuse.observation.usage_details"] = _json(usage_details(call.usage))
+    if call.cost is not None:
+        attributes["langfuse.observation.cost_details"] = _json({"total": to_dollars(call.cost)})
     if call.first_token_at is not None:
         moment = call.first_token_at.astimezone(UTC).isoformat(timespec="milliseconds")
         attributes["langfuse.observation.completion_start_time"] = _json(

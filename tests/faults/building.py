@@ -21,7 +21,9 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
+from app.runs.budgets import Budgets, Ledger
 from app.runs.clock import SystemClock
+from app.runs.costs import Prices
 from app.runs.environment import Additions
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
@@ -245,8 +247,9 @@ class PaperBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
+        refusal: Callable[[], str] | None = None,
     ) -> AsyncIterator[str]:
-        del on_call
+        del on_call, refusal
         self.grants.append(grant)
         if self.has_effects and on_effect is not None:
             await on_effect()
@@ -368,6 +371,7 @@ async def open_core(
             channels=channels or {},
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
+            ledger=Ledger(prices=Prices(), budgets=Budgets(), store=store.spending, clock=clock),
             policy=policy,
             clock=clock,
             mask=mask_password,

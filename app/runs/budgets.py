@@ -1,0 +1,243 @@
+"""Budgets: how much model calls may cost for a run, and in a day for a person, a channel and all; kept while runs go.
+
+A day is one of UTC. What runs spend is known from the broker's count and the price table, not from agents; it is counted in
+memory as each call ends, and written behind, so that the next process goes on from there.
+"""
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Protocol
+
+from tenacity import AsyncRetrying, wait_fixed
+
+from app.runs.costs import Prices, money_text
+from app.runs.model import ModelCall, Run, RunId, RunRequest, Usage
+from app.runs.ports import Clock
+
+WRITE_RETRY_S = 1.0
+MAX_UNWRITTEN = 10_000
+"""Calls that a sick database may make wait; then the oldest are given up, and with them their part of the next process's sums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgets:
+    """In micro-dollars; None = as much as it takes."""
+
+    run: int | None = None
+    user_day: int | None = None
+    channel_day: int | None = None
+    day: int | None = None
+    channels: Mapping[str, int] = field(default_factory=dict)
+    """Days of channels that have a budget of their own, by ids."""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is any."""
+        limits = (self.run, self.user_day, self.channel_day, self.day)
+        return any(one is not None for one in limits) or bool(self.channels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentCall:
+    """One model call that has ended."""
+
+    id: str
+    run_id: RunId
+    team: str
+    user: str
+    channel: str
+    at: datetime
+    usage: Usage
+    cost: int | None
+    """Micro-dollars; None = nobody knows."""
+
+
+class SpendingStore(Protocol):
+    """Model calls, kept as long as their runs."""
+
+    async def add(self, calls: Sequence[SpentCall]) -> None:
+        """All or none; safe to repeat."""
+        ...
+
+    async def since(self, at: datetime) -> Sequence[SpentCall]:
+        """Those that ended then or later."""
+        ...
+
+    async def of_run(self, run_id: RunId) -> Sequence[SpentCall]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excess:
+    """A budget that is used up."""
+
+    sentence: str
+    """For the person who asked: lower case, no full stop."""
+
+
+class Ledger:
+    """What has been spent. One for each process that runs agents."""
+
+    def __init__(
+        self, *, prices: Prices, budgets: Budgets, store: SpendingStore, clock: Clock
+    ) -> None:
+        self._prices = prices
+        self._budgets = budgets
+        self._store = store
+        self._clock = clock
+        self._day = date.min
+        self._spent: Counter[tuple[str, ...]] = Counter()
+        self._unwritten: list[SpentCall] = []
+        self._has_news = asyncio.Event()
+
+    async def load(self) -> None:
+        """Take up what has been spent today."""
+        self._turn_day()
+        midnight = datetime.combine(self._day, datetime.min.time(), UTC)
+        for call in await self._store.since(midnight):
+            self._add(call)
+
+    async def spending(self, run: Run) -> "Spending":
+        """Of a run that begins, or goes on after a crash."""
+        earlier = await self._store.of_run(run.id) if run.attempt > 1 else ()
+        return Spending(self, run, earlier)
+
+    def excess(self, request: RunRequest, *, run_cost: int = 0) -> Excess | None:
+        """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself."""
+        self._turn_day()
+        limit = self._budgets.run
+        if limit is not None and run_cost >= limit:
+            sentence = f"this request has used the {money_text(limit)} that one may cost"
+            return Excess(sentence=sentence)
+        channel_limit = self._budgets.channels.get(request.channel, self._budgets.channel_day)
+        for key, of_whom, limit in (
+            (_user_key(request.team, request.user), "your budget", self._budgets.user_day),
+            (
+                _channel_key(request.team, request.channel),
+                "this channel's budget",
+                channel_limit,
+            ),
+            (_ALL, "Orion's budget", self._budgets.day),
+        ):
+            if limit is not None and self._spent[key] >= limit:
+                sentence = f"{of_whom} for today ({money_text(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
+                return Excess(sentence=sentence)
+        return None
+
+    def cost(self, call: ModelCall) -> int | None:
+        """Micro-dollars of one call; None = nobody knows."""
+        return self._prices.cost(call.model, call.usage)
+
+    def count(self, call: SpentCall) -> None:
+        """From now on it is spent."""
+        self._turn_day()
+        self._add(call)
+        self._unwritten.append(call)
+        if len(self._unwritten) > MAX_UNWRITTEN:
+            del self._unwritten[: len(self._unwritten) - MAX_UNWRITTEN]
+        self._has_news.set()
+
+    async def write_forever(self) -> None:
+        """Write behind. At the end of the process `write` what is left."""
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            async for attempt in AsyncRetrying(wait=wait_fixed(WRITE_RETRY_S)):
+                with attempt:
+                    await self.write()
+
+    async def write(self) -> None:
+        """What has not been written yet. What the database does not take now is written the next time."""
+        calls, self._unwritten = self._unwritten, []
+        if not calls:
+            return
+        try:
+            await self._store.add(calls)
+        except BaseException:
+            self._unwritten = [*calls, *self._unwritten]
+            raise
+
+    def _turn_day(self) -> None:
+        today = self._clock.now().astimezone(UTC).date()
+        if today > self._day:  # never back: a clock that jumps must not open yesterday's budget
+            self._day = today
+            self._spent.clear()
+
+    def _add(self, call: SpentCall) -> None:
+        if call.cost is None or call.at.astimezone(UTC).date() < self._day:
+            return
+        for key in (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL):
+            self._spent[key] += call.cost
+
+    def _wait_text(self) -> str:
+        now = self._clock.now().astimezone(UTC)
+        midnight = datetime.combine(now.date() + timedelta(days=1), datetime.min.time(), UTC)
+        minutes = max(1, round((midnight - now).total_seconds() / 60))
+        return f"in {round(minutes / 60)} h" if minutes >= _MINUTES_SHOWN else f"in {minutes} min"
+
+
+class Spending:
+    """What one run spends; asked by the broker before each of its model calls, and told after it."""
+
+    def __init__(self, ledger: Ledger, run: Run, earlier: Iterable[SpentCall]) -> None:
+        self._ledger = ledger
+        self._run = run
+        self.usage = Usage()
+        """Of all its calls."""
+        self._cost = 0
+        self._is_unknown = False
+        self.excess: Excess | None = None
+        """The budget that has ended it."""
+        for call in earlier:
+            self._take(call)
+
+    @property
+    def cost(self) -> int | None:
+        """Micro-dollars so far; None = nobody knows, as the price of a model is not set."""
+        return None if self._is_unknown else self._cost
+
+    def refusal(self) -> str:
+        """Why it may not ask a model now; empty = it may."""
+        self.excess = self.excess or self._ledger.excess(self._run.request, run_cost=self._cost)
+        return self.excess.sentence if self.excess else ""
+
+    def count(self, call: ModelCall) -> ModelCall:
+        """The call with its cost."""
+        if call.is_refused:
+            return call
+        request = self._run.request
+        spent = SpentCall(
+            id=uuid.uuid4().hex,
+            run_id=self._run.id,
+            team=request.team,
+            user=request.user,
+            channel=request.channel,
+            at=call.ended_at,
+            usage=replace(call.usage, model_calls=1),
+            cost=self._ledger.cost(call),
+        )
+        self._take(spent)
+        self._ledger.count(spent)
+        return replace(call, cost=spent.cost)
+
+    def _take(self, call: SpentCall) -> None:
+        self.usage = self.usage + call.usage
+        if call.cost is None:
+            self._is_unknown = True
+        else:
+            self._cost += call.cost
+
+
+_ALL = ("all",)
+_MINUTES_SHOWN = 90
+
+
+def _user_key(team: str, user: str) -> tuple[str, ...]:
+    return ("user", team, user)
+
+
+def _channel_key(team: str, channel: str) -> tuple[str, ...]:
+    return ("channel", team, channel)

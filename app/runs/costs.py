@@ -1,0 +1,78 @@
+"""What model calls cost, by the operator's price table. Pure; money is whole micro-dollars, rounded up for each call."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, Decimal
+
+from app.runs.model import Usage
+
+MICRO = 1_000_000
+"""Micro-dollars in a dollar; so a price in dollars for a million tokens is one in micro-dollars for a token."""
+ANY_ENDING = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """Of one model, in dollars for a million tokens; 0 = free."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal
+    cache_write: Decimal
+
+    def of(self, usage: Usage) -> int:
+        """Micro-dollars."""
+        exact = (
+            self.input * usage.input_tokens
+            + self.output * usage.output_tokens
+            + self.cache_read * usage.cache_read_tokens
+            + self.cache_write * usage.cache_creation_tokens
+        )
+        return int(exact.to_integral_value(rounding=ROUND_CEILING))
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """By model; a name that ends in `*` stands for all that begin so, the longest one first."""
+
+    table: Mapping[str, Price] = field(default_factory=dict)
+
+    def find(self, model: str) -> Price | None:
+        """None = nobody knows."""
+        if model in self.table:
+            return self.table[model]
+        beginnings = [
+            name
+            for name in self.table
+            if name.endswith(ANY_ENDING) and model.startswith(name.removesuffix(ANY_ENDING))
+        ]
+        return self.table[max(beginnings, key=len)] if beginnings else None
+
+    def cost(self, model: str, usage: Usage) -> int | None:
+        """Micro-dollars; None = nobody knows. No tokens cost nothing, whatever the model."""
+        if usage == Usage(model_calls=usage.model_calls):
+            return 0
+        price = self.find(model)
+        return price.of(usage) if price else None
+
+
+def to_micro(dollars: Decimal | float | str) -> int:
+    """Micro-dollars, rounded to the nearest."""
+    return int((Decimal(str(dollars)) * MICRO).to_integral_value())
+
+
+def to_dollars(micro: int) -> float:
+    """For a record or a trace, which are not added up."""
+    return micro / MICRO
+
+
+def money_text(micro: int) -> str:
+    """`$0.0042`, `$1.25`, `$12`: two digits that say something, whole cents from a dollar on."""
+    dollars = Decimal(micro) / MICRO
+    if micro >= MICRO:
+        text = f"{dollars:.2f}"
+        return f"${text.removesuffix('.00')}"
+    if micro == 0:
+        return "$0"
+    digits = max(2, 1 - dollars.adjusted())
+    return f"${dollars:.{digits}f}"
