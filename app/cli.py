@@ -223,6 +223,28 @@ def show_run(
         print(f"{name:14} {'' if value is None else value}")
 
 
+@runs.command("cost")
+def show_costs(
+    days: Annotated[int, typer.Option(min=1, max=366, help="Of UTC, today included.")] = 30,
+    by: Annotated[str, typer.Option(help="day, user, channel, agent or model.")] = "day",
+    as_json: AsJson = False,
+) -> None:
+    """What runs have used and cost; they are forgotten after ORION_RETENTION_DAYS."""
+    import asyncio
+
+    from app.commands.costs import By, sum_costs
+
+    if by not in set(By):
+        fail(f"--by: there are {', '.join(By)}, not {by!r}", code=USAGE)
+    with failures_shown():
+        sums = asyncio.run(sum_costs(read_settings(), days=days, by=By(by)))
+    if as_json:
+        print(json.dumps([one.row for one in sums], indent=2))
+        return
+    for one in sums:
+        print(one.line)
+
+
 @runs.command("stop")
 def stop_run(run_id: str) -> None:
     """Stop a run that is going or waiting, by its id or the beginning of it."""

@@ -249,7 +249,12 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             web=WebParts(
                 slack=handler,
                 health=health,
-                metrics=Metrics(store=store, export_failures=export_failures, pools=runners.pools),
+                metrics=Metrics(
+                    store=store,
+                    export_failures=export_failures,
+                    pools=runners.pools,
+                    calls=ledger.figures,
+                ),
                 broker=broker.router,
                 ops_token=settings.orion_ops_token.get_secret_value()
                 if settings.orion_ops_token

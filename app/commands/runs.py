@@ -99,6 +99,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "stopped_by": run.stop_requested_by,
         "input_tokens": run.usage.input_tokens,
         "output_tokens": run.usage.output_tokens,
+        "cached_tokens": run.usage.cache_read_tokens + run.usage.cache_creation_tokens,
         "model_calls": run.usage.model_calls,
         "outside_effect": run.has_outside_effect,
         "cost_usd": run.cost_usd,

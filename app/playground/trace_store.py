@@ -138,6 +138,7 @@ def _observation(span: Span, resource: dict[str, Any], *, public_key: str) -> Ob
         "metadata": _below(found, f"{_OBSERVATION}metadata."),
         "model": found.get(f"{_OBSERVATION}model.name", ""),
         "usage": {key: n for key, n in usage.items() if isinstance(n, int)},
+        "cost": _decoded(found.get(f"{_OBSERVATION}cost_details", "{}")),
         "first_token_at": _decoded(found.get(f"{_OBSERVATION}completion_start_time", '""')),
         "user": found.get("user.id", ""),
         "session": found.get("session.id", ""),

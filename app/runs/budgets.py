@@ -47,6 +47,8 @@ class SpentCall:
 
     id: str
     run_id: RunId
+    agent: str
+    model: str
     team: str
     user: str
     channel: str
@@ -54,6 +56,16 @@ class SpentCall:
     usage: Usage
     cost: int | None
     """Micro-dollars; None = nobody knows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class CallFigures:
+    """Of one agent and model, since this process began."""
+
+    calls: int = 0
+    tokens: int = 0
+    cost: int = 0
+    """Micro-dollars, of the calls whose cost is known."""
 
 
 class SpendingStore(Protocol):
@@ -92,6 +104,8 @@ class Ledger:
         self._spent: Counter[tuple[str, ...]] = Counter()
         self._unwritten: list[SpentCall] = []
         self._has_news = asyncio.Event()
+        self.figures: dict[tuple[str, str], CallFigures] = {}
+        """By agent and model."""
 
     async def load(self) -> None:
         """Take up what has been spent today."""
@@ -135,6 +149,10 @@ class Ledger:
         """From now on it is spent."""
         self._turn_day()
         self._add(call)
+        figures = self.figures.setdefault((call.agent, call.model), CallFigures())
+        figures.calls += 1
+        figures.tokens += call.usage.tokens
+        figures.cost += call.cost or 0
         self._unwritten.append(call)
         if len(self._unwritten) > MAX_UNWRITTEN:
             del self._unwritten[: len(self._unwritten) - MAX_UNWRITTEN]
@@ -212,6 +230,8 @@ class Spending:
         spent = SpentCall(
             id=uuid.uuid4().hex,
             run_id=self._run.id,
+            agent=self._run.agent,
+            model=call.model,
             team=request.team,
             user=request.user,
             channel=request.channel,

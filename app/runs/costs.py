@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import ROUND_CEILING, Decimal
 
 from app.runs.model import Usage
@@ -54,6 +55,21 @@ class Prices:
             return 0
         price = self.find(model)
         return price.of(usage) if price else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """What one run has used, for sums."""
+
+    at: datetime
+    """Its beginning."""
+    user: str
+    channel: str
+    agent: str
+    model: str
+    tokens: int
+    cost: int | None
+    """Micro-dollars; None = nobody knows."""
 
 
 def to_micro(dollars: Decimal | float | str) -> int:

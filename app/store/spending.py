@@ -8,16 +8,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.runs.budgets import SpentCall
+from app.runs.costs import RunCost, to_micro
 from app.runs.model import RunId, Usage
 from app.store import schema
-from app.store.columns import UtcTime
+from app.store.columns import AnyText, UtcTime
 from app.store.database import Database
+from app.store.run_rows import runs
 
 spending_table = sa.Table(
     "orion_model_calls",
     schema.metadata,
     sa.Column("id", sa.String(32), primary_key=True),
     sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("agent", sa.String(32), nullable=False),
+    sa.Column("model", AnyText, nullable=False),
     sa.Column("team", sa.String(32), nullable=False),
     sa.Column("user", sa.String(32), nullable=False),
     sa.Column("channel", sa.String(32), nullable=False),
@@ -53,6 +57,24 @@ class SqlSpendingStore:
         return await self._select(
             sa.select(spending_table).where(spending_table.c.run_id == run_id)
         )
+
+    async def of_runs(self, since: datetime) -> Sequence[RunCost]:
+        """Runs that began then or later, with what their records say."""
+        columns = (runs.c.started_at, runs.c.user, runs.c.request, runs.c.agent, runs.c.model)
+        query = sa.select(*columns, runs.c.usage, runs.c.cost_usd).where(runs.c.started_at >= since)
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return [
+            RunCost(
+                at=row.started_at,
+                user=row.user,
+                channel=row.request["channel"],
+                agent=row.agent,
+                model=row.model,
+                tokens=Usage(**row.usage).tokens,
+                cost=None if row.cost_usd is None else to_micro(row.cost_usd),
+            )
+            for row in rows
+        ]
 
     async def _select(self, query: sa.Select[Any]) -> Sequence[SpentCall]:
         rows = await self._database.call(

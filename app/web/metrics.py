@@ -1,9 +1,10 @@
 """Figures for Prometheus."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 
+from app.runs.budgets import CallFigures
 from app.runs.pool_figures import PoolFigures
 from app.runs.run_store import RunStore
 
@@ -19,6 +20,13 @@ _POOL_FIGURES = {
     "is_stopped": "1 while none are prepared because too many came to nothing.",
 }
 """Fields of `PoolFigures`."""
+_CALL_FIGURES = {
+    "calls": "Model calls that have ended, since start.",
+    "tokens": "Tokens of model calls, cached ones too, since start.",
+    "cost_micro_usd": "What model calls cost in millionths of a dollar, where the price is set, since start.",
+}
+_FIELDS = {"calls": "calls", "tokens": "tokens", "cost_micro_usd": "cost"}
+"""Of `CallFigures`."""
 
 
 class Metrics:
@@ -30,7 +38,10 @@ class Metrics:
         store: RunStore,
         export_failures: Callable[[], int],
         pools: Callable[[], Sequence[PoolFigures]],
+        calls: Mapping[tuple[str, str], CallFigures],
     ) -> None:
+        """`calls`: of models, by agent and model, as they are at any time."""
+        self._calls = calls
         self._store = store
         self._pools = pools
         self._export_failures = export_failures
@@ -62,6 +73,11 @@ class Metrics:
             for name, says in _POOL_FIGURES.items()
         }
 
+        self._call_figures = {
+            name: Gauge(f"orion_model_{name}", says, ["agent", "model"], registry=self._registry)
+            for name, says in _CALL_FIGURES.items()
+        }
+
     def acknowledged(self, status: int, seconds: float) -> None:
         self._acknowledgements.labels(status=str(status)).observe(seconds)
 
@@ -73,5 +89,8 @@ class Metrics:
         for pool in self._pools():
             for name, gauge in self._pool_figures.items():
                 gauge.labels(provider=pool.provider).set(getattr(pool, name))
+        for (agent, model), figures in self._calls.items():
+            for name, gauge in self._call_figures.items():
+                gauge.labels(agent=agent, model=model).set(getattr(figures, _FIELDS[name]))
         self._trace_failures.set(self._export_failures())
         return generate_latest(self._registry)

@@ -1,11 +1,18 @@
 """`orion.toml`: what it may say, and how it is told what is wrong."""
 
 import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from app.additions import MAX_FILES_BYTES, load_additions, load_channels
+from app.additions import (
+    MAX_FILES_BYTES,
+    load_additions,
+    load_channel_budgets,
+    load_channels,
+    load_prices,
+)
 from app.config import SettingsError
 from app.runs.environment import AddedFile
 from app.runs.options import Wishes
@@ -157,6 +164,55 @@ def test_files_are_bounded_together(toml: Path) -> None:
     toml.write_text(_FILE + 'a = "large"\nb = "note"')
     with pytest.raises(SettingsError, match=r"files\.b: more than 16 MiB in all"):
         load_additions(toml)
+
+
+_PRICE = '[prices."claude-*"]\ninput = 3\noutput = 15.5\ncache_read = 0.3\ncache_write = 0\n'
+
+
+def test_prices_are_exact(toml: Path) -> None:
+    """Three tenths are three tenths; channels have budgets beside their other wishes."""
+    toml.write_text(_PRICE + "[channels.C012345]\nbudget_day_usd = 0.1\n")
+    price = load_prices(toml)["claude-*"]
+    assert (price.input, price.output) == (Decimal(3), Decimal("15.5"))
+    assert (price.cache_read, price.cache_write) == (Decimal("0.3"), Decimal(0))
+    assert load_channel_budgets(toml) == {"C012345": Decimal("0.1")}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (_PRICE.replace("output = 15.5\n", ""), 'prices."claude-*".output: is missing'),
+        (_PRICE.replace("15.5", "-1"), 'prices."claude-*".output: '),
+        (_PRICE.replace("15.5", "nan"), 'prices."claude-*".output: '),
+        (_PRICE.replace("15.5", "inf"), 'prices."claude-*".output: '),
+        (_PRICE.replace("15.5", "true"), "must be a number of dollars (is True)"),
+        (_PRICE.replace("15.5", '"15"'), "must be a number of dollars (is '15')"),
+        (_PRICE.replace("15.5", "1e9"), 'prices."claude-*".output: '),
+        (_PRICE.replace("output", "ouput"), "ouput: no such key; did you mean output?"),
+        (_PRICE.replace("claude-*", "clau de"), 'prices."clau de"'),
+        ("[channels.C012345]\nbudget_day_usd = 0", "channels.C012345.budget_day_usd: "),
+    ],
+)
+def test_a_price_table_with_a_hole_is_named(toml: Path, text: str, said: str) -> None:
+    """By its key, before anything runs."""
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as failure:
+        load_prices(toml)
+    assert said in str(failure.value)
+
+
+def test_doctor_names_what_a_budget_would_not_see(toml: Path) -> None:
+    """Models without a price, and people's own choice of them."""
+    toml.write_text(_PRICE.replace("claude-*", "claude-opus-*"))
+    keys = {"ANTHROPIC_API_KEY": "sk-ant-x", "ORION_SANDBOX": "local"}
+    shown = orion("doctor", cwd=toml.parent, ORION_BUDGET_DAY_USD="5", **keys)
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("FAIL settings"))
+    assert "people may ask anthropic for any model; name them in ORION_MODELS_ANTHROPIC" in line
+    assert "has no price for claude-sonnet-5-5, which anthropic may ask" in line
+    assert "has no price for claude-opus" not in line
+    shown = orion("doctor", cwd=toml.parent, **keys)
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("FAIL settings"))
+    assert "budget" not in line
 
 
 def test_doctor_names_a_channel_whose_cloud_is_not_set_up(toml: Path) -> None:

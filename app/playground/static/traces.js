@@ -237,6 +237,7 @@ function drawDetails() {
   if (node.model) facts.push(fact("Model", node.model));
   const firstToken = Date.parse(node.first_token_at);
   if (firstToken) facts.push(fact("First token", took(firstToken - node.start_ms)));
+  if (node.cost.total !== undefined) facts.push(fact("cost", `$${node.cost.total}`));
   for (const [key, n] of Object.entries(node.usage).filter(([, n]) => n)) facts.push(fact(key.replaceAll("_", " "), count(n)));
   const parts = [
     el("h2", {}, icon(node.type), el("span", {}, node.name)),

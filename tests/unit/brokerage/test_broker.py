@@ -115,6 +115,21 @@ async def test_a_plain_call_is_counted_too(world: World) -> None:
     assert answer.json()["usage"]["output_tokens"] == world.calls[0].usage.output_tokens > 0
 
 
+async def test_a_refusal_of_the_runs_owner_keeps_a_call_from_the_model(world: World) -> None:
+    """Asked before each call: once it says no, the model is asked no more, and the agent is told why in its protocol."""
+    reasons = ["", "the budget is used up"]
+    with world.admission.open_grant(
+        grant(), world.calls.append, None, lambda: reasons.pop(0)
+    ) as token:
+        assert (await world.ask(token)).status_code == 200
+        asked = len((await world.model.get("/requests")).json())
+        answer = await world.ask(token)
+    assert answer.status_code == 403
+    assert answer.json()["error"]["message"] == "the budget is used up"
+    assert len((await world.model.get("/requests")).json()) == asked
+    assert [call.is_refused for call in world.calls] == [False, True]
+
+
 async def test_provider_errors_come_through_untouched(world: World) -> None:
     """Status and error type are the provider's own, so every SDK reacts as it should."""
     with world.admission.open_grant(grant(), world.calls.append) as token:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from fastapi import APIRouter, FastAPI
 
+from app.runs.budgets import CallFigures
 from app.runs.model import RunState
 from app.runs.pool_figures import PoolFigures
 from app.store.memory import MemoryRunStore
@@ -27,6 +28,9 @@ class Said:
     status: int
     headers: Mapping[str, str]
     body: str
+
+
+CALLS = {("claude", "m-1"): CallFigures(calls=2, tokens=1200, cost=42)}
 
 
 class HandClock:
@@ -55,7 +59,7 @@ def make_parts() -> WebParts:
     return WebParts(
         slack=echo,
         health=Health(inside={"database": fine}, outside={}, clock=HandClock()),
-        metrics=Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL]),
+        metrics=Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL], calls=CALLS),
         broker=APIRouter(),
         ops_token=None,
         is_loopback=True,
@@ -151,7 +155,7 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
     run = make_run()
     await store.add(run)
     await store.update(run.id, state=RunState.RUNNING)
-    metrics = Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL])
+    metrics = Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL], calls=CALLS)
     async with client_of(replace(parts, metrics=metrics)) as client:
         await client.post("/slack/events", content=b"{}", headers={"x-slack-signature": ""})
         text = (await client.get("/metrics")).text
@@ -159,6 +163,8 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
         assert "orion_trace_export_failures 3.0" in text
         assert 'orion_pool_taken{provider="local"} 5.0' in text
         assert 'orion_pool_is_stopped{provider="local"} 0.0' in text
+        assert 'orion_model_tokens{agent="claude",model="m-1"} 1200.0' in text
+        assert 'orion_model_cost_micro_usd{agent="claude",model="m-1"} 42.0' in text
         assert 'orion_slack_ack_seconds_count{status="200"} 1.0' in text
     async with client_of(replace(parts, is_loopback=False)) as client:
         assert (await client.get("/metrics")).status_code == 401
