@@ -12,6 +12,9 @@ from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import Capability
 
 SAVE_TIMEOUT_S = 120.0
+UNSAVED = (
+    "I could not save the files of this answer: they may be missing when you ask for more here."
+)
 
 _log = get_logger(__name__)
 
@@ -64,6 +67,8 @@ async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider
         except (SandboxError, OSError, TimeoutError) as exc:
             step.fail("save_failed", str(exc))
             _log.warning("sandbox.save_failed", sandbox_id=workspace.sandbox.id, reason=str(exc))
+            if attempt.tracker.steps:
+                attempt.notes.append(UNSAVED)
             return None
         step.set(snapshot=ref.id)
         return ref.id

@@ -250,7 +250,7 @@ FAULTS: Final = (
     Fault(
         system="Cloud",
         name="nothing can be saved",
-        thread="one message, the answer; the thread's files are as before the question",
+        thread="one message, the answer, which says so; the thread's files are as before the question",
         test=_CLOUDS,
     ),
     Fault(

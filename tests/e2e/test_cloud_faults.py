@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.runs.model import RunState
+from app.runs.workspace import UNSAVED
 from tests.e2e.clouds import CLOUDS, KEY, Cloud, open_stage_at
 from tests.e2e.fault_table import Fault, fault
 from tests.e2e.harness import Stage, has_retry_button, text_of
@@ -59,6 +60,7 @@ async def test_whatever_goes_wrong_there(cloud_name: str, tmp_path: Path) -> Non
         unsaved = await stage.client.say("@Orion run: echo lost > notes", thread_ts=ts)
         message = await stage.answer(unsaved, thread_ts=ts)
         assert "[exit code 0]" in text_of(message)
+        assert UNSAVED in text_of(message)
         assert cloud.struck() > struck
         fault("Cloud: nothing can be saved").assert_holds(await stage.record(unsaved))
         cloud.calm()
