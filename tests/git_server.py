@@ -42,6 +42,7 @@ class GitServer:
     requests: list[str] = field(default_factory=list)
     pulls: list[dict[str, Any]] = field(default_factory=list)
     is_api_sick: bool = False
+    api_delay_s: float = 0.0
 
     def bare(self, name: str) -> Path:
         """An empty repository, which may be pushed to."""
@@ -73,6 +74,7 @@ class GitServer:
 
     async def _pulls(self, owner: str, name: str, request: Request) -> Response:
         assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        await asyncio.sleep(self.api_delay_s)
         if self.is_api_sick:
             return JSONResponse({"message": "no healthy upstream"}, status_code=503)
         if request.method == "GET":

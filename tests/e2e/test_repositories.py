@@ -1,5 +1,6 @@
 """A thread works in a repository: cloned by the broker's way, changed, pushed to its own branch, proposed; the token stays outside."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from app.errors import ErrorCode
 from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
-from tests.e2e.orion_process import new_state_dir
+from tests.e2e.orion_process import POLL_S, new_state_dir
 from tests.git_server import TOKEN, GitServer, git
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
@@ -155,6 +157,48 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
         assert stage.orion.log_lines("repository.unavailable") == []
     async with _stage(tmp_path, prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36) as stage:
         assert "does not let me in" in await stage.ask("@Orion repo=acme/api hello")
+
+
+async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: Path) -> None:
+    """Once for a thread, in the repository; one that fails is told with the answer, and those behind it are left out."""
+    server = GitServer(root=tmp_path / "git")
+    server.filled("acme/api", {"a": "1\n"})
+    server.filled("acme/other", {"a": "1\n"})
+    async with _stage(tmp_path, prepared, server) as stage:
+        assert await stage.orion.terminate() == 0
+        commands = '["pwd >> ../prepared", "exit 3", "echo never >> ../prepared"]'
+        toml = f'[repositories."acme/api"]\ninit = {commands}\n'
+        (stage.orion.directory / "orion.toml").write_text(toml)
+        await stage.orion.start()
+        ts = await stage.client.say("@Orion repo=acme/api run: cat ../prepared")
+        told = text_of(await stage.answer(ts))
+        assert "Command 2 that prepares acme/api failed (exit code 3)." in told
+        assert (await _recorded(stage, ts)).count("/api\n") == 1
+        second = await stage.client.say("@Orion run: cat ../prepared", thread_ts=ts)
+        assert "prepares" not in text_of(await stage.answer(second, thread_ts=ts))
+        assert (await _recorded(stage, second)).count("/api\n") == 1
+        assert "No such file" in await stage.ask("@Orion repo=acme/other run: cat ../prepared")
+
+
+async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_path: Path) -> None:
+    """What was pushed stays, once; the thread is told that the run was interrupted."""
+    server = GitServer(root=tmp_path / "git", api_delay_s=60)
+    bare = server.filled("acme/api", {"a": "1\n"})
+    async with _stage(tmp_path, prepared, server) as stage:
+        ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo 2 > a")
+        async with asyncio.timeout(60):
+            while "orion/" not in git(bare, "branch", "--list"):
+                await asyncio.sleep(POLL_S)
+        await stage.orion.kill9()
+        server.api_delay_s = 0
+        await stage.orion.start()
+        told = text_of(await stage.answer(ts))
+        assert "which I must not do twice" in told
+        run = await stage.record(ts)
+        assert (run.error_code, run.has_outside_effect) == (ErrorCode.INTERRUPTED, True)
+        branch = git(bare, "branch", "--list", "orion/*", "--format=%(refname:short)")
+        assert git(bare, "rev-list", "--count", f"main..{branch}") == "1"
+        assert server.pulls == []
 
 
 async def _recorded(stage: Stage, ts: str) -> str:
