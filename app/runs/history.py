@@ -13,6 +13,8 @@ MAX_MESSAGE_CHARS = 40_000
 LEFT_OUT = "[earlier messages of this thread are left out]"
 CUT_OFF = "[this answer was cut off]"
 STOPPED_UNANSWERED = "[no answer: this was stopped]"
+DESCRIBE = "Describe what has been changed in this repository so far, as the text of a pull request: its title as the first line."
+"""What is asked where nothing but a pull request was."""
 FAILED_UNANSWERED = "[no answer: this failed]"
 
 TsKey = tuple[int, int, int]
@@ -139,7 +141,7 @@ def _answer_text(run: Run) -> str:
 
 
 def _request_text(request: RunRequest) -> str:
-    text = request.options.prompt
+    text = request.options.prompt or (DESCRIBE if request.options.pr else "")
     if request.file_names:
         names = ", ".join(request.file_names)
         text = f"{text}\n\n[attached in Slack, not readable here: {names}]".strip()

@@ -110,7 +110,8 @@ def _invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown_word("sandbox", options.sandbox, policy.sandboxes)
     if unknown := find_problem(options, policy.agents):
         return unknown
-    if not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names:
+    is_empty = not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names
+    if is_empty and not options.pr:
         return "your message has no question in it"
     return ""
 

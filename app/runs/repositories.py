@@ -189,7 +189,7 @@ class Repositories:
             return
         attempt.enter("Opening a pull request")
         with attempt.trace.step("publish-changes") as step:
-            title = self._title(attempt)
+            title = self._title(attempt, answer)
             try:
                 report = await self._run(
                     ask, found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=title
@@ -226,9 +226,10 @@ class Repositories:
             return f"{pushed} No pull request could be opened: {self._mask(str(exc))}"
         return f"Pull request: {link}" if link else pushed
 
-    def _title(self, attempt: Attempt) -> str:
-        prompt = self._mask(attempt.run.request.options.prompt).strip()
-        line = prompt.splitlines()[0].strip() if prompt else ""
+    def _title(self, attempt: Attempt, answer: str) -> str:
+        """The first line of what was asked; of the answer, where only a pull request was."""
+        text = self._mask(attempt.run.request.options.prompt or answer).strip()
+        line = text.splitlines()[0].strip("#* ") if text else ""
         return line[:MAX_TITLE_CHARS] or "Changes by Orion"
 
     async def _run(

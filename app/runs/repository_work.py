@@ -72,6 +72,11 @@ def find_repository(
         OrionError: REPO_UNAVAILABLE.
     """
     session = workspace.session
+    if attempt.wants_pull_request and not (attempt.repo or session.repo):
+        raise OrionError(
+            ErrorCode.REPO_UNAVAILABLE,
+            "this thread works in no repository; begin a message with repo=owner/name",
+        )
     if repositories is None or not (attempt.repo or session.repo):
         return None
     if "{relay}/broker" not in broker.endpoint_for(session.id).model_url:

@@ -77,6 +77,13 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
         assert TOKEN not in trace
         assert TOKEN not in stage.orion.log_path.read_text()
 
+        fourth = await stage.client.say("@Orion run: echo four >> README", thread_ts=ts)
+        await stage.answer(fourth, thread_ts=ts)
+        fifth = await stage.client.say("@Orion pr=yes", thread_ts=ts)
+        assert "pull/1" in text_of(await stage.answer(fifth, thread_ts=ts))
+        assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo\nthree\nfour"
+        assert "works in no repository" in await stage.ask("@Orion pr=yes")
+
         other = await stage.client.say("@Orion repo=acme/other hello", thread_ts=ts)
         assert "This thread works in acme/api" in text_of(await stage.answer(other, thread_ts=ts))
 
