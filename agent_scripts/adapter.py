@@ -106,6 +106,8 @@ class EnvironmentRecipe:
     files: Sequence[AgentFile]
     commands: Sequence[Sequence[str]]
     """Run in order with the open network and no key; a non-zero exit fails the preparation."""
+    product: str = ""
+    """What is pinned, and its version: `@openai/codex 0.169.0`; empty = whatever its maker gives out."""
 
 
 ExitReason = Literal[

@@ -27,4 +27,10 @@ def npm_recipe(agent: str, paths: AgentPaths) -> EnvironmentRecipe:
     )
     content = json.dumps(commands).encode() + b"".join(file.data for file in files)
     digest = hashlib.sha256(content).hexdigest()
-    return EnvironmentRecipe(name=f"{agent}-{digest[:12]}", files=files, commands=commands)
+    pinned = json.loads((_FOLDER / agent / "package.json").read_bytes())["dependencies"]
+    return EnvironmentRecipe(
+        name=f"{agent}-{digest[:12]}",
+        files=files,
+        commands=commands,
+        product=", ".join(f"{name} {version}" for name, version in pinned.items()),
+    )

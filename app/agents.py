@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from agent_scripts.adapter import AgentPaths
 from agent_scripts.registry import agent_names, create_adapter
 from app.config import Settings
 from app.model_access import missing_for_agent
@@ -15,6 +16,13 @@ def usable_agents(settings: Settings) -> Mapping[str, AgentOffer]:
         for name in agent_names()
         if name == settings.orion_agent or not missing_for_agent(settings, name)
     }
+
+
+def describe_agent(name: str) -> str:
+    """The agent, and what of it is installed: `codex, @openai/codex 0.169.0`."""
+    anywhere = AgentPaths(work="/", home="/", run="/", environment="/")
+    product = create_adapter(name).environment(anywhere).product
+    return f"{name}, {product or 'the version that its maker gives out'}"
 
 
 def describe_agents(settings: Settings) -> str:

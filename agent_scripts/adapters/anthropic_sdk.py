@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,13 @@ class AnthropicAdapter:
             (python, "-c", "import anthropic"),
         )
         digest = hashlib.sha256(json.dumps(commands).encode() + files[0].data).hexdigest()
-        return EnvironmentRecipe(name=f"{self.name}-{digest[:12]}", files=files, commands=commands)
+        (version,) = re.findall(r"^anthropic==(\S+)", files[0].data.decode(), re.MULTILINE)
+        return EnvironmentRecipe(
+            name=f"{self.name}-{digest[:12]}",
+            files=files,
+            commands=commands,
+            product=f"anthropic {version}",
+        )
 
     def command(self, turn: AgentTurn) -> AgentCommand:
         paths = turn.paths

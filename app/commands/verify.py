@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agent_scripts.adapter import TurnMessage
 from agent_scripts.registry import create_adapter
+from app.agents import describe_agent
 from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
@@ -106,6 +107,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         _removed(doors),
         open_broker(settings, doors) as broker,
     ):
+        write(f"agent: {describe_agent(settings.orion_agent)}")
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
         if Capability.REMOTE in provider.capabilities and not has_key:
             write(

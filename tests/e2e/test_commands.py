@@ -47,6 +47,7 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     """`orion verify` makes one real run; `orion doctor` has a good word for every part, and a fix for a bad one."""
     code, said = await shared.cli("verify")
     assert code == 0, said
+    assert "agent: anthropic, anthropic 2." in said
     for step in ("restore-environment", "sandbox-create", "write-script", "execute-agent"):
         assert f"ok   {step}" in said
     code, said = await shared.cli("doctor", "--json")
