@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-agents crash-test leak-test lint bench faults clouds stops screenshots lock record-transcripts clean
+.PHONY: setup playground test test-agents crash-test leak-test lint bench faults clouds stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -24,7 +24,7 @@ test: setup
 
 # Every agent's command line, really installed and run; from npm and PyPI.
 test-agents: setup
-	@$(BIN)/python -m pytest -n 0 -m agents tests/agents
+	@TEST_AGENTS=all $(BIN)/python -m pytest -n 0 -m agents tests/agents tests/e2e
 
 # Half an hour; the reduced form is one of the tests.
 crash-test: setup

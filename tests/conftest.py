@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-pytest_plugins = ["tests.alone"]
+pytest_plugins = ["tests.alone", "tests.rotation"]
 
 _SCRUBBED_PREFIXES = (
     "SLACK_",

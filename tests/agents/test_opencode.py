@@ -12,7 +12,12 @@ from sandbox_runtime.provider import Sandbox
 from tests.agents import scenes
 from tests.agents.agent_rig import AgentRig, open_rig
 
-pytestmark = [pytest.mark.agents, pytest.mark.bubblewrap, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.vendor("opencode"),
+    pytest.mark.agents,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(900),
+]
 
 _CONFIG = json.dumps(
     {

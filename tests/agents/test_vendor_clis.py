@@ -50,7 +50,9 @@ _HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("agent", ["gemini", "copilot"])
+@pytest.mark.parametrize(
+    "agent", [pytest.param(name, marks=pytest.mark.vendor(name)) for name in ("gemini", "copilot")]
+)
 async def test_a_vendors_cli(agent: str, tmp_path: Path) -> None:
     """Installed once, then: a file and a follow-up that remembers, an unknown session, a hostile work tree, a secret token."""
     async with open_rig(tmp_path / "state", create_adapter(agent)) as rig:

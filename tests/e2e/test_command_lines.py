@@ -11,10 +11,11 @@ from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.rotation import VENDORS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.timeout(600)]
 
-AGENTS = ("codex", "opencode", "gemini", "copilot")
+AGENTS = [pytest.param(name, marks=pytest.mark.vendor(name)) for name in VENDORS]
 TELLS_TOOLS_LATE = "opencode"
 """It prints a tool call when that is over."""
 LOSES_SESSIONS = "gemini"
