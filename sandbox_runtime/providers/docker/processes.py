@@ -20,7 +20,7 @@ from sandbox_runtime.providers.docker.engine import Engine
 from sandbox_runtime.providers.docker.exec_stream import ExecStream
 from sandbox_runtime.providers.docker.inside_scripts import KILL_SOURCE, RUN_SOURCE
 from sandbox_runtime.providers.inside_scripts import encode_command
-from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, SandboxLimits
+from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
 
 START_TIMEOUT_S = 60.0
 MARK_NAME = "SANDBOX_RUNTIME_MARK"
@@ -34,6 +34,8 @@ _EXIT_TIMEOUT_S = 10.0
 _ALL_POLL_S = 0.02
 _GONE_S, _GONE_POLL_S = 1.0, 0.05
 _ERROR_BYTES = 2000
+_OVERTAKING_BYTES = 1024 * 1024
+"""Far more than pipes hold."""
 _KILL_ALL_SIGNAL = "SIGUSR1"
 
 
@@ -92,7 +94,7 @@ class ContainerProcess(Process):
         self._stream = stream
         self._mark = mark
         self._taken = False
-        self._first: ExecOutput | None = None
+        self._first: list[ExecOutput] = []
         self._exit_code: int | None = None
         self._killed = False
 
@@ -101,17 +103,19 @@ class ContainerProcess(Process):
         return self._exit_code is not None
 
     async def until_started(self) -> None:
-        """Read the runner's word that it runs; what comes instead of it is the engine's reason."""
-        output = await self._stream.read()
-        if output is not None and output.data.startswith(_ACK):
-            rest = output.data.removeprefix(_ACK)
-            self._first = ExecOutput(stream=output.stream, data=rest) if rest else None
-            return
+        """Read the runner's word that it runs; what comes instead of it is the engine's reason.
+
+        The two streams are pipes of their own: what a quick command writes to stderr may overtake that word.
+        """
         said = b""
-        while output is not None and len(said) < _ERROR_BYTES:
+        while len(said) < _OVERTAKING_BYTES and (output := await self._stream.read()) is not None:
+            if output.stream is OutputStream.STDOUT and output.data.startswith(_ACK):
+                rest = output.data.removeprefix(_ACK)
+                self._first += [ExecOutput(stream=output.stream, data=rest)] if rest else []
+                return
             said += output.data
-            output = await self._stream.read()
-        reason = said.decode("utf-8", "replace").strip() or "its container ended"
+            self._first.append(output)
+        reason = said[:_ERROR_BYTES].decode("utf-8", "replace").strip() or "its container ended"
         raise SandboxError(
             SandboxErrorCode.UNAVAILABLE, f"cannot start a command: {reason}", retryable=True
         )
@@ -121,9 +125,8 @@ class ContainerProcess(Process):
         if self._taken:
             raise RuntimeError("events may be iterated once")
         self._taken = True
-        output, self._first = self._first, None
-        if output is not None:
-            yield output
+        while self._first:
+            yield self._first.pop(0)
         while (output := await self._stream.read()) is not None:
             yield output
         yield ExecExited(exit_code=await self._collect())
@@ -235,7 +238,7 @@ async def run_script(host: Host, source: str, *arguments: str) -> bytes:
     finally:
         await stream.close()
     if state is None or state.exit_code != 0:
-        reason = said.decode("utf-8", "replace").strip() or "its container ended"
+        reason = said[:_ERROR_BYTES].decode("utf-8", "replace").strip() or "its container ended"
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"a script failed inside: {reason}")
     return said
 
