@@ -2,17 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mcp.server.mcpserver import MCPServer
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.playground.slack_types import LookalikeConfig
-from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
+from tests.e2e.notes_server import CANARY, open_notes
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 
@@ -23,39 +20,12 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-CANARY = "canary-of-the-notes-4711"
 QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 
 @pytest.fixture(scope="session")
 def prepared_claude() -> Path:
     return prepared_state_dir("claude")
-
-
-def _guarded(app: ASGIApp) -> ASGIApp:
-    async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            assert (b"authorization", f"Bearer {CANARY}".encode()) in scope["headers"]
-        await app(scope, receive, send)
-
-    return guard
-
-
-@asynccontextmanager
-async def _notes() -> AsyncIterator[tuple[str, list[str]]]:
-    """A server with a slow tool; its address, and what was noted."""
-    notes: list[str] = []
-    server = MCPServer("notes")
-
-    @server.tool()
-    async def note(text: str, seconds: float = 0) -> str:
-        """Keep a note."""
-        notes.append(text)
-        await asyncio.sleep(seconds)
-        return f"kept {text}"
-
-    async with serve(_guarded(server.streamable_http_app())) as url:
-        yield f"{url}/mcp", notes
 
 
 def _call(text: str, seconds: float) -> str:
@@ -67,7 +37,7 @@ async def test_a_tool_outside_is_used_and_not_used_twice(
 ) -> None:
     """Its key stays outside; after a kill -9 the run that used it ends in INTERRUPTED, and one that did not is answered."""
     file = tmp_path / "mcp.json"
-    async with _notes() as (url, notes), open_world(QUICK_RETRIES) as world:
+    async with open_notes() as (url, notes), open_world(QUICK_RETRIES) as world:
         notes_server = {
             "type": "http",
             "url": url,

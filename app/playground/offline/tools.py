@@ -1,6 +1,7 @@
 """How wishes of a person become calls of the tools that a request offers: the tools of each agent, by name."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -67,7 +68,8 @@ def find_call(kind: str, argument: str, tools: Mapping[str, Tool]) -> ToolCall |
     argument = argument.strip().strip("`").strip()
     if kind == "call":
         name, _, given = argument.partition(" ")
-        return _call(tools[name], _object(given), label=name) if name in tools else name
+        found = _find(name, tools)
+        return _call(tools[found], _object(given), label=found) if found else name
     known = _RUN if kind == "run" else _WRITE
     for name, arguments in known.items():
         if name in tools:
@@ -77,6 +79,14 @@ def find_call(kind: str, argument: str, tools: Mapping[str, Tool]) -> ToolCall |
     ):
         return replace(written, label=argument)
     return next(iter(known))
+
+
+def _find(name: str, tools: Mapping[str, Tool]) -> str:
+    """That tool; or the only one of a server's that is called so, whatever the agent puts before it."""
+    if name in tools:
+        return name
+    found = [one for one in tools if re.fullmatch(rf".*[_.-]{re.escape(name)}", one)]
+    return found[0] if len(found) == 1 else ""
 
 
 def _call(tool: Tool, given: dict[str, Any], *, label: str) -> ToolCall:

@@ -1,0 +1,60 @@
+"""Each vendor's command line uses the operator's MCP servers: one outside, whose key stays there, beside one that is dead."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import open_orion, open_world, text_of
+from tests.e2e.notes_server import CANARY, open_notes
+from tests.e2e.orion_process import new_state_dir
+from tests.e2e.prepared import prepared_state_dir
+from tests.rotation import VENDORS
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.agents,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(600),
+]
+
+
+@pytest.fixture(
+    scope="session", params=[pytest.param(name, marks=pytest.mark.vendor(name)) for name in VENDORS]
+)
+def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
+    """An agent, and a state directory with its environment."""
+    return request.param, prepared_state_dir(request.param)
+
+
+async def test_a_server_outside_beside_a_dead_one(
+    prepared: tuple[str, Path], tmp_path: Path
+) -> None:
+    """The tool is used once, by way of the broker; the dead server costs neither the turn nor the other one."""
+    agent, directory = prepared
+    file = tmp_path / "mcp.json"
+    async with open_notes() as (url, notes), open_world() as world:
+        outside = {
+            "type": "http",
+            "url": url,
+            "headers": {"Authorization": "Bearer ${NOTES_KEY}"},
+        }
+        dead = {"command": "/bin/false", "args": []}
+        file.write_text(json.dumps({"mcpServers": {"notes": outside, "dead": dead}}))
+        async with open_orion(
+            world,
+            new_state_dir(tmp_path),
+            directory,
+            ORION_AGENT=agent,
+            ORION_MCP_CONFIG_FILE=str(file),
+            NOTES_KEY=CANARY,
+        ) as stage:
+            ts = await stage.client.say('@Orion call: note {"text": "first", "seconds": 0}')
+            said = text_of(await stage.answer(ts, timeout_s=120))
+            run = await stage.record(ts)
+            assert "kept first" in said, run.error_detail
+            assert notes == ["first"]
+            assert run.has_outside_effect
+            assert CANARY not in run.answer
+            seen = await stage.client.say("@Orion run: env; cat ~/.*/*.json ~/.*/*.toml")
+            assert CANARY not in text_of(await stage.answer(seen, timeout_s=120))
