@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 from fastapi import FastAPI
 
 from agent_scripts.adapter import AgentAdapter
+from app.brokers import open_broker
 from app.budgets import open_ledger
 from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
@@ -22,7 +23,6 @@ from app.parts import (
     create_dispatcher,
     create_health,
     entry_options,
-    open_broker,
     open_tracer,
     run_policy,
     slack_options,

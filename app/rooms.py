@@ -8,8 +8,9 @@ from functools import partial
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.brokerage.doors import DoorBroker
+from app.brokers import broker_for
 from app.config import Settings
-from app.parts import broker_for, create_repositories, create_runner, pool_size
+from app.parts import create_repositories, create_runner, pool_size
 from app.providers import create_named
 from app.redaction import Masker
 from app.runs.execution import AgentRunner

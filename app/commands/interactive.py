@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from agent_scripts.adapter import AgentPaths, AgentSession, AgentTurn
 from agent_scripts.interactive import InteractiveAdapter, at_terminal
 from agent_scripts.registry import create_adapter
+from app.brokers import open_broker
 from app.commands import person
 from app.commands.desk import Desk, SandboxCommandError, open_desk
 from app.commands.shell import Say, Visited, quieten, save, spec_of
 from app.commands.verify import open_model
 from app.config import Settings, host_environment
-from app.parts import open_broker
 from app.runs.model import RunId
 from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.session import Session

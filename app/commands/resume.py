@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from app.brokers import network_for
 from app.commands.desk import SandboxCommandError, open_desk
 from app.commands.shell import Say, attach_running, quieten, spec_of
 from app.config import Settings
-from app.parts import network_for
 from app.runs.session import SessionStatus
 from sandbox_runtime.lifecycle import create_sandbox, destroy_sandbox
 from sandbox_runtime.types import Capability

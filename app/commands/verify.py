@@ -13,12 +13,13 @@ from pathlib import Path
 from agent_scripts.adapter import TurnMessage
 from agent_scripts.registry import create_adapter
 from app.agents import describe_agent
+from app.brokers import create_direct_broker, open_broker
 from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
 from app.model_access import missing_for_agent
-from app.parts import create_direct_broker, create_runner, open_broker, run_policy
+from app.parts import create_runner, run_policy
 from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt

@@ -19,8 +19,8 @@ from agent_scripts.supervision import (
     supervised,
 )
 from app.brokerage.doors import DoorBroker
+from app.brokers import open_broker
 from app.config import Settings
-from app.parts import open_broker
 from app.playground.model import ModelPace, create_model_app
 from app.providers import create_local
 from app.runs.environment import Additions, AgentEnvironment

@@ -11,8 +11,8 @@ from typing import Protocol
 from agent_scripts.adapter import AgentPaths, AgentTurn, TurnMessage
 from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
 from agent_scripts.supervision import inside_files
+from app.brokers import open_broker
 from app.config import Settings
-from app.parts import open_broker
 from app.playground.world import OFFLINE_MODEL_KEY
 from app.runs.model import RunId
 from app.runs.ports import ModelGrant

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from agent_scripts.adapter import ModelProtocol
+from app.brokers import create_direct_broker
 from app.config import GATEWAY_URL, Settings, SettingsError, load_settings
 from app.key_forms import MODEL_KEYS
 from app.model_access import (
@@ -14,7 +15,6 @@ from app.model_access import (
     missing_for_serving,
     model_source,
 )
-from app.parts import create_direct_broker
 from app.runs.session import SessionId
 
 ANTHROPIC, OPENAI, GEMINI = ModelProtocol.ANTHROPIC, ModelProtocol.OPENAI, ModelProtocol.GEMINI
