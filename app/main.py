@@ -118,6 +118,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     """
     if settings.missing_for_serving:
         raise SettingsError("\n".join(settings.missing_for_serving))
+    policy = run_policy(settings)
+    channels = channel_sandboxes(policy)
     check_python()
     clock = SystemClock()
     mcp_servers = settings.mcp_servers
@@ -143,17 +145,9 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         elsewhere = {one.provider for one in left if one.sandbox_id} - {provider.name}
         broker.close_others([session.id for session in left])
         await provider.sweep([SandboxId(session.sandbox_id) for session in left])
-        _log.info(
-            "sandbox.selected",
-            provider=provider.name,
-            reason=choice.reason,
-            finding=await provider.probe(),
-        )
-        if settings.mount is not None:
-            _log.warning("sandbox.mounted", says=settings.mount.sentence)
+        await _tell_sandbox(settings, provider, choice)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
-        policy = run_policy(settings)
         signals = StopSignals()
         dispatcher = around(
             "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
@@ -174,7 +168,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             room,
             open_room=rooms.open,
             policy=policy,
-            channels=channel_sandboxes(policy),
+            channels=channels,
             group=await stack.enter_async_context(open_task_group()),
         )
         stack.callback(runners.close)
@@ -261,6 +255,13 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             drain=partial(_drain, dispatcher, health, end_background),
         )
     _log.info("service.stopped")
+
+
+async def _tell_sandbox(settings: Settings, provider: SandboxProvider, choice: Choice) -> None:
+    finding = await provider.probe()
+    _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
+    if settings.mount is not None:
+        _log.warning("sandbox.mounted", says=settings.mount.sentence)
 
 
 async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:

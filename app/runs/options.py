@@ -19,6 +19,8 @@ _WORDED = "/provider"
 _NEAR, _NEAR_COMMAND = 0.75, 0.8
 _OPTION = re.compile(r"(?P<key>[A-Za-z_]{3,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
 
+_WRAPPED = re.compile(r"[`*]{0,2}(\S*?)[`*]{0,2}[,:]?")
+
 _OTHERWISE_SAID = re.compile(
     rf"(?!sandbox=\S)(?:--|/)?(?:sandbox|provider)\s*[=:]\s*(?P<word>{'|'.join(SANDBOX_WORDS)})\b",
     re.IGNORECASE,
@@ -47,12 +49,14 @@ def parse_options(text: str) -> Options:
                 prompt=rest, problem=f"write sandbox={said['word'].lower()}, without spaces"
             )
         word, _, after = _split(rest)
+        word = _bare(word)
         found = _OPTION.fullmatch(word)
         if found is None:
             break
         value = _value(found)
         if word.lower() == _WORDED:
             value, _, after = _split(after.lstrip())
+            value = _bare(value)
         if value is None:
             problem = _near_miss(found)
             if problem:
@@ -71,6 +75,8 @@ def parse_options(text: str) -> Options:
 
 def unknown_sandbox(word: str, known: tuple[str, ...]) -> str:
     """What to say of a word that names none, for the person who asked."""
+    if not word:
+        return f"a sandbox is not named; there are: {', '.join(known)}"
     near = difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"there is no sandbox {word[:40]!r} here; {hint}there are: {', '.join(known)}"
@@ -80,6 +86,12 @@ def _split(text: str) -> tuple[str, str, str]:
     """The first word, the white space behind it, and the rest."""
     match = re.match(r"(\S*)(\s*)(.*)", text, re.DOTALL)
     return (match[1], match[2], match[3]) if match else ("", "", "")
+
+
+def _bare(word: str) -> str:
+    """Without what people put around or behind it: `` `sandbox=docker`: ``, `*/docker*,`."""
+    match = _WRAPPED.fullmatch(word)
+    return match[1] if match else word
 
 
 def _value(found: re.Match[str]) -> str | None:
