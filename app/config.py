@@ -36,6 +36,8 @@ _VERCEL_REGIONS = "arn1 bom1 cdg1 cle1 cpt1 dub1 dxb1 fra1 gru1 hkg1 hnd1 iad1 i
 _REGIONS = {"vercel": tuple(_VERCEL_REGIONS.split()), "deno": ("ams", "ord")}
 """Source: documentation of Vercel, Sandbox Regions (all of Vercel's), and of Deno, Sandbox volumes, read 2026-11."""
 
+VERCEL_MAX_VCPUS = 32
+"""Of its largest plan. Source: Vercel documentation, Sandbox pricing, read 2026-11."""
 DENO_MAX_RUN_S = 1680.0
 """Two minutes are for what a run does after its agent's end."""
 
@@ -107,14 +109,14 @@ class Settings(SettingsFields):
             )
         if self.orion_sandbox == "deno" and not self.deno_deploy_token:
             raise ValueError("ORION_SANDBOX: deno needs DENO_DEPLOY_TOKEN; `orion setup deno` asks")
-        region = self.orion_sandbox_region
-        clouds = (self.orion_sandbox,) if self.orion_sandbox in _REGIONS else tuple(_REGIONS)
-        if region is not None and not any(self.region_of(cloud) for cloud in clouds):
-            known = "; ".join(f"{cloud}: {', '.join(_REGIONS[cloud])}" for cloud in clouds)
-            raise ValueError(f"ORION_SANDBOX_REGION: no region {region!r} ({known})")
+        self._check_regions()
         if self.orion_sandbox == "deno" and self.orion_run_timeout_s > DENO_MAX_RUN_S:
             raise ValueError(
                 f"ORION_RUN_TIMEOUT_S: a deno sandbox lives for 30 minutes, so a run has {DENO_MAX_RUN_S:g} s at most (is {self.orion_run_timeout_s:g})"
+            )
+        if self.orion_sandbox == "vercel" and self.orion_sandbox_vcpus > VERCEL_MAX_VCPUS:
+            raise ValueError(
+                f"ORION_SANDBOX_VCPUS: vercel gives {VERCEL_MAX_VCPUS} at most, by plan (is {self.orion_sandbox_vcpus:g})"
             )
         if self.orion_sandbox == "vercel" and self.orion_sandbox_vcpus % 1:
             raise ValueError(
@@ -152,6 +154,31 @@ class Settings(SettingsFields):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings, env_settings, dotenv_settings, KeyringSource(settings_cls))
 
+    def _check_regions(self) -> None:
+        clouds = (self.orion_sandbox,) if self.orion_sandbox in _REGIONS else tuple(_REGIONS)
+        known = "; ".join(f"{cloud}: {', '.join(_REGIONS[cloud])}" for cloud in clouds)
+        words = self._regions
+        for word in words:
+            if not any(is_region(word, cloud) for cloud in _REGIONS):
+                raise ValueError(f"ORION_SANDBOX_REGION: no region {word!r} ({known})")
+        if words and not any(self.region_of(cloud) for cloud in clouds):
+            raise ValueError(f"ORION_SANDBOX_REGION: no region {' '.join(words)!r} ({known})")
+        for cloud in _REGIONS:
+            if len(of_cloud := [word for word in words if is_region(word, cloud)]) > 1:
+                raise ValueError(
+                    f"ORION_SANDBOX_REGION: {' and '.join(of_cloud)} are both {cloud}'s; one for each cloud"
+                )
+
+    @field_validator("*")
+    @classmethod
+    def _check_secret(cls, value: object) -> object:
+        """What a header cannot carry would come back in an error of whoever sends it, in full."""
+        if isinstance(value, SecretStr):
+            text = value.get_secret_value()
+            if not text.isascii() or not text.isprintable() or " " in text:
+                raise ValueError("has white space, or a character that no key has; copy it again")
+        return value
+
     # -- what follows from them ----------------------------------------------------------------------------------------
 
     @property
@@ -170,9 +197,12 @@ class Settings(SettingsFields):
         return allowed
 
     def region_of(self, cloud: str) -> str | None:
-        """The region, if that cloud has one of such a name."""
-        region = self.orion_sandbox_region
-        return region if is_region(region, cloud) else None
+        """The one of those that are set that is that cloud's."""
+        return next((word for word in self._regions if is_region(word, cloud)), None)
+
+    @property
+    def _regions(self) -> list[str]:
+        return (self.orion_sandbox_region or "").lower().replace(",", " ").split()
 
     @property
     def mcp_servers(self) -> McpServers:
@@ -222,7 +252,7 @@ class Settings(SettingsFields):
         return tuple(lines)
 
 
-def is_region(region: str | None, cloud: str) -> bool:
+def is_region(region: str, cloud: str) -> bool:
     """Whether that cloud has one of this name."""
     return region in _REGIONS[cloud]
 

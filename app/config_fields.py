@@ -146,7 +146,7 @@ class SettingsFields(AgentFields, BudgetFields):
 
     orion_sandbox_region: str | None = Field(
         None,
-        description="Where cloud sandboxes run: vercel iad1 (the default) or another of its regions; deno ord (the default) or ams.",
+        description="Where cloud sandboxes run, one region for each cloud: vercel iad1 (the default) or another of its regions; deno ord (the default) or ams.",
     )
     vercel_token: SecretStr | None = Field(
         None, description="Access token for vercel, with the two ids below."

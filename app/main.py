@@ -120,6 +120,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     """
     if missing := missing_for_serving(settings):
         raise SettingsError("\n".join(missing))
+    policy = run_policy(settings)
+    channels = channel_wishes(policy)
     check_python()
     clock = SystemClock()
     mcp_servers = settings.mcp_servers
@@ -148,7 +150,6 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         await _tell_sandbox(settings, provider, choice)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))
 
-        policy = run_policy(settings)
         ledger = await stack.enter_async_context(
             open_ledger(settings, around("spending", store.spending), clock)
         )
@@ -186,7 +187,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             tracer=tracer,
             runners=runners,
             defaults=around("defaults", store.defaults),
-            channels=channel_wishes(policy),
+            channels=channels,
             live_logs=live_logs,
             signals=signals,
             ledger=ledger,

@@ -2,8 +2,9 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import httpx
 
@@ -22,7 +23,7 @@ from app.parts import (
     run_policy,
     slack_options,
 )
-from app.providers import choose_provider, create_provider
+from app.providers import choose_provider, create_named, create_provider
 from app.runs.options import Wishes
 from app.slack.api import SlackFault
 from app.slack.connection import open_slack
@@ -65,6 +66,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("database", _database),
         ("engine", _engine),
         ("sandbox", _sandbox),
+        *((f"sandbox {name}", partial(_named_sandbox, name)) for name in _elsewhere(settings)),
         *((("mount", _mount),) if settings.mount is not None else ()),
         ("pool", _pool),
         ("slack", _slack),
@@ -155,6 +157,24 @@ async def _sandbox(settings: Settings) -> str:
             return f"{provider.name}{because}: {finding}{lost}"
     except SandboxError as exc:
         raise _ProblemError(str(exc), _SANDBOX_FIXES[choice.name]) from exc
+
+
+def _elsewhere(settings: Settings) -> Sequence[str]:
+    """Providers that channels name besides the default one's setting."""
+    policy = run_policy(settings)
+    try:
+        words = {wishes.sandbox for wishes in channel_wishes(policy).values() if wishes.sandbox}
+    except SettingsError:  # told with the settings
+        return ()
+    return sorted({policy.sandboxes[word] for word in words} - {settings.orion_sandbox})
+
+
+async def _named_sandbox(name: str, settings: Settings) -> str:
+    try:
+        async with create_named(settings, name) as provider:
+            return await provider.probe()
+    except SandboxError as exc:
+        raise _ProblemError(str(exc), _SANDBOX_FIXES[name]) from exc
 
 
 async def _mount(settings: Settings) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from dotenv import set_key
 
 from app.commands.report import Print
-from app.config import Settings, SettingsError, host_environment, is_region, load_settings
+from app.config import Settings, SettingsError, host_environment, load_settings
 from app.keyring import KEYRING_FIELDS, KeyringError, write_keyring
 from app.log import configure_logging
 from app.parts import create_environment
@@ -84,6 +84,8 @@ async def set_up(
         for question in missing:
             say(f"need: {question.field.upper()}")
             given[question.field] = ask(question) if ask is not None else ""
+        if _REGION in given:
+            given[_REGION] = _with_other_clouds(provider, env_file, given[_REGION])
         reason = await _find_fault(provider, env_file, given, say=say)
         if not reason:
             break
@@ -108,6 +110,17 @@ async def set_up(
     return await _build(provider, env_file, given, say=say)
 
 
+def _secrets_of(provider: str) -> frozenset[str]:
+    return frozenset(question.field for question in QUESTIONS[provider] if question.is_secret)
+
+
+def _with_other_clouds(provider: str, env_file: Path, region: str) -> str:
+    """With the regions that are set for other clouds: there is one setting for all."""
+    settings = _load(env_file, {})
+    found = (settings.region_of(cloud) for cloud in QUESTIONS if cloud != provider)
+    return ",".join(dict.fromkeys((region, *filter(None, found))))
+
+
 def _environment(name: str) -> str:
     return host_environment().get(name.upper(), "")
 
@@ -122,20 +135,26 @@ def _missing(provider: str, settings: Settings) -> tuple[Question, ...]:
         return tuple(
             q
             for q in QUESTIONS[provider]
-            if q.field == _REGION and not settings.orion_sandbox_region
+            if q.field == _REGION and not settings.region_of(provider)
         )
-    return tuple(q for q in QUESTIONS[provider] if not getattr(settings, q.field))
+    return tuple(
+        q
+        for q in QUESTIONS[provider]
+        if not (settings.region_of(provider) if q.field == _REGION else getattr(settings, q.field))
+    )
 
 
 def _again(provider: str, env_file: Path, given: Mapping[str, str]) -> Sequence[Question]:
     """All questions, those that are no secret with the answer that there is; of a token that nobody types the region alone."""
-    region = given.get(_REGION)
-    if not is_region(region, provider):
-        region = None
-    settings = _load(env_file, {**given, _REGION: region})
+    try:
+        settings = _load(env_file, given)
+    except SettingsError:  # a region that is none, or a token that none can be
+        kept = {name: None for name in (_REGION, *_secrets_of(provider)) if name in given}
+        settings = _load(env_file, {**given, **kept})
     if provider == "vercel" and settings.vercel_oidc_token is not None:
         return [q for q in QUESTIONS[provider] if q.field in given]
     known = {question.field: getattr(settings, question.field) for question in QUESTIONS[provider]}
+    known[_REGION] = settings.region_of(provider)
     return [
         question
         if question.is_secret
@@ -150,11 +169,12 @@ async def _find_fault(
     """Why it cannot be used with what is given; empty when it answers to a list of its sandboxes."""
     say("validating: asking for the sandboxes that there are")
     # Ids and regions may be told: a masked region would hide what is wrong with it.
-    secret = {question.field for question in QUESTIONS[provider] if question.is_secret}
+    secret = _secrets_of(provider)
     masker = Masker(tuple(value for name, value in given.items() if name in secret))
     try:
         # As it will be when it is chosen: its region and limits are checked with it.
         settings = load_settings(env_file=env_file, given={"orion_sandbox": provider, **given})
+        masker = Masker(settings.secrets)
         async with asyncio.timeout(VALIDATE_TIMEOUT_S), create_named(settings, provider) as opened:
             await opened.list()
     except (SettingsError, SandboxError) as exc:

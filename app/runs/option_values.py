@@ -110,6 +110,9 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
 def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
     """What to say of a word that names none, for the person who asked."""
     known = tuple(known)
+    if not word:
+        article = "an" if kind[0] in "aeiou" else "a"
+        return f"{article} {kind} is not named; there are: {', '.join(known)}"
     near = difflib.get_close_matches(word, known, n=1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"there is no {kind} {_cut(word)} here; {hint}there are: {', '.join(known)}"

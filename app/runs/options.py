@@ -27,6 +27,8 @@ _NO_MISS = ("mode", "report", "reports")
 _PLURALS = {"pr": "prs", "branch": "branches", "sandbox": "sandboxes"}
 _OPTION = re.compile(r"(?P<key>[A-Za-z_]{2,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
 
+_WRAPPED = re.compile(r"[`*]{0,2}(\S*?)[`*]{0,2}[,:]?")
+
 _OTHERWISE_SAID = re.compile(
     rf"(?!sandbox=\S)(?:--|/)?(?:sandbox|provider)\s*[=:]\s*(?P<word>{'|'.join(SANDBOX_WORDS)})\b",
     re.IGNORECASE,
@@ -119,7 +121,7 @@ def _take_option(text: str) -> tuple[str, str, str] | None:
     word, after = _split(text)
     if word.lower() in _BEFORE_AGENT:
         return _take_agent(after)
-    found = _OPTION.fullmatch(word)
+    found = _OPTION.fullmatch(_bare(word))
     if found is None:
         return None
     if found["command"]:
@@ -140,11 +142,18 @@ def _take_agent(text: str) -> tuple[str, str, str] | None:
 
 def _take_command(command: str, after: str) -> tuple[str, str, str] | None:
     if command == _WORDED:
-        return ("sandbox", *_split(after))
+        value, after = _split(after)
+        return "sandbox", _bare(value), after
     if command[1:] in SANDBOX_WORDS:
         return "sandbox", command[1:], after
     _refuse_near_command(command)
     return None
+
+
+def _bare(word: str) -> str:
+    """Without what people put around or behind it: `` `sandbox=docker`: ``, `*/docker*,`."""
+    match = _WRAPPED.fullmatch(word)
+    return match[1] if match else word
 
 
 def _command(text: str) -> SettingsCommand | None:

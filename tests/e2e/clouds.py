@@ -40,8 +40,11 @@ QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0
 DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 
 
-TROUBLES = ("hiccups", "full", "refusing", "cut", "unsaved")
-"""Each step fails once; too many sandboxes run; the token is void; output breaks off; nothing can be saved."""
+SLOW_S = 4.0
+TROUBLES = ("hiccups", "full", "refusing", "slow", "cut", "unsaved")
+"""Each step fails once; too many sandboxes run; the token is void; a sandbox is made after `SLOW_S`; output breaks off;
+nothing can be saved.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,6 +132,7 @@ def _vercel_trouble(emulator: vercel_server.Emulator) -> Mapping[str, Callable[[
         "hiccups": lambda: add(*(failing(step, 503) for step in steps)),
         "full": lambda: add(failing("create", 429, "rate_limited", times=_ALWAYS)),
         "refusing": lambda: add(failing("create", 401, "unauthorized", times=_ALWAYS)),
+        "slow": lambda: add(Fault(endpoint="create", kind="slow", delay_s=SLOW_S)),
         "cut": lambda: add(
             *(Fault(endpoint="logs", kind="cut", after_bytes=count) for count in (60, 700, 1500))
         ),
@@ -151,6 +155,7 @@ def _deno_trouble(emulator: deno_server.Emulator) -> Mapping[str, Callable[[], N
         "hiccups": hiccup,
         "full": lambda: always(create, Kind.RATE_LIMIT),
         "refusing": lambda: always(create, Kind.UNAUTHORIZED),
+        "slow": lambda: emulator.faults.add(create, Kind.SLOW, seconds=SLOW_S),
         "cut": emulator.cut_sockets,
         "unsaved": lambda: always(snapshot, Kind.FAIL),
     }

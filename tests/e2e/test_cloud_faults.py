@@ -7,7 +7,7 @@ import pytest
 
 from app.runs.model import RunState
 from app.runs.workspace import UNSAVED
-from tests.e2e.clouds import CLOUDS, KEY, Cloud, open_stage_at
+from tests.e2e.clouds import CLOUDS, KEY, SLOW_S, Cloud, open_stage_at
 from tests.e2e.fault_table import Fault, fault
 from tests.e2e.harness import Stage, has_retry_button, text_of
 
@@ -51,6 +51,7 @@ async def test_whatever_goes_wrong_there(cloud_name: str, tmp_path: Path) -> Non
             assert cloud.struck() > struck
             cloud.calm()
 
+        await _stop_while_it_is_made(stage, cloud, ts)
         await _cut(stage, cloud, ts)
         await _stop_after_a_cut(stage, cloud, ts)
         await _lifetime_ends(stage, cloud, ts)
@@ -75,6 +76,21 @@ async def _fails(stage: Stage, thread_ts: str, text: str, row: Fault) -> None:
     message = await stage.answer(ts, thread_ts=thread_ts, timeout_s=60)
     row.assert_holds(await stage.record(ts))
     assert has_retry_button(message)
+
+
+async def _stop_while_it_is_made(stage: Stage, cloud: Cloud, thread_ts: str) -> None:
+    """At once; what is made after all does not go on."""
+    struck = cloud.struck()
+    cloud.trouble["slow"]()
+    ts = await stage.client.say("@Orion run: cat notes", thread_ts=thread_ts)
+    async with asyncio.timeout(30):
+        while cloud.struck() == struck:
+            await asyncio.sleep(0.05)
+    await stage.client.say("stop", thread_ts=thread_ts)
+    assert (await stage.ended(ts, timeout_s=SLOW_S - 1)).state is RunState.STOPPED
+    await asyncio.sleep(SLOW_S + 2)
+    assert cloud.running() == 0
+    cloud.calm()
 
 
 async def _cut(stage: Stage, cloud: Cloud, thread_ts: str) -> None:

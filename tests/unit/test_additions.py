@@ -222,6 +222,20 @@ def test_doctor_names_a_channel_whose_cloud_is_not_set_up(toml: Path) -> None:
     (line,) = (line for line in shown.stdout.splitlines() if line.startswith("FAIL settings"))
     assert "SLACK_BOT_TOKEN" in line
     assert "channels.C0123456789: there is no sandbox 'vercel' here" in line
+    keys = {"SLACK_BOT_TOKEN": "xoxb-1", "SLACK_APP_TOKEN": "xapp-1", "ANTHROPIC_API_KEY": "x"}
+    shown = orion("serve", cwd=toml.parent, ORION_SANDBOX="local", **keys)
+    assert shown.returncode == 1
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith("orion cannot start: orion.toml: channels.C0123456789: there is")
+
+
+def test_doctor_looks_at_the_clouds_of_channels(toml: Path) -> None:
+    """Not at the default sandbox alone."""
+    toml.write_text('[channels.C0123456789]\nsandbox = "deno"\n')
+    settings = {"DENO_DEPLOY_TOKEN": "ddo_x", "ORION_DENO_API_URL": "http://127.0.0.1:1"}
+    shown = orion("doctor", cwd=toml.parent, ORION_SANDBOX="local", **settings)
+    (line,) = (one for one in shown.stdout.splitlines() if one.startswith("FAIL sandbox deno"))
+    assert "the connection to Deno broke" in line
 
 
 @pytest.mark.parametrize("command", [("serve",), ("doctor",), ("snapshots", "build")])

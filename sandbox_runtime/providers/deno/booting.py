@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.finishing import finish
+from sandbox_runtime.finishing import Unfinished, finish
 from sandbox_runtime.providers.deno.connecting import (
     CREATE_TIMEOUT_S,
     Connector,
@@ -94,7 +94,14 @@ async def give_up(disks: Disks, *volumes: Slug | None) -> None:
 class Booter:
     """Of one region."""
 
-    def __init__(self, connector: Connector, console: Console, settings: DenoSettings) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        console: Console,
+        settings: DenoSettings,
+        unfinished: Unfinished,
+    ) -> None:
+        self._unfinished = unfinished
         self._connector = connector
         self._console = console
         self._settings = settings
@@ -128,12 +135,9 @@ class Booter:
             secrets=secrets,
         )
         try:
-            async with asking(
-                "cannot make a sandbox",
-                timeout_s=CREATE_TIMEOUT_S,
-                otherwise=SandboxErrorCode.CREATE_FAILED,
-            ):
-                sandbox_id, connection = await self._connector.create(config)
+            sandbox_id, connection = await self._unfinished.ask(
+                self._create(config), lambda made: self._give_up(labels, made)
+            )
         except SandboxError as exc:
             refusal = refusal_of(exc.__cause__)
             if refusal is not None and refusal.code == CONCURRENCY_LIMIT:
@@ -141,10 +145,23 @@ class Booter:
             if refusal is None or refusal.status >= 500:  # noqa: PLR2004  # HTTP: it may have been done
                 await finish(self.end_lost(labels))
             raise
-        except BaseException:
-            await finish(self.end_lost(labels))
-            raise
         return sandbox_id, connection, expires_at
+
+    async def _create(self, config: SandboxConfig) -> tuple[str, RpcConnection]:
+        async with asking(
+            "cannot make a sandbox",
+            timeout_s=CREATE_TIMEOUT_S,
+            otherwise=SandboxErrorCode.CREATE_FAILED,
+        ):
+            return await self._connector.create(config)
+
+    async def _give_up(
+        self, labels: SandboxLabels, made: tuple[str, RpcConnection] | SandboxError
+    ) -> None:
+        """What was made for somebody who did not wait for it."""
+        if not isinstance(made, SandboxError):
+            await made[1].close()
+        await self.end_lost(labels)
 
     async def _limit(self, exc: SandboxError) -> SandboxError:
         running = "?"

@@ -9,6 +9,7 @@ from typing import Self
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import Unfinished
 from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.probing import probing
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
@@ -78,13 +79,15 @@ class DenoProvider(SandboxProvider):
         settings = self._settings
         console = await self._stack.enter_async_context(open_console(settings))
         group = await self._stack.enter_async_context(open_task_group())
+        unfinished = Unfinished(group)
+        self._stack.push_async_callback(unfinished.close)
         connector = Connector(settings)
         state = settings.state_dir
         self._opened = Opened(
             settings=settings,
             console=console,
             connector=connector,
-            booter=Booter(connector, console, settings),
+            booter=Booter(connector, console, settings, unfinished),
             disks=Disks(
                 console,
                 Names(state / f"deno-{settings.name}.jsonl" if state is not None else None),

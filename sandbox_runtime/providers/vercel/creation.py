@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import vercel.sandbox as sdk
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import Unfinished
 from sandbox_runtime.providers.vercel.errors import asking, is_status
 from sandbox_runtime.providers.vercel.settings import VercelSettings
 from sandbox_runtime.providers.vercel.snapshots import Snapshots, end_record
@@ -42,8 +43,13 @@ class Creation:
     """Of one namespace; remembers which requests' outcome is unknown."""
 
     def __init__(
-        self, client: sdk.SandboxClient, settings: VercelSettings, snapshots: Snapshots
+        self,
+        client: sdk.SandboxClient,
+        settings: VercelSettings,
+        snapshots: Snapshots,
+        unfinished: Unfinished,
     ) -> None:
+        self._unfinished = unfinished
         self._client = client
         self._settings = settings
         self._snapshots = snapshots
@@ -79,12 +85,15 @@ class Creation:
 
     async def close(self) -> None:
         """Remove what may have been made without our knowing."""
+        await self._unfinished.close()
         for name in tuple(self._unsure):
             await self._discard(name)
 
     async def _create_once(self, order: Order, name: str) -> sdk.Sandbox:
         try:
-            made = await self._ask(order, name)
+            made = await self._unfinished.ask(
+                self._ask(order, name), lambda _made: self._discard(name)
+            )
         except SandboxError as exc:
             if is_status(exc, 409) and name in self._unsure:
                 found = await self._look(name, exc)
@@ -99,8 +108,7 @@ class Creation:
                 raise
             made = found
         except asyncio.CancelledError:
-            self._unsure.add(name)
-            await self._discard(name)
+            self._unsure.add(name)  # until its answer has come, and it has been removed
             raise
         self._unsure.discard(name)
         return made

@@ -1,6 +1,7 @@
 """The Vercel provider: sandboxes as microVMs, environments and workspaces as snapshots of their disks."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Self
@@ -9,6 +10,7 @@ import vercel.sandbox as sdk
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.finishing import Unfinished
 from sandbox_runtime.lifecycle import destroy_all
 from sandbox_runtime.processes import validate_command
 from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
@@ -33,6 +35,7 @@ from sandbox_runtime.providers.vercel.settings import (
 )
 from sandbox_runtime.providers.vercel.snapshots import BASE, PROVIDER_NAME, Snapshots, end_record
 from sandbox_runtime.providers.vercel.tags import SnapshotTags
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,
@@ -64,6 +67,7 @@ class VercelProvider(SandboxProvider):
         self._settings = settings
         self._opened: Opened | None = None
         self._sandboxes: dict[SandboxId, VercelSandbox] = {}
+        self._stack = AsyncExitStack()
 
     @property
     @override
@@ -83,12 +87,13 @@ class VercelProvider(SandboxProvider):
             credentials_factory=Credentials(settings),
             region=settings.region,
         )
+        group = await self._stack.enter_async_context(open_task_group())
         client = sdk.SandboxClient.create(options=options)
         snapshots = Snapshots(client, settings)
         self._opened = Opened(
             client=client,
             snapshots=snapshots,
-            creation=Creation(client, settings, snapshots),
+            creation=Creation(client, settings, snapshots, Unfinished(group)),
         )
         return self
 
@@ -100,6 +105,7 @@ class VercelProvider(SandboxProvider):
             await opened.creation.close()
         finally:
             self._opened = None
+            await self._stack.aclose()
             await opened.client.aclose()
 
     @override

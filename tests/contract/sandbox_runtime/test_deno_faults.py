@@ -1,5 +1,6 @@
 """Whatever goes wrong at whatever step: the right error or success after the right retry, nothing twice, nothing left."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
@@ -97,6 +98,26 @@ async def _live(provider: DenoProvider, counted: list[str]) -> SandboxErrorCode 
     except SandboxError as exc:
         return exc.code
     return None
+
+
+async def test_create_that_is_answered_after_its_asker_has_gone(
+    organisation: Emulator, provider: DenoProvider
+) -> None:
+    """Nobody waits for it, and what it makes is ended."""
+    before = organisation.organisation.slugs
+    created = organisation.organisation.created
+    organisation.faults.add(_CREATE, Kind.SLOW)
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await provider.create(SandboxSpec())
+    assert time.monotonic() - began < 1.5
+    await asyncio.sleep(2)
+    assert organisation.faults.fired[-1] == (_CREATE, Kind.SLOW)
+    assert organisation.organisation.created <= created + 1
+    assert organisation.organisation.running == []
+    await provider.sweep()
+    assert organisation.organisation.slugs <= before
 
 
 @pytest.mark.parametrize("kind", [Kind.FAIL, Kind.UNAUTHORIZED, Kind.CUT, Kind.HTML])

@@ -184,6 +184,27 @@ async def test_cancelled_create(vercel: VercelService) -> None:
     assert vercel.emulator.running() == []
 
 
+@pytest.mark.parametrize("is_closed_at_once", [True, False])
+async def test_create_that_is_answered_after_its_asker_has_gone(
+    vercel: VercelService, *, is_closed_at_once: bool
+) -> None:
+    """Nobody waits for it, and what it makes is removed."""
+    before = vercel.emulator.world.created
+    async with VercelProvider(vercel.settings()) as provider:
+        vercel.emulator.faults.add(Fault(endpoint="create", kind="slow", delay_s=3))
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await provider.create(_SPEC)
+        assert time.monotonic() - began < 1.5
+        assert vercel.emulator.world.created == before
+        if not is_closed_at_once:
+            await asyncio.sleep(4)
+            assert vercel.emulator.running() == []
+    assert vercel.emulator.world.created == before + 1
+    assert vercel.emulator.running() == []
+
+
 async def test_slow_start(vercel: VercelService) -> None:
     """One that is pending for a while is waited for; for too long, it is removed."""
     async with VercelProvider(vercel.settings(create_timeout_s=2.0)) as provider:

@@ -43,8 +43,12 @@ class Faults:
         self._faults: list[Fault] = []
         self.fired: list[tuple[str, Kind]] = []
 
-    def add(self, endpoint: str, kind: Kind, *, times: int = 1, skip: int = 0) -> None:
-        self._faults.append(Fault(endpoint=endpoint, kind=kind, times=times, skip=skip))
+    def add(
+        self, endpoint: str, kind: Kind, *, times: int = 1, skip: int = 0, seconds: float = 0.5
+    ) -> None:
+        self._faults.append(
+            Fault(endpoint=endpoint, kind=kind, times=times, skip=skip, seconds=seconds)
+        )
 
     def clear(self) -> None:
         self._faults.clear()
