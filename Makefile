@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-agents crash-test leak-test lint bench faults clouds stops lock record-transcripts clean
+.PHONY: setup playground test test-agents crash-test leak-test lint bench faults agents clouds stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -48,6 +48,9 @@ stops: setup
 
 faults: setup
 	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
+
+agents: setup
+	@$(BIN)/python -m tests.agent_table > docs/agents.md
 
 clouds: setup
 	@$(BIN)/python -m tests.contract.sandbox_runtime.papers > docs/clouds.md
