@@ -20,8 +20,8 @@ from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import Settings
 from app.model_access import injected_headers, key_headers, model_source
+from app.runs.broker_ports import ModelBroker
 from app.runs.clock import SystemClock
-from app.runs.ports import ModelBroker
 from app.runs.session import Session
 from app.web.hosting import serve_doors
 from sandbox_runtime.provider import SandboxProvider

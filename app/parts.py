@@ -18,6 +18,7 @@ from app.brokers import git_remotes
 from app.config import Settings, SettingsError
 from app.providers import usable_words
 from app.redaction import Masker
+from app.runs.broker_ports import ModelBroker
 from app.runs.choice import find_problem
 from app.runs.clock import SystemClock
 from app.runs.environment import Additions, AgentEnvironment
@@ -27,7 +28,7 @@ from app.runs.option_values import unknown_word
 from app.runs.options import Wishes
 from app.runs.policy import RunPolicy
 from app.runs.pool_figures import PoolFigures
-from app.runs.ports import Dispatcher, ModelBroker, Tracer
+from app.runs.ports import Dispatcher, Tracer
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.repositories import Repositories, RepositoryPolicy
 from app.runs.session import Session, SessionStore

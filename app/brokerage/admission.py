@@ -14,8 +14,9 @@ from app.brokerage.anthropic_rules import render_error
 from app.brokerage.requests import Refused, unauthorized
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.log import get_logger
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
-from app.runs.ports import Clock, ModelGrant
+from app.runs.ports import Clock
 
 MAX_REQUEST_BYTES = 32 * 1024 * 1024
 """Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""

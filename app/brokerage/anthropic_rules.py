@@ -13,7 +13,7 @@ from app.brokerage.requests import (
     read_object,
 )
 from app.brokerage.usage import Seen
-from app.runs.ports import ModelGrant
+from app.runs.broker_ports import ModelGrant
 
 CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "computer_", "memory_")
 """Tools that run where the agent is. Others run at the provider and reach the internet for the sandbox.

@@ -9,8 +9,8 @@ from typing import Protocol
 from fastapi import APIRouter
 
 from app.brokerage.admission import Admission
+from app.runs.broker_ports import BrokerEndpoint, ModelGrant
 from app.runs.model import ModelCall
-from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.session import SessionId
 
 NAME_CHARS = 12

@@ -29,7 +29,7 @@ from app.brokerage.requests import Refused, forbidden
 from app.brokerage.streaming import PassedThrough, StreamCutError
 from app.brokerage.tokens import read_git_token
 from app.log import get_logger
-from app.runs.ports import RepositoryGrant
+from app.runs.broker_ports import RepositoryGrant
 
 TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=60.0, pool=10.0)
 """A server may count objects for a while; the run's own deadline is the real bound."""

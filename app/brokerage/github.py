@@ -7,7 +7,7 @@ import httpx
 
 from app.brokerage.git_remotes import GitRemotes, origin_of, slug_of
 from app.log import get_logger
-from app.runs.ports import Proposal
+from app.runs.broker_ports import Proposal
 
 TIMEOUT_S = 20.0
 API_VERSION = "2022-11-28"

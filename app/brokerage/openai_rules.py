@@ -21,7 +21,7 @@ from app.brokerage.requests import (
     without_empty,
 )
 from app.brokerage.usage import Seen
-from app.runs.ports import ModelGrant
+from app.runs.broker_ports import ModelGrant
 
 RESPONSES_FIELDS = frozenset(
     {

@@ -7,7 +7,7 @@ from typing import Any
 from app.brokerage import anthropic_rules, gemini_rules, openai_rules
 from app.brokerage.requests import Asked, ModelRequest, Refused
 from app.brokerage.usage import ReadEvent
-from app.runs.ports import ModelGrant
+from app.runs.broker_ports import ModelGrant
 
 Check = Callable[[Asked, ModelGrant], ModelRequest | Refused]
 RenderError = Callable[[Refused], Mapping[str, Any]]

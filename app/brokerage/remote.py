@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.brokerage.admission import Admission
+from app.runs.broker_ports import BrokerEndpoint, ModelGrant
 from app.runs.model import ModelCall
-from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.session import SessionId
 
 STAND_IN = "sk-ant-orion-added-outside"

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from app.runs.broker_ports import ModelGrant
 from app.runs.git_token import GIT_PREFIX, MAC_BYTES, RUN_PREFIX, decode, encode, git_mac
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 
 PREFIX = RUN_PREFIX
 

@@ -16,8 +16,8 @@ from app.commands.desk import Desk, SandboxCommandError, open_desk
 from app.commands.shell import Say, Visited, quieten, save, spec_of
 from app.commands.verify import open_model
 from app.config import Settings, host_environment
+from app.runs.broker_ports import ModelBroker, ModelGrant
 from app.runs.model import RunId
-from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.session import Session
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox

@@ -13,13 +13,13 @@ from agent_scripts.supervision import following
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.broker_ports import ModelBroker, ModelGrant
 from app.runs.changes import FileWatch
 from app.runs.environment import AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.opening import WorkspaceOpener
 from app.runs.places import agent_paths
 from app.runs.policy import RunPolicy
-from app.runs.ports import ModelBroker, ModelGrant
 from app.runs.repositories import Repositories
 from app.runs.repository_work import Place, RepositoryWork, find_repository
 from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory

@@ -5,9 +5,9 @@ from contextlib import AsyncExitStack
 
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.broker_ports import ModelBroker
 from app.runs.environment import AgentEnvironment
 from app.runs.places import POOL_LABEL
-from app.runs.ports import ModelBroker
 from app.runs.session import SessionId, session_id_for
 from app.runs.starting import SAVING_S, AgentSettings
 from app.runs.workspace import AgentIdentity, Workspace

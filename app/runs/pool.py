@@ -14,9 +14,9 @@ from dataclasses import replace
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.supervision import waiting
 from app.log import get_logger
+from app.runs.broker_ports import ModelBroker
 from app.runs.places import agent_paths
 from app.runs.pool_figures import PoolFigures
-from app.runs.ports import ModelBroker
 from app.runs.session import SessionId
 from app.runs.waiting import Breaker, WaitingAgent, WaitingProcess
 from sandbox_runtime.errors import SandboxError

@@ -15,9 +15,9 @@ from agent_scripts.repository import (
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.broker_ports import CodeHost, Proposal, RepositoryGrant
 from app.runs.git_token import git_token
 from app.runs.patience import patiently
-from app.runs.ports import CodeHost, Proposal, RepositoryGrant
 from app.runs.session import Session, SessionStore
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode

@@ -8,8 +8,8 @@ from agent_scripts.events import TurnFinished
 from agent_scripts.repository import git_environment
 from app.errors import ErrorCode, OrionError
 from app.runs.attempt import Attempt
+from app.runs.broker_ports import ModelBroker
 from app.runs.git_token import git_token
-from app.runs.ports import ModelBroker
 from app.runs.repositories import Asking, Repositories, ThreadRepository
 from app.runs.waiting import UnfitSandboxError
 from app.runs.workspace import Workspace

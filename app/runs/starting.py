@@ -11,9 +11,9 @@ from agent_scripts.supervision import SupervisionLimits, supervised
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.broker_ports import ModelBroker
 from app.runs.environment import Additions
 from app.runs.policy import RunPolicy
-from app.runs.ports import ModelBroker
 from app.runs.session import session_id_for
 from app.runs.tail import AgentTail
 from app.runs.waiting import UnfitSandboxError, WaitingAgent, hand_over

@@ -23,9 +23,9 @@ from app.brokers import open_broker
 from app.config import Settings
 from app.playground.model import ModelPace, create_model_app
 from app.providers import create_local
+from app.runs.broker_ports import ModelGrant
 from app.runs.environment import Additions, AgentEnvironment
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
 from app.web.hosting import serve
 from sandbox_runtime.provider import Sandbox, SandboxProvider

@@ -14,8 +14,8 @@ from agent_scripts.supervision import inside_files
 from app.brokers import open_broker
 from app.config import Settings
 from app.playground.world import OFFLINE_MODEL_KEY
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import SessionId
 from sandbox_runtime import BrokeredNetwork, ExecOutput, Sandbox, SandboxSpec, open_sandbox

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.runs import defaults, ports, run_store, session
+from app.runs import broker_ports, budgets, defaults, ports, run_store, session
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
@@ -11,13 +11,14 @@ PORTS: Mapping[str, type[Any]] = {
     "sessions": session.SessionStore,
     "files": run_store.RunFiles,
     "defaults": defaults.DefaultStore,
+    "spending": budgets.SpendingStore,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,
     "live": ports.LiveReply,
     "reader": ports.ThreadReader,
-    "broker": ports.ModelBroker,
-    "code_host": ports.CodeHost,
+    "broker": broker_ports.ModelBroker,
+    "code_host": broker_ports.CodeHost,
     "clock": ports.Clock,
     "step": ports.TraceStep,
     "trace": ports.RunTrace,
@@ -72,6 +73,9 @@ SPARED: Mapping[str, str] = {
     "store.of_thread": _READ,
     "sessions.get": _READ,
     "files.load": _READ,
+    "spending.add": "written behind; a kill may lose the last calls' cost, nothing else: tests/e2e/test_budgets.py",
+    "spending.since": _READ,
+    "spending.of_run": _READ,
     "defaults.get": _READ,
     "defaults.change": _SAME,
     "defaults.reset": _SAME,

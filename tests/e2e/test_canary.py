@@ -17,8 +17,8 @@ import pytest
 from app.brokerage.tokens import create_token, load_signing_key
 from app.playground.slack_types import JsonObject, LookalikeConfig
 from app.playground.traces import PLAYGROUND_SECRET_KEY
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 from tests.e2e.canary import run_inside
 from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import Stage, World, open_orion, open_world

@@ -21,6 +21,7 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
+from app.runs.broker_ports import BrokerEndpoint, ModelGrant
 from app.runs.budgets import Budgets, Ledger
 from app.runs.clock import SystemClock
 from app.runs.costs import Prices
@@ -44,7 +45,6 @@ from app.runs.model import (
 from app.runs.options import Wishes
 from app.runs.policy import RunPolicy
 from app.runs.pool import MAX_WAIT_S, WarmPool
-from app.runs.ports import BrokerEndpoint, ModelGrant
 from app.runs.runners import OpenRoom, Room, Runners
 from app.runs.session import SessionId
 from app.runs.starting import AgentSettings

@@ -9,8 +9,8 @@ import httpx
 
 from app.brokerage.admission import Admission
 from app.brokerage.broker import Upstream
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import ModelGrant
 
 KEY = "sk-proj-canary-0123456789abcdef"
 MODELS = ("gpt-5.4", "gemini-2.5-pro")

@@ -18,9 +18,9 @@ from app.brokerage.protocols import PROTOCOLS, Endpoint
 from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
 from app.brokerage.usage import UsageReader
 from app.playground.model import ModelPace, create_model_app
+from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import ModelGrant
 from app.web.hosting import serve
 
 KEY = b"k" * 32

@@ -14,9 +14,9 @@ from app.brokerage.admission import Admission
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.doors import DoorBroker
 from app.playground.model import ModelPace, create_model_app
+from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
 from app.web.hosting import serve, serve_doors
 

@@ -7,9 +7,9 @@ import pytest
 from app.brokerage.git_lines import CommandError, find_refusal, read_commands, render_refusal
 from app.brokerage.git_remotes import GitRemotes, slug_of
 from app.brokerage.tokens import InvalidTokenError, create_token, read_git_token, read_token
+from app.runs.broker_ports import ModelGrant
 from app.runs.git_token import git_token
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 
 OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40
 OWN = "orion/quick-fox"

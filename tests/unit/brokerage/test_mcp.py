@@ -18,9 +18,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.brokerage.admission import Admission
 from app.brokerage.mcp import McpBroker, has_effect
 from app.brokerage.mcp_servers import McpServer
+from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import ModelGrant
 from app.web.hosting import serve
 
 CANARY = "canary-of-the-operator"

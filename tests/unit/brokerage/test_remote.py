@@ -11,9 +11,9 @@ from agent_scripts.adapter import ModelProtocol
 from app.brokerage.admission import Admission
 from app.brokerage.remote import STAND_IN, DirectBroker, PublicBroker
 from app.model_access import injected_headers
+from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 from app.runs.session import SessionId
 
 ONE = SessionId("s-one")

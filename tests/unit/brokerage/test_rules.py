@@ -17,8 +17,8 @@ from app.brokerage.openai_rules import (
 )
 from app.brokerage.protocols import PROTOCOLS, Check, Endpoint
 from app.brokerage.requests import Asked, ModelRequest, Refused
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import RunId
-from app.runs.ports import ModelGrant
 from tests.unit.brokerage.recorded import CODEX, COPILOT, FUNCTION, GEMINI, OPENCODE, SEARCH
 
 GRANT = ModelGrant(
