@@ -1,31 +1,25 @@
 """The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
-from functools import partial
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import timedelta
 
 import structlog
 
-from agent_scripts.adapter import TurnMessage
-from app.errors import FROM_AGENT, ErrorCode, OrionError
+from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.attempt import Attempt
+from app.runs.attempting import Attempting
 from app.runs.budgets import Ledger
-from app.runs.choice import Choice, Source
 from app.runs.choosing import Choosing
 from app.runs.defaults import DefaultStore
 from app.runs.ending import (
-    LIMIT_DETAILS,
     SLACK_RETRY_S,
-    TOLD_WITH_DETAIL,
     Ending,
     failure,
     recorded_result,
     trace_waiting,
     waited_too_long,
 )
-from app.runs.history import build_messages
 from app.runs.live_log import LiveLogs
 from app.runs.model import (
     BEGINNING_STATES,
@@ -37,7 +31,6 @@ from app.runs.model import (
     RunState,
 )
 from app.runs.options import Wishes
-from app.runs.patience import patiently
 from app.runs.placing import Placing
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import (
@@ -47,23 +40,14 @@ from app.runs.ports import (
     Dispatcher,
     Done,
     ReplySink,
-    RunTrace,
     ThreadReader,
     Tracer,
     Turn,
 )
-from app.runs.progress import ProgressTracker
 from app.runs.run_store import RunFiles, RunStore
 from app.runs.runners import Runners
-from app.runs.stops import RunStoppedError, StopRequest, StopSignals
-from app.runs.transcript import Transcript
-from sandbox_runtime.task_group import open_task_group
+from app.runs.stops import StopSignals
 
-REFRESH_INTERVAL_S = 10.0
-"""How often the elapsed time is offered to the sink, which decides what is sent.
-
-More often would say nothing new (it sends the time alone every 15 s), and with 1,000 runs took 4 % of a core.
-"""
 ENDING_RETRY_S = 1.0
 
 _log = get_logger(__name__)
@@ -95,17 +79,23 @@ class RunService:
         self._store = store
         self._dispatcher = dispatcher
         self._replies = replies
-        self._reader = reader
         self._tracer = tracer
         self._runners = runners
-        self._live_logs = live_logs
         self._signals = signals
         self._policy = policy
         self._clock = clock
-        self._mask = mask
-        self._ledger = ledger
         self._choosing = Choosing(
             store=store, defaults=defaults, channels=channels, offers=runners.offers
+        )
+        self._attempting = Attempting(
+            store=store,
+            replies=replies,
+            reader=reader,
+            runners=runners,
+            live_logs=live_logs,
+            ledger=ledger,
+            clock=clock,
+            mask=mask,
         )
         self._ending = Ending(
             store=store,
@@ -212,106 +202,10 @@ class RunService:
                 _log.info("run.started", retry_of=run.request.retry_of)
             with self._tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._clock.now())
-                return await self._execute(run, trace, stop, choice, started_at=now)
-
-    async def _execute(
-        self,
-        run: Run,
-        trace: RunTrace,
-        stop: StopRequest,
-        choice: Choice,
-        *,
-        started_at: datetime,
-    ) -> Advance:
-        with self._live_logs.writing(run.id) as tell:
-            return await self._execute_told(
-                run, trace, stop, choice, started_at=started_at, tell=tell
-            )
-
-    async def _execute_told(
-        self,
-        run: Run,
-        trace: RunTrace,
-        stop: StopRequest,
-        choice: Choice,
-        *,
-        started_at: datetime,
-        tell: Callable[[str], None],
-    ) -> Advance:
-        async with self._replies.live(run) as live:
-            attempt = Attempt(
-                run=run,
-                messages=await self._messages(run),
-                deadline_at=run.deadline_at or started_at,
-                trace=trace,
-                live=live,
-                stop=stop,
-                tracker=ProgressTracker(self._mask),
-                clock=self._clock,
-                started_at=started_at,
-                transcript=Transcript(tell),
-                repo=choice.repo.value,
-                is_repo_said=choice.repo.source is Source.MESSAGE,
-                branch=choice.branch.value,
-                wants_pull_request=bool(run.request.options.pr),
-                spending=await self._ledger.spending(run),
-            )
-            attempt.on_effect = partial(self._note_effect, attempt)
-            async with _refreshing(attempt, self._clock):
-                result = await self._attempt(attempt, stop)
-        return await self._ending.finish(run, result, trace=trace, attempt=attempt)
-
-    async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
-        """The attempt's result: whatever goes wrong is part of it."""
-        answer, detail, code = "", "", None
-        try:
-            finished = await self._runners.execute(attempt)
-            answer, detail = finished.text, finished.detail
-            if finished.error is not None:
-                code = FROM_AGENT[finished.error]
-                detail = LIMIT_DETAILS.get(finished.error, detail)
-        except RunStoppedError:
-            pass
-        except OrionError as exc:
-            code, detail = exc.code, str(exc)
-        except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
-            _log.exception("run.crashed", code=ErrorCode.INTERNAL)
-            code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
-        if (excess := attempt.excess) is not None:
-            code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
-        attempt.detail = self._mask(detail)[:4000]
-        if stop.user is not None and (code is not None or not answer):
-            outcome, code = RunState.STOPPED, None
-        else:
-            outcome = RunState.SUCCEEDED if code is None else RunState.FAILED
-        return RunResult(
-            outcome=outcome,
-            answer=self._mask("\n\n".join((answer, *attempt.notes)) if answer else answer),
-            error_code=code,
-            detail=attempt.detail if code in TOLD_WITH_DETAIL else "",
-            stopped_by=stop.user if outcome is RunState.STOPPED else None,
-            duration_s=attempt.elapsed_s,
-            steps=attempt.tracker.steps,
-            changes=attempt.difference.changes if attempt.difference else None,
-            resumed=attempt.resumed,
-            tokens=attempt.usage.tokens,
-            cost_usd=attempt.cost_usd,
-        )
-
-    async def _note_effect(self, attempt: Attempt) -> None:
-        """In the attempt, too: an agent that was attached to and fails after an effect must not be run again."""
-        attempt.run = await patiently(
-            lambda: self._store.update(attempt.run.id, has_outside_effect=True)
-        )
-
-    async def _messages(self, run: Run) -> Sequence[TurnMessage]:
-        request = run.request
-        if request.thread_ts == request.message_ts:
-            return build_messages(request, records=(), thread=())
-        thread = await self._reader.read(run.thread, before_ts=request.message_ts)
-        return build_messages(
-            request, records=await self._store.of_thread(run.thread), thread=thread
-        )
+                result, attempt = await self._attempting.execute(
+                    run, trace, stop, choice, started_at=now
+                )
+                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
 
     async def end_stopped(self, run: Run) -> None:
         """End a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
@@ -353,18 +247,3 @@ class RunService:
                     result = waited_too_long(run, self._policy, now=self._clock.now())
                 await self._ending.finish(run, result)
             self._dispatcher.wake(run.id)
-
-
-@asynccontextmanager
-async def _refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
-    """Offers the elapsed time while inside, so that silence of the agent does not look like a hang."""
-
-    async def refresh() -> None:
-        while True:
-            await clock.sleep(REFRESH_INTERVAL_S)
-            attempt.show()
-
-    async with open_task_group() as group:
-        ticking = group.create_task(refresh())
-        yield
-        ticking.cancel()
