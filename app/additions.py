@@ -1,195 +1,18 @@
-"""Reads `orion.toml`: what the operator adds to the environments of agents, and what channels have of their own.
+"""What `orion.toml` gives: additions to the environments of agents, wishes and budgets of channels, prices, commands for repositories."""
 
-    [channels.C0123456789]
-    sandbox = "docker"
-    agent = "claude"
-    model = "sonnet"
-
-    [agents.claude]
-    files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
-    commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
-
-    [repositories."acme/api"]
-    init = ["make deps"]
-
-    [prices."claude-*"]
-    input = 3
-    output = 15
-    cache_read = 0.3
-    cache_write = 3.75
-
-Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so.
-
-`init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
-relative to the file. Nothing else that a command writes is kept.
-"""
-
-import difflib
-import posixpath
-import re
 import stat
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
-
-from agent_scripts.registry import agent_names
-from app.budget_fields import MAX_USD
 from app.config import SettingsError
-from app.runs.costs import ANY_ENDING, Price
+from app.orion_toml import ORION_TOML, read_toml, shown_key
+from app.runs.costs import Price
 from app.runs.environment import AddedFile, Additions
-from app.runs.option_values import SANDBOX_WORDS, check_model, check_repo
 from app.runs.options import Wishes
 
-ORION_TOML = Path("orion.toml")
-"""In the directory that Orion is started in, as `.env` is."""
 MAX_FILES_BYTES = 16 * 1024 * 1024
 """Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
-MAX_RATE = 100_000
-"""Dollars for a million tokens; more is a slip of the pen."""
-_MAX_SHOWN_CHARS = 80
-_NUL = "\0"
-_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
-_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
-_WORDS = {
-    "dict_type": "must be a table",
-    "model_type": "must be a table",
-    "list_type": "must be a list of commands",
-    "tuple_type": "must be a list of arguments",
-    "string_type": "must be a text",
-    "missing": "is missing",
-}
-"""For pydantic's own."""
-
-
-def _check_is_list(command: object) -> object:
-    if isinstance(command, str):
-        raise ValueError('a command is a list of arguments, such as ["pip", "--version"]')  # noqa: TRY004 - pydantic's way
-    return command
-
-
-def _check_arguments(command: tuple[str, ...]) -> tuple[str, ...]:
-    if not command or not command[0]:
-        raise ValueError("a command needs a program")
-    if any(_NUL in argument for argument in command):
-        raise ValueError("an argument cannot hold a NUL")
-    return command
-
-
-def _check_target(target: str) -> str:
-    is_inside = not target.startswith(("/", "../")) and target not in (".", "..")
-    if not is_inside or target != posixpath.normpath(target) or _NUL in target:
-        raise ValueError("a target is a plain relative path, such as bin/tool")
-    return target
-
-
-def _check_agent(name: str) -> str:
-    if name not in agent_names():
-        raise ValueError(f"no such agent{_nearest(name, agent_names())}")
-    return name
-
-
-def _check_channel(name: str) -> str:
-    if not _CHANNEL_ID.fullmatch(name):
-        raise ValueError("a channel is named by its id, such as C0123456789")
-    return name
-
-
-def _check_sandbox(word: str) -> str:
-    if word not in SANDBOX_WORDS:
-        raise ValueError(f"no such sandbox{_nearest(word, SANDBOX_WORDS)}")
-    return word
-
-
-def _check_number(value: object) -> object:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
-    return str(value)  # so that 0.3 is three tenths
-
-
-def _check_model_or_beginning(name: str) -> str:
-    if name.removesuffix(ANY_ENDING):
-        check_model(name.removesuffix(ANY_ENDING))
-    return name
-
-
-_Rate = Annotated[Decimal, BeforeValidator(_check_number), Field(ge=0, le=MAX_RATE)]
-_Dollars = Annotated[Decimal, BeforeValidator(_check_number), Field(gt=0, le=MAX_USD)]
-_Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
-_Agent = Annotated[str, AfterValidator(_check_agent)]
-_Channel = Annotated[str, AfterValidator(_check_channel)]
-_Repository = Annotated[str, AfterValidator(check_repo)]
-_Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
-_Command = Annotated[
-    tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
-]
-_Target = Annotated[str, AfterValidator(_check_target)]
-_CLOSED = ConfigDict(extra="forbid", frozen=True)
-
-
-class _AgentTable(BaseModel):
-    model_config = _CLOSED
-
-    files: dict[_Target, str] = Field(default_factory=dict)
-    commands: list[_Command] = Field(default_factory=list)
-
-
-class _ChannelTable(BaseModel):
-    model_config = _CLOSED
-
-    sandbox: _Sandbox | None = None
-    agent: _Agent | None = None
-    model: Annotated[str, AfterValidator(check_model)] | None = None
-    budget_day_usd: _Dollars | None = None
-
-    @model_validator(mode="after")
-    def _must_say_something(self) -> "_ChannelTable":
-        if not self.model_fields_set:
-            raise ValueError("says nothing; there are: sandbox, agent, model, budget_day_usd")
-        return self
-
-
-class _RepositoryTable(BaseModel):
-    model_config = _CLOSED
-
-    init: list[str] = Field(default_factory=list)
-
-
-class _PriceTable(BaseModel):
-    model_config = _CLOSED
-
-    input: _Rate
-    output: _Rate
-    cache_read: _Rate
-    cache_write: _Rate
-
-
-class _File(BaseModel):
-    model_config = _CLOSED
-
-    channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
-    agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
-    repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
-    prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
-
-
-_TABLES: Mapping[str, type[BaseModel]] = {
-    "agents": _AgentTable,
-    "channels": _ChannelTable,
-    "repositories": _RepositoryTable,
-    "prices": _PriceTable,
-}
 
 
 def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
@@ -198,7 +21,7 @@ def load_additions(path: Path = ORION_TOML) -> Mapping[str, Additions]:
     Raises:
         SettingsError: naming the file, and every bad key with its value, a line each.
     """
-    parsed = _read(path)
+    parsed = read_toml(path)
     lines: list[str] = []
     found = {}
     for name, table in parsed.agents.items():
@@ -221,7 +44,7 @@ def load_channels(path: Path = ORION_TOML) -> Mapping[str, Wishes]:
     """
     return {
         name: Wishes(sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or "")
-        for name, table in _read(path).channels.items()
+        for name, table in read_toml(path).channels.items()
     }
 
 
@@ -233,7 +56,7 @@ def load_channel_budgets(path: Path = ORION_TOML) -> Mapping[str, Decimal]:
     """
     return {
         name: table.budget_day_usd
-        for name, table in _read(path).channels.items()
+        for name, table in read_toml(path).channels.items()
         if table.budget_day_usd is not None
     }
 
@@ -244,7 +67,7 @@ def load_prices(path: Path = ORION_TOML) -> Mapping[str, Price]:
     Raises:
         SettingsError: naming the file, and every bad key with its value, a line each.
     """
-    return {name: Price(**table.model_dump()) for name, table in _read(path).prices.items()}
+    return {name: Price(**table.model_dump()) for name, table in read_toml(path).prices.items()}
 
 
 def load_repositories(path: Path = ORION_TOML) -> Mapping[str, tuple[str, ...]]:
@@ -253,18 +76,7 @@ def load_repositories(path: Path = ORION_TOML) -> Mapping[str, tuple[str, ...]]:
     Raises:
         SettingsError: naming the file, and every bad key with its value, a line each.
     """
-    return {name: tuple(table.init) for name, table in _read(path).repositories.items()}
-
-
-def _read(path: Path) -> _File:
-    try:
-        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except FileNotFoundError:
-        return _File()
-    except ValidationError as exc:
-        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
-        raise SettingsError(f"{path} cannot be read: {exc}") from exc
+    return {name: tuple(table.init) for name, table in read_toml(path).repositories.items()}
 
 
 def _read_files(
@@ -276,7 +88,7 @@ def _read_files(
     # `bin` is made for the agent's PATH in any case.
     directories = {"bin", *(str(above) for target in sources for above in Path(target).parents)}
     for target, source in sources.items():
-        shown = f"{key}{_shown(target)}"
+        shown = f"{key}{shown_key(target)}"
         path = directory / source
         try:
             if target in directories:
@@ -294,27 +106,3 @@ def _read_files(
         except (OSError, ValueError) as exc:  # ValueError: a NUL in the path
             lines.append(f"{shown}: {exc}")
     return tuple(files), lines
-
-
-def _explain(error: Mapping[str, Any]) -> str:
-    location = [part for part in error["loc"] if part != "[key]"]
-    key = "".join(map(_shown, location)).removeprefix(".")
-    if error["type"] == "extra_forbidden":
-        table = _TABLES[str(location[0])] if len(location) > 1 else _File
-        return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
-    message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
-    if location != [*error["loc"]]:
-        return f"{key}: {message}"  # the key itself is what is wrong
-    return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
-
-
-def _shown(part: str | int) -> str:
-    if isinstance(part, int):
-        return f"[{part}]"
-    return f".{part}" if _BARE_KEY.fullmatch(part) else f'."{part}"'
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = tuple(known)
-    near = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

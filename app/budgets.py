@@ -5,10 +5,11 @@ from contextlib import asynccontextmanager
 from decimal import Decimal
 
 from agent_scripts.registry import create_adapter
-from app.additions import ORION_TOML, load_channel_budgets, load_prices
+from app.additions import load_channel_budgets, load_prices
 from app.agents import usable_agents
 from app.config import Settings, SettingsError
 from app.model_access import asks_by_itself
+from app.orion_toml import ORION_TOML
 from app.runs.budgets import Budgets, Ledger, SpendingStore
 from app.runs.costs import Prices, to_micro
 from app.runs.patience import patiently

@@ -11,11 +11,12 @@ from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import agent_names, create_adapter
-from app.additions import ORION_TOML, load_additions, load_channels, load_repositories
+from app.additions import load_additions, load_channels, load_repositories
 from app.agents import usable_agents
 from app.brokerage.github import GitHub
 from app.brokers import git_remotes
 from app.config import Settings, SettingsError
+from app.orion_toml import ORION_TOML
 from app.providers import usable_words
 from app.redaction import Masker
 from app.runs.broker_ports import ModelBroker

@@ -9,12 +9,13 @@ from functools import partial
 import httpx
 
 from agent_scripts.adapter import ModelProtocol
-from app.additions import ORION_TOML, load_additions
+from app.additions import load_additions
 from app.agents import describe_agents
 from app.budgets import find_problems
 from app.config import Settings, SettingsError
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.model_access import missing_for_agent, missing_for_serving, model_source
+from app.orion_toml import ORION_TOML
 from app.parts import (
     UnsupportedPythonError,
     channel_wishes,
