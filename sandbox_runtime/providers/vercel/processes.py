@@ -123,6 +123,14 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
     return process
 
 
+def was_cancelled(error: BaseException) -> bool:
+    """Whether it came while a cancellation was handled, whose place it has taken."""
+    context = error.__context__
+    while context is not None and not isinstance(context, asyncio.CancelledError):
+        context = context.__context__
+    return context is not None
+
+
 class MachineProcess(OrderedProcess):
     """A started `Command`."""
 
@@ -248,7 +256,13 @@ class MachineProcess(OrderedProcess):
     async def _bounded(self, answer: Awaitable[_T]) -> _T:
         """Of the service, which a live command would have made by then."""
         async with asyncio.timeout(self._host.beat_s * _MISSED_BEATS):
-            return await answer
+            try:
+                return await answer
+            except RuntimeError as exc:
+                # Cancelled while it waits for its lock, the SDK's reader gives up that lock without having it.
+                if was_cancelled(exc):
+                    raise asyncio.CancelledError from exc
+                raise
 
     async def _leave(self) -> None:
         reader, self._reader = self._reader, None
