@@ -14,6 +14,7 @@ from app.runs.model import Run, RunState
 from app.runs.policy import RunPolicy
 from app.runs.session import Session, SessionId, SessionStatus, session_id_for
 from app.runs.visits import Visits
+from app.runs.workspace import UNSAVED
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.task_group import open_task_group
@@ -154,13 +155,13 @@ async def test_lost_files_do_not_cost_the_answer(
 async def test_a_failure_to_save_does_not_cost_the_answer(
     policy: RunPolicy, tmp_path: Path
 ) -> None:
-    """The answer stands; the kept sandbox has the files, a new one what was saved before."""
+    """The answer stands, and says so; the kept sandbox has the files, a new one what was saved before."""
     async with core_of(tmp_path, policy) as core:
         await ask(core, WRITE)
         full = SandboxError(SandboxErrorCode.UNAVAILABLE, "disk full")
         core.provider.fail("snapshot", core.provider.count("snapshot") + 1, full)
         again = await ask(core, WRITE, number=1)
-        assert (again.state, again.answer) == (RunState.SUCCEEDED, "written")
+        assert (again.state, again.answer) == (RunState.SUCCEEDED, f"written\n\n{UNSAVED}")
         assert (await ask(core, READ, number=2)).answer == ("aa" if policy is KEPT else "a")
 
 
