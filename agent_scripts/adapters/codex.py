@@ -26,6 +26,7 @@ from agent_scripts.toml_text import Toml, render_toml, render_value
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOKEN_VARIABLE = "ORION_RUN_TOKEN"  # noqa: S105 - its name
 _URL_VARIABLE = "ORION_CODEX_URL_{}"
+_ELSEWHERE_URL = "http://127.0.0.1:9/given-on-the-command-line"
 _MAX_RETRIES = 2
 _MCP_START_S = 10
 """A server that does not answer by then is left out; until then the turn waits for it."""
@@ -144,7 +145,11 @@ def _config(turn: AgentTurn, servers: Sequence[InsideServer | RelayedServer]) ->
 
 
 def _mcp_server(server: InsideServer | RelayedServer) -> Mapping[str, Toml]:
-    table: Mapping[str, Toml] = {"bearer_token_env_var": _TOKEN_VARIABLE}
+    # Without a URL of some kind the file is refused, before the one from the command line is looked at.
+    table: Mapping[str, Toml] = {
+        "url": _ELSEWHERE_URL,
+        "bearer_token_env_var": _TOKEN_VARIABLE,
+    }
     if isinstance(server, InsideServer):
         table = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
     return {**table, "startup_timeout_sec": _MCP_START_S}

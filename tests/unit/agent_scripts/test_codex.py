@@ -104,6 +104,7 @@ def test_mcp_servers_in_its_own_words() -> None:
     assert servers["inside"]["args"] == ["-c", 'print("é")']
     assert servers["inside"]["env"] == {"A": "b"}
     assert servers["outside"] == {
+        "url": "http://127.0.0.1:9/given-on-the-command-line",
         "bearer_token_env_var": "ORION_RUN_TOKEN",
         "startup_timeout_sec": 10,
     }
