@@ -84,11 +84,16 @@ class AgentFile:
 
     path: str
     data: bytes = field(repr=False)
+    names_relay: bool = False
+    """It is UTF-8, and `{relay}` stands in it, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
-    """How to start the agent. In `env` values the text `{relay}` stands for the relay's base URL inside the sandbox."""
+    """How to start the agent.
+
+    In `env` values, and in files that say so, the text `{relay}` stands for the relay's base URL inside the sandbox.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str] = field(repr=False)
@@ -127,7 +132,7 @@ ENDED_BY_US: Mapping[ExitReason, AgentErrorCode] = {
 """What the outcome is when the agent did not end by itself, whatever it said."""
 
 
-IDLE_NOTE = "ended by the idle limit after its answer"
+IDLE_NOTE = "After this answer the agent said no more, and was ended at the idle limit."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,7 @@ class TurnFinished:
     cost_usd: float | None = None
     """Of this turn alone, by the agent's own price list; None when it does not tell."""
     notes: tuple[str, ...] = field(default=(), repr=False)
-    """What did not fail the turn but the operator should see, such as an MCP server that did not start."""
+    """What did not fail the turn but is worth knowing, such as an MCP server that did not start; whole sentences."""
 
 
 AgentEvent = TextDelta | ToolStarted | ToolFinished | UsageReported | TurnFinished

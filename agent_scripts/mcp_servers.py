@@ -43,6 +43,11 @@ def read_servers(config: bytes) -> tuple[InsideServer | RelayedServer, ...]:
     return tuple(_read_server(name, server) for name, server in servers.items())
 
 
+def broken_server_note(name: str, status: str) -> str:
+    """A note of a turn, about a server that its agent went on without; `name` is cut to 80 characters."""
+    return f"The MCP server `{name[:80]}` could not be used: {status}."
+
+
 def _read_server(name: str, server: Mapping[str, Any]) -> InsideServer | RelayedServer:
     match server:
         case {"command": str(command)}:

@@ -110,14 +110,16 @@ def supervised(
     Raises:
         ValueError: the command wants `{relay}`, but there is no socket to lead it to.
     """
-    if broker is None and any("{relay}" in value for value in command.env.values()):
+    naming = [file.path for file in command.files if file.names_relay]
+    if broker is None and (naming or any("{relay}" in value for value in command.env.values())):
         raise ValueError(
-            "the agent's environment names {relay}, but the sandbox has no broker socket"
+            "the agent's environment or files name {relay}, but the sandbox has no broker socket"
         )
     config_path = f"{paths.waiting or paths.run}/{_CONFIG}"
     config = {
         "argv": list(command.argv),
         "env": dict(command.env),
+        "naming_relay": naming,
         "cwd": cwd or paths.work,
         "stdin_path": command.stdin_path,
         "bin_path": f"{added_path(paths)}/bin",

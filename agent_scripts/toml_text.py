@@ -9,12 +9,12 @@ Toml = str | bool | int | Sequence["Toml"] | Mapping[str, "Toml"]
 def render_toml(table: Mapping[str, Toml]) -> str:
     """One line for each key, tables in braces; empty tables are left out."""
     lines = [
-        f"{_quoted(key)} = {render_value(value)}" for key, value in table.items() if value != {}
+        f"{_quoted(key)} = {_render_value(value)}" for key, value in table.items() if value != {}
     ]
     return "\n".join([*lines, ""])
 
 
-def render_value(value: Toml) -> str:
+def _render_value(value: Toml) -> str:
     """Of a text, everything but its lone surrogates is kept."""
     match value:
         case bool():
@@ -24,10 +24,10 @@ def render_value(value: Toml) -> str:
         case str():
             return _quoted(value)
         case Mapping():
-            pairs = [f"{_quoted(key)} = {render_value(item)}" for key, item in value.items()]
+            pairs = [f"{_quoted(key)} = {_render_value(item)}" for key, item in value.items()]
             return f"{{{', '.join(pairs)}}}"
         case _:
-            return f"[{', '.join(render_value(item) for item in value)}]"
+            return f"[{', '.join(_render_value(item) for item in value)}]"
 
 
 def _quoted(text: str) -> str:

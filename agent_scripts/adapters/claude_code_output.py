@@ -22,6 +22,7 @@ from agent_scripts.events import (
     TurnFinished,
     UsageReported,
 )
+from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
@@ -251,7 +252,7 @@ def _broken_servers(servers: list[Any]) -> Iterator[str]:
     for server in servers:
         match server:
             case {"name": str(name), "status": "failed" | "needs-auth" as status}:
-                yield f"MCP server {name[:80]}: {status}"
+                yield broken_server_note(name, status)
             case _:
                 pass
 

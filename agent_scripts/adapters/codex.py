@@ -21,12 +21,10 @@ from agent_scripts.adapters.codex_output import CodexParser
 from agent_scripts.mcp_servers import InsideServer, RelayedServer, read_servers
 from agent_scripts.npm_environment import npm_recipe
 from agent_scripts.prompts import render_prompt
-from agent_scripts.toml_text import Toml, render_toml, render_value
+from agent_scripts.toml_text import Toml, render_toml
 
 _SESSION_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOKEN_VARIABLE = "ORION_RUN_TOKEN"  # noqa: S105 - its name
-_URL_VARIABLE = "ORION_CODEX_URL_{}"
-_ELSEWHERE_URL = "http://127.0.0.1:9/given-on-the-command-line"
 _MAX_RETRIES = 2
 _MCP_START_S = 10
 """A server that does not answer by then is left out; until then the turn waits for it."""
@@ -55,29 +53,29 @@ class CodexAdapter:
         prompt_path = f"{paths.run}/prompt.txt"
         is_resumed = turn.session is not None and turn.session.resume
         prompt = render_prompt(turn.messages, with_history=not is_resumed)
-        servers = read_servers(turn.mcp_config)
-        files = {
-            prompt_path: prompt.encode(),
-            # Its own config.toml, made anew at every start: whatever the agent left there is gone.
-            f"{codex_home}/config.toml": render_toml(_config(turn, servers)).encode(),
-        }
-        urls = _urls(turn, servers)
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *turn.extra_arguments]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
         return AgentCommand(
             argv=(
-                *("sh", "-c", _script(urls), f"{paths.environment}/codex/bin/codex"),
-                *("exec", *arguments, "-"),
+                *(f"{paths.environment}/codex/bin/codex", "exec"),
+                *(*arguments, "-"),
             ),
             env={
                 **_FIXED_ENV,
-                **urls,
                 "HOME": paths.home,
                 "CODEX_HOME": codex_home,
                 _TOKEN_VARIABLE: turn.run_token,
             },
-            files=tuple(AgentFile(path=path, data=data) for path, data in files.items()),
+            files=(
+                AgentFile(path=prompt_path, data=prompt.encode()),
+                AgentFile(
+                    # Made anew at every start: whatever the agent left there is gone.
+                    path=f"{codex_home}/config.toml",
+                    data=render_toml(_config(turn)).encode(),
+                    names_relay=True,
+                ),
+            ),
             stdin_path=prompt_path,
         )
 
@@ -95,7 +93,6 @@ _FIXED_ARGUMENTS = (
     "--dangerously-bypass-approvals-and-sandbox",
 )
 _FIXED_ENV = {
-    "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
     # Failed MCP servers are told on stderr only, and only at this level.
@@ -111,14 +108,14 @@ _FEATURES_LEFT_OUT = (
 )
 
 
-def _config(turn: AgentTurn, servers: Sequence[InsideServer | RelayedServer]) -> Mapping[str, Toml]:
-    """All but the URLs: the relay's port is known in the sandbox alone."""
+def _config(turn: AgentTurn) -> Mapping[str, Toml]:
     instructions = turn.system_prompt.strip().encode("utf-8", "replace").decode()
     return {
         "model_provider": "orion",
         "model_providers": {
             "orion": {
                 "name": "Orion",
+                "base_url": f"{turn.model_url}/v1",
                 "env_key": _TOKEN_VARIABLE,
                 "wire_api": "responses",
                 "request_max_retries": _MAX_RETRIES,
@@ -140,37 +137,20 @@ def _config(turn: AgentTurn, servers: Sequence[InsideServer | RelayedServer]) ->
         "projects": {turn.paths.work: {"trust_level": "untrusted"}},
         # What the agent runs inherits all but what is ours.
         "shell_environment_policy": {"inherit": "all", "exclude": ["ORION_*", "RUST_LOG"]},
-        "mcp_servers": {server.name: _mcp_server(server) for server in servers},
+        "mcp_servers": {
+            server.name: _mcp_server(server) for server in read_servers(turn.mcp_config)
+        },
     }
 
 
 def _mcp_server(server: InsideServer | RelayedServer) -> Mapping[str, Toml]:
-    # Without a URL of some kind the file is refused, before the one from the command line is looked at.
-    table: Mapping[str, Toml] = {
-        "url": _ELSEWHERE_URL,
-        "bearer_token_env_var": _TOKEN_VARIABLE,
-    }
-    if isinstance(server, InsideServer):
-        table = {"command": server.command, "args": list(server.args), "env": dict(server.env)}
-    return {**table, "startup_timeout_sec": _MCP_START_S}
-
-
-def _urls(turn: AgentTurn, servers: Sequence[InsideServer | RelayedServer]) -> Mapping[str, str]:
-    """Settings with URLs, as variables: in their values the relay's own is put in."""
-    found = {"model_providers.orion.base_url": f"{turn.model_url}/v1"}
-    for server in servers:
-        if isinstance(server, RelayedServer):
-            found[f"mcp_servers.{server.name}.url"] = f"{{relay}}{server.path}"
-    return {
-        _URL_VARIABLE.format(number): f"{key}={render_value(url)}"
-        for number, (key, url) in enumerate(found.items())
-    }
-
-
-def _script(variables: Mapping[str, str]) -> str:
-    """A constant but for the number of variables; all that is given goes through it as it is."""
-    settings = " ".join(f'-c "${name}"' for name in variables)
-    return f'exec "$0" {settings} "$@"'
+    start: Mapping[str, Toml] = {"startup_timeout_sec": _MCP_START_S}
+    match server:
+        case InsideServer(command=command, args=args, env=env):
+            return {"command": command, "args": list(args), "env": dict(env), **start}
+        case RelayedServer(path=path):
+            url = f"{{relay}}{path}"
+            return {"url": url, "bearer_token_env_var": _TOKEN_VARIABLE, **start}
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:

@@ -15,6 +15,7 @@ from typing import Any
 from agent_scripts.adapter import AgentExit
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
+from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
@@ -74,7 +75,7 @@ class CodexParser:
             detail=outcome.detail[-MAX_DETAIL_CHARS:],
             agent_session_id=self._thread_id,
             notes=(
-                *(f"MCP server {name}: failed" for name in broken),
+                *(broken_server_note(name, "failed") for name in broken),
                 *self._notes,
                 *outcome.notes,
             ),

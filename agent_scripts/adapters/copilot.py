@@ -37,7 +37,6 @@ _FIXED_ARGUMENTS = (
     *("--disable-builtin-mcps", "--no-auto-update", "--disable-client-telemetry"),
 )
 _FIXED_ENV = {
-    "ORION_RELAY": "{relay}",
     "NO_PROXY": "127.0.0.1",
     "LANG": "C.UTF-8",
     "COPILOT_PROVIDER_TYPE": "anthropic",
@@ -71,19 +70,23 @@ class CopilotAdapter:
         token_path = f"{paths.run}/token"
         is_resumed = turn.session is not None and turn.session.resume
         prompt = render_prompt(turn.messages, with_history=not is_resumed)
-        files = {prompt_path: f"\n{prompt}".encode(), token_path: turn.run_token.encode()}
+        files = [
+            AgentFile(path=prompt_path, data=f"\n{prompt}".encode()),
+            AgentFile(path=token_path, data=turn.run_token.encode()),
+        ]
         arguments = list(_FIXED_ARGUMENTS)
         env = {**_FIXED_ENV, **_environment(turn, token_path)}
         if turn.system_prompt.strip():
             folder = f"{paths.run}/instructions"
             path = f"{folder}/.github/instructions/orion.instructions.md"
-            files[path] = b'---\napplyTo: "**"\n---\n' + turn.system_prompt.encode(
-                "utf-8", "replace"
-            )
+            text = f'---\napplyTo: "**"\n---\n{turn.system_prompt}'
+            files.append(AgentFile(path=path, data=text.encode("utf-8", "replace")))
             env["COPILOT_CUSTOM_INSTRUCTIONS_DIRS"] = folder
         if turn.mcp_config:
             mcp_path = f"{paths.run}/mcp.json"
-            files[mcp_path] = json.dumps(_mcp_config(turn)).encode()
+            # A variable in a URL is refused before it is read.
+            config = json.dumps(_mcp_config(turn)).encode()
+            files.append(AgentFile(path=mcp_path, data=config, names_relay=True))
             arguments += ["--additional-mcp-config", f"@{mcp_path}"]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)
@@ -94,7 +97,7 @@ class CopilotAdapter:
                 *(*arguments, *turn.extra_arguments),
             ),
             env=env,
-            files=tuple(AgentFile(path=path, data=data) for path, data in files.items()),
+            files=files,
             stdin_path=prompt_path,
         )
 
@@ -138,7 +141,7 @@ def _server(server: InsideServer | RelayedServer, token: str) -> Mapping[str, An
         case RelayedServer(path=path):
             return {
                 "type": "http",
-                "url": f"${{ORION_RELAY}}{path}",
+                "url": f"{{relay}}{path}",
                 "headers": {"Authorization": f"Bearer {token}"},
                 "tools": ["*"],
             }

@@ -14,6 +14,7 @@ from agent_scripts.adapter import AgentExit
 from agent_scripts.answer_text import AnswerText
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished
+from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
@@ -72,7 +73,7 @@ class CopilotParser:
         is_done = failure is None and self._result is not None
         answer = self._answer if is_done else ""
         outcome = decide(agent_exit, answer=answer, failure=failure)
-        broken = [f"MCP server {name[:80]}: {status}" for name, status in self._broken.items()]
+        broken = [broken_server_note(name, status) for name, status in self._broken.items()]
         return TurnFinished(
             text=answer if answer and outcome.error is None else self._text.whole,
             error=outcome.error,

@@ -53,6 +53,7 @@ Source: google-gemini/gemini-cli, issues 16437, 16543 and 24808, read 2026-11.
 _REFUSED = "The model response was blocked due to safety settings."
 _NO_SESSION = "Error resuming session:"
 _BROKEN_SERVERS = "MCP issues detected."
+_BROKEN_NOTE = "An MCP server could not be used; Gemini CLI does not say which."
 _NO_SESSION_EXIT_CODE = 42
 _NO_MODEL = "ModelNotFoundError: "
 """Recorded: on stderr, and the exit code is 1."""
@@ -80,7 +81,7 @@ class GeminiParser:
         outcome = decide(agent_exit, answer=answer, failure=failure)
         notes = outcome.notes
         if _BROKEN_SERVERS in agent_exit.stderr_tail:
-            notes = ("an MCP server did not start; Gemini CLI does not say which", *notes)
+            notes = (_BROKEN_NOTE, *notes)
         return TurnFinished(
             text=answer if answer and outcome.error is None else self._text.whole,
             error=outcome.error,

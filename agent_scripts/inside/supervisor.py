@@ -112,7 +112,12 @@ class Supervision:
         return True
 
     def _open_process(self) -> subprocess.Popen[bytes]:
-        config, environment = self._config, self._environment()
+        config = self._config
+        relay = broker_url(config["broker"]) if config["broker"] else ""
+        for name in config["naming_relay"]:
+            path = Path(name)
+            path.write_text(path.read_text("utf-8").replace("{relay}", relay), "utf-8")
+        environment = self._environment(relay)
         how = {"cwd": config["cwd"], "stdin_path": config["stdin_path"]}
         if self._standby is not None and self._standby.begin(
             config["argv"], env=environment, **how
@@ -129,9 +134,9 @@ class Supervision:
                 start_new_session=True,
             )
 
-    def _environment(self) -> dict[str, str]:
-        url = broker_url(self._config["broker"]) if self._config["broker"] else ""
-        added = {name: value.replace("{relay}", url) for name, value in self._config["env"].items()}
+    def _environment(self, relay: str) -> dict[str, str]:
+        env = self._config["env"]
+        added = {name: value.replace("{relay}", relay) for name, value in env.items()}
         search = os.pathsep.join((self._config["bin_path"], os.environ.get("PATH", os.defpath)))
         return {**os.environ, "PATH": search, **added}
 

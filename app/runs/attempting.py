@@ -113,6 +113,7 @@ class Attempting:
         try:
             finished = await self._runners.execute(attempt)
             answer, detail = finished.text, finished.detail
+            attempt.notes.extend(finished.notes)
             if finished.error is not None:
                 code = FROM_AGENT[finished.error]
                 detail = LIMIT_DETAILS.get(finished.error, detail)

@@ -185,6 +185,27 @@ async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
     assert len(read_log(paths)) == 50_003
 
 
+async def test_the_relays_address_is_put_into_env_and_files_that_name_it(bench: Bench) -> None:
+    """Other files with the same text stay as they are."""
+    paths = bench.paths()
+    told, untold = f"{paths.run}/told", f"{paths.run}/untold"
+    command = AgentCommand(
+        argv=("sh", "-c", f"cat {told} {untold}; echo $URL"),
+        env={"URL": "{relay}/x"},
+        files=(
+            AgentFile(path=told, data="{relay}/é\n".encode(), names_relay=True),
+            AgentFile(path=untold, data=b"{relay}\n"),
+        ),
+    )
+    turn = await bench.run(supervised(command, paths=paths, broker="/no.sock", limits=_LIMITS))
+    in_file, in_other, in_env = [
+        record.text for record in turn.records if isinstance(record, AgentLine)
+    ]
+    relay = in_env.removesuffix("/x")
+    assert relay.startswith("http://127.0.0.1:")
+    assert (in_file, in_other) == (f"{relay}/é", "{relay}")
+
+
 @pytest.mark.parametrize("clients", [1, 100])
 async def test_relay_copies_both_ways_and_half_closes(tmp_path: Path, clients: int) -> None:
     """Clients that close their side first still get the whole answer, also when there are more than slots."""

@@ -19,6 +19,10 @@ pytestmark = [
 ]
 
 
+_SILENT = ("opencode",)
+"""Says nothing of a server that does not start."""
+
+
 @pytest.fixture(
     scope="session", params=[pytest.param(name, marks=pytest.mark.vendor(name)) for name in VENDORS]
 )
@@ -30,7 +34,7 @@ def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
 async def test_a_server_outside_beside_a_dead_one(
     prepared: tuple[str, Path], tmp_path: Path
 ) -> None:
-    """The tool is used once, by way of the broker; the dead server costs neither the turn nor the other one."""
+    """The tool is used once, by way of the broker; the dead server costs neither the turn nor the other one, and is told."""
     agent, directory = prepared
     file = tmp_path / "mcp.json"
     async with open_notes() as (url, notes), open_world() as world:
@@ -53,6 +57,7 @@ async def test_a_server_outside_beside_a_dead_one(
             said = text_of(await stage.answer(ts, timeout_s=120))
             run = await stage.record(ts)
             assert "kept first" in said, run.error_detail
+            assert ("could not be used" in said) is (agent not in _SILENT), said
             assert notes == ["first"]
             assert run.has_outside_effect
             assert CANARY not in run.answer

@@ -187,7 +187,7 @@ def test_a_broken_mcp_server_is_noted() -> None:
     """The turn goes on without it; the operator can see it."""
     _, finished = _replay("mcp-failed")
     assert finished.error is None
-    assert finished.notes == ("MCP server gone: failed",)
+    assert finished.notes == ("The MCP server `gone` could not be used: failed.",)
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in _DATA.glob("*.jsonl")))

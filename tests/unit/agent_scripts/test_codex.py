@@ -1,10 +1,8 @@
 """The codex adapter: its command."""
 
 import json
-import subprocess
 import tomllib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,26 +74,13 @@ def test_the_token_is_in_a_variable_that_tools_do_not_inherit() -> None:
     assert "ORION_*" in config["shell_environment_policy"]["exclude"]
 
 
-def test_the_script_hands_on_what_it_is_given(tmp_path: Path) -> None:
-    """Settings with the relay's URL come from variables, and no character of them or of an argument is the shell's."""
-    program = tmp_path / "codex" / "bin" / "codex"
-    program.parent.mkdir(parents=True)
-    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
-    program.chmod(0o755)
-    paths = replace(_PATHS, environment=str(tmp_path))
-    odd = ("-c", "x='$(id)' \"y")
-    command = _command(mcp_config=_SERVERS, extra_arguments=odd, paths=paths)
-    env = {name: value.replace("{relay}", "http://h:1") for name, value in command.env.items()}
-    ran = subprocess.run(command.argv, env=env, capture_output=True, text=True, check=True)
-    lines = ran.stdout.splitlines()
-    assert lines[:4] == [
-        "-c",
-        'model_providers.orion.base_url="http://h:1/broker/openai/v1"',
-        "-c",
-        'mcp_servers.outside.url="http://h:1/broker/mcp/outside"',
-    ]
-    assert lines[4:] == list(command.argv[4:])
-    assert set(odd) <= set(lines)
+def test_the_relays_address_is_put_into_its_settings() -> None:
+    """In the sandbox, where its port is known."""
+    command = _command(mcp_config=_SERVERS)
+    naming = [file.path for file in command.files if file.names_relay]
+    assert naming == ["/home/agent/.codex/config.toml"]
+    provider = _config(command)["model_providers"]["orion"]
+    assert provider["base_url"] == "{relay}/broker/openai/v1"
 
 
 def test_mcp_servers_in_its_own_words() -> None:
@@ -104,7 +89,7 @@ def test_mcp_servers_in_its_own_words() -> None:
     assert servers["inside"]["args"] == ["-c", 'print("é")']
     assert servers["inside"]["env"] == {"A": "b"}
     assert servers["outside"] == {
-        "url": "http://127.0.0.1:9/given-on-the-command-line",
+        "url": "{relay}/broker/mcp/outside",
         "bearer_token_env_var": "ORION_RUN_TOKEN",
         "startup_timeout_sec": 10,
     }

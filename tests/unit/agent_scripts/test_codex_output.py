@@ -116,7 +116,7 @@ def test_a_broken_mcp_server_is_a_note() -> None:
     """Once, by its name; that the model is new to the CLI is none."""
     _, finished = _replay("mcp-failed")
     assert finished.error is None
-    assert finished.notes == ("MCP server gone: failed",)
+    assert finished.notes == ("The MCP server `gone` could not be used: failed.",)
 
 
 @pytest.mark.parametrize("end", range(8))

@@ -143,7 +143,7 @@ def test_a_broken_mcp_server_is_noted() -> None:
     """The turn goes on without it."""
     _, finished = _read(*_recorded("mcp-failed"))
     assert finished.error is None
-    assert finished.notes == ("MCP server gone: failed",)
+    assert finished.notes == ("The MCP server `gone` could not be used: failed.",)
 
 
 @pytest.mark.parametrize("cut", range(1, 8))

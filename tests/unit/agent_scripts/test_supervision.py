@@ -55,6 +55,7 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
     assert json.loads(files["/orion/r1/supervisor.json"]) == {
         "argv": ["agent", "--flag"],
         "env": {"URL": "{relay}/v1", "KEY": "token"},
+        "naming_relay": [],
         "cwd": "/work",
         "bin_path": "/env/added/bin",
         "stdin_path": "/orion/r1/in",

@@ -133,7 +133,7 @@ def test_mcp_servers_in_each_ones_form() -> None:
     assert gemini["b"]["headers"] == {"Authorization": "Bearer $GEMINI_API_KEY"}
     copilot = json.loads(_file(_command("copilot", mcp_config=_MCP), "mcp.json"))["mcpServers"]
     assert copilot["a"]["type"] == "local"
-    assert copilot["b"]["url"] == "${ORION_RELAY}/broker/mcp/b"
+    assert copilot["b"]["url"] == "{relay}/broker/mcp/b"
     assert copilot["b"]["headers"] == {"Authorization": "Bearer the-token"}
     assert copilot["a"]["tools"] == copilot["b"]["tools"] == ["*"]
     cursor = json.loads(_file(_command("cursor", mcp_config=_MCP), "mcp.json"))["mcpServers"]
