@@ -26,7 +26,7 @@ PROOFS: Final[Mapping[str, str]] = {
     "m": "tests/agents/test_opencode.py::test_opencode",
     "n": "tests/agents/test_vendor_clis.py::test_a_vendors_cli",
     "o": "tests/e2e/test_mcp_servers.py::test_a_tool_outside_is_used_and_not_used_twice",
-    "p": "tests/e2e/test_mcp_of_vendors.py::test_a_server_outside_beside_a_dead_one",
+    "p": "tests/e2e/test_mcp_of_vendors.py::test_a_server_outside_beside_sick_ones",
     "q": "tests/e2e/test_budgets.py::test_a_run_that_has_used_its_budget_ends_with_what_it_has",
     "r": f"{_UNIT}/test_claude_code_output.py::test_cost_is_of_this_turn",
     "s": f"{_UNIT}/test_opencode_output.py::test_a_price_that_is_not_known_is_none",

@@ -148,6 +148,8 @@ _FIXED_ENV = {
     "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
     # Without this, MCP tools hide behind a search tool that not every gateway knows.
     "ENABLE_TOOL_SEARCH": "false",
+    # For the start of an MCP server, in ms; until then the turn waits.
+    "MCP_TIMEOUT": "10000",
 }
 _MODEL_VARIABLES = (
     "ANTHROPIC_SMALL_FAST_MODEL",

@@ -42,6 +42,8 @@ _FIXED_ENV = {
     # Otherwise it starts itself again as a child.
     "GEMINI_CLI_NO_RELAUNCH": "true",
 }
+_MCP_TIMEOUT_MS = 60_000
+"""For the start of an MCP server, which the turn waits for, and for each call of a tool: it has one setting for both."""
 _UNUSED_TOOLS = ("google_web_search", "web_fetch")
 """They ask other models, or reach the network."""
 
@@ -141,16 +143,14 @@ def _settings(turn: AgentTurn) -> Mapping[str, Any]:
 
 
 def _server(server: InsideServer | RelayedServer) -> Mapping[str, Any]:
+    common = {"trust": True, "timeout": _MCP_TIMEOUT_MS}
     match server:
         case InsideServer(command=command, args=args, env=env):
-            return {"command": command, "args": list(args), "env": dict(env), "trust": True}
+            return {"command": command, "args": list(args), "env": dict(env), **common}
         case RelayedServer(path=path):
             # It puts variables in by itself; a token of one run has no place in a home that is saved.
-            return {
-                "httpUrl": f"$ORION_RELAY{path}",
-                "headers": {"Authorization": f"Bearer ${_TOKEN}"},
-                "trust": True,
-            }
+            headers = {"Authorization": f"Bearer ${_TOKEN}"}
+            return {"httpUrl": f"$ORION_RELAY{path}", "headers": headers, **common}
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:

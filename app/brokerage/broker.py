@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from app.brokerage.admission import CLIENT_GONE, Admission, error_response, read_body
 from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
 from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
-from app.brokerage.streaming import PassedThrough, StreamCutError
+from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
 from app.runs.model import ModelCall, RunId, Usage
@@ -151,7 +151,10 @@ class ModelsBroker:
             reader=UsageReader(passage.endpoint.read_event, is_stream=False),
         )
         try:
-            answer = await self._http.send(outgoing, stream=True)
+            answer = await while_waited_for(request, self._http.send(outgoing, stream=True))
+        except ClientDisconnect as exc:
+            self._report(run_id, call, error=type(exc).__name__)
+            raise
         except httpx.HTTPError as exc:
             self._report(run_id, call, error=type(exc).__name__)
             reason = f"the model could not be reached: {type(exc).__name__}"

@@ -1,20 +1,25 @@
 """Leads an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import httpx
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
 from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, note_effect, read_body
+from app.brokerage.client_credentials import ClientCredentialsAuth, TokenRefusedError
 from app.brokerage.mcp_servers import McpServer
 from app.brokerage.requests import Refused
-from app.brokerage.streaming import PassedThrough, StreamCutError
+from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.log import get_logger
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A tool may work for minutes; the run's own deadline is the real bound."""
+START_TIMEOUT_S = 10.0
+"""For what an agent asks at its start, when a person waits for it in vain."""
+STARTING = frozenset({"initialize", "ping", "tools/list", "prompts/list", "resources/list"})
 READING = frozenset(
     {
         *("initialize", "ping", "logging/setLevel", "completion/complete", "server/discover"),
@@ -38,6 +43,11 @@ class McpBroker:
     ) -> None:
         self._admission = admission
         self._servers = servers
+        self._logins = {
+            name: ClientCredentialsAuth(server.oauth)
+            for name, server in servers.items()
+            if server.oauth
+        }
         self._http = http
 
     def router(self) -> APIRouter:
@@ -87,8 +97,13 @@ class McpBroker:
         )
         run_id = live.grant.run_id
         try:
-            answer = await self._http.send(outgoing, stream=True)
-        except httpx.HTTPError as exc:
+            login = self._logins.get(name, httpx.USE_CLIENT_DEFAULT)
+            async with asyncio.timeout(START_TIMEOUT_S if is_start(body) else None):
+                sending = self._http.send(outgoing, stream=True, auth=login)
+                answer = await while_waited_for(request, sending)
+        except (httpx.HTTPError, TimeoutError) as exc:
+            if isinstance(exc, TokenRefusedError):
+                _log.warning("broker.token_refused", server=name, reason=str(exc))
             message = f"the MCP server {name} could not be reached: {type(exc).__name__}"
             return self._admission.refuse(
                 Refused(status=502, kind="api_error", message=message), live
@@ -105,11 +120,24 @@ def _passing(headers: Mapping[str, str]) -> dict[str, str]:
 
 def has_effect(body: bytes) -> bool:
     """Whether a JSON-RPC message asks for more than reading; what cannot be read does."""
+    return any(map(_changes_something, _messages(body)))
+
+
+def is_start(body: bytes) -> bool:
+    """Whether it is what an agent asks before its turn can begin."""
+    return any(
+        isinstance(message, dict) and message.get("method") in STARTING
+        for message in _messages(body)
+    )
+
+
+def _messages(body: bytes) -> Sequence[object]:
+    """Those of a batch; what cannot be read is one that nobody knows."""
     try:
-        message = json.loads(body)
+        found = json.loads(body)
     except (ValueError, RecursionError):
-        return True
-    return any(map(_changes_something, message if isinstance(message, list) else [message]))
+        return [None]
+    return found if isinstance(found, list) else [found]
 
 
 def _changes_something(message: object) -> bool:

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, HttpUrl, TypeAdapter, ValidationError
 
+from app.brokerage.client_credentials import OAuthClient
+
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RUN_TOKEN = "{run_token}"  # noqa: S105 - stands for one
 RELAY_VARIABLE = "ORION_RELAY"
@@ -23,6 +25,8 @@ class McpServer:
     url: str
     headers: Mapping[str, str] = field(repr=False)
     """With their secrets; they never enter a sandbox."""
+    oauth: OAuthClient | None = None
+    """Whose tokens the server wants; beside `headers`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +39,12 @@ class McpServers:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Values of headers, for masking: whole, and without the scheme of an Authorization."""
-        values = [value for server in self.outside.values() for value in server.headers.values()]
-        return tuple(part for value in values for part in {value, value.partition(" ")[2]} if part)
+        """For masking: secrets of clients, and values of headers, whole and without the scheme of an Authorization."""
+        servers = self.outside.values()
+        values = [value for server in servers for value in server.headers.values()]
+        parts = {part for value in values for part in (value, value.partition(" ")[2])}
+        parts |= {server.oauth.client_secret for server in servers if server.oauth}
+        return tuple(sorted(parts - {""}))
 
     def for_sandbox(self) -> bytes:
         """The file that an agent is given, in the form that most of them read: those outside are behind the relay."""
@@ -54,11 +61,20 @@ class McpServers:
         return json.dumps({"mcpServers": {**self.inside, **relayed}}).encode()
 
 
+class _OAuth(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    token_url: str
+    client_id: str
+    client_secret: str
+    scope: str = ""
+
+
 class _Http(BaseModel):
     model_config = ConfigDict(extra="forbid")
     type: str
     url: str
     headers: dict[str, str] = {}
+    oauth: _OAuth | None = None
 
 
 class _File(BaseModel):
@@ -66,7 +82,7 @@ class _File(BaseModel):
 
 
 def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
-    """`${NAME}` and `${NAME:-default}` in URLs and headers are taken from `environment`.
+    """`${NAME}` and `${NAME:-default}` in URLs, headers and `oauth` are taken from `environment`.
 
     Raises:
         ValueError: the file, or a server in it, is not as it must be; names which.
@@ -98,16 +114,31 @@ def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: s
         raise ValueError(f"{where}.{'.'.join(map(str, error['loc']))}: {error['msg']}") from exc
     if found.type not in ("http", "streamable-http"):
         raise ValueError(f"{where}.type: http or stdio, not {found.type!r}")
-    url = _expanded(found.url, environment, where=f"{where}.url")
-    try:
-        _URL.validate_python(url)
-    except ValidationError as exc:
-        raise ValueError(f"{where}.url: {exc.errors()[0]['msg']}") from exc
+    url = _expanded_url(found.url, environment, where=f"{where}.url")
     headers = {
         name: _expanded(value, environment, where=f"{where}.headers.{name}")
         for name, value in found.headers.items()
     }
-    return McpServer(url=url, headers=headers)
+    if found.oauth is None:
+        return McpServer(url=url, headers=headers)
+    if any(name.lower() == "authorization" for name in headers):
+        raise ValueError(f"{where}: either oauth or the header Authorization, not both")
+    where = f"{where}.oauth"
+    said = {
+        name: _expanded(value, environment, where=f"{where}.{name}")
+        for name, value in found.oauth.model_dump(exclude={"token_url"}).items()
+    }
+    token_url = _expanded_url(found.oauth.token_url, environment, where=f"{where}.token_url")
+    return McpServer(url=url, headers=headers, oauth=OAuthClient(token_url=token_url, **said))
+
+
+def _expanded_url(text: str, environment: Mapping[str, str], *, where: str) -> str:
+    url = _expanded(text, environment, where=where)
+    try:
+        _URL.validate_python(url)
+    except ValidationError as exc:
+        raise ValueError(f"{where}: {exc.errors()[0]['msg']}") from exc
+    return url
 
 
 def _expanded(text: str, environment: Mapping[str, str], *, where: str) -> str:

@@ -1,16 +1,52 @@
-"""How an answer from outside passes through: as it comes, and cut where it was cut."""
+"""How an answer from outside passes through: waited for as long as the client waits, as it comes, and cut where it was cut."""
 
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from fastapi import Request
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 from typing_extensions import override
 
 from app.log import get_logger
+from sandbox_runtime.task_group import open_task_group
+
+T = TypeVar("T")
 
 _log = get_logger(__name__)
 
 
 class StreamCutError(Exception):
     """The answer broke off after its status line had been passed on."""
+
+
+async def while_waited_for(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which is cancelled when the client hangs up. The request's body must have been read.
+
+    Raises:
+        ClientDisconnect: the client hung up first.
+        Exception: of `work`, as it is.
+    """
+    answers: list[T] = []
+
+    async def watch() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+        raise ClientDisconnect
+
+    async def run() -> None:
+        answers.append(await work)
+        watching.cancel()
+
+    try:
+        async with open_task_group() as group:
+            watching = group.create_task(watch())
+            group.create_task(run())
+    except BaseExceptionGroup as failures:
+        if not answers:  # who hung up in the moment of the answer is noticed when that is passed on
+            raise failures.exceptions[0] from failures.exceptions[0].__cause__
+    return answers[0]
 
 
 class PassedThrough(StreamingResponse):

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -37,3 +37,17 @@ async def open_notes() -> AsyncIterator[tuple[str, list[str]]]:
 
     async with serve(_guarded(server.streamable_http_app())) as url:
         yield f"{url}/mcp", notes
+
+
+@asynccontextmanager
+async def open_silence() -> AsyncIterator[str]:
+    """Where a server takes requests and says nothing."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"

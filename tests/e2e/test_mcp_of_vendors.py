@@ -1,4 +1,4 @@
-"""Each vendor's command line uses the operator's MCP servers: one outside, whose key stays there, beside one that is dead."""
+"""Each vendor's command line uses the operator's MCP servers: one outside, whose key stays there, beside one that is dead and one that hangs."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.harness import open_orion, open_world, text_of
-from tests.e2e.notes_server import CANARY, open_notes
+from tests.e2e.notes_server import CANARY, open_notes, open_silence
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 from tests.rotation import VENDORS
@@ -31,20 +31,22 @@ def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
     return request.param, prepared_state_dir(request.param)
 
 
-async def test_a_server_outside_beside_a_dead_one(
+async def test_a_server_outside_beside_sick_ones(
     prepared: tuple[str, Path], tmp_path: Path
 ) -> None:
-    """The tool is used once, by way of the broker; the dead server costs neither the turn nor the other one, and is told."""
+    """The tool is used once, by way of the broker; the others cost neither the turn nor that one, and the dead one is told."""
     agent, directory = prepared
     file = tmp_path / "mcp.json"
-    async with open_notes() as (url, notes), open_world() as world:
+    async with open_notes() as (url, notes), open_silence() as silent, open_world() as world:
         outside = {
             "type": "http",
             "url": url,
             "headers": {"Authorization": "Bearer ${NOTES_KEY}"},
         }
         dead = {"command": "/bin/false", "args": []}
-        file.write_text(json.dumps({"mcpServers": {"notes": outside, "dead": dead}}))
+        file.write_text(
+            json.dumps({"mcpServers": {"notes": outside, "dead": dead, "silent": {"url": silent}}})
+        )
         async with open_orion(
             world,
             new_state_dir(tmp_path),

@@ -128,7 +128,8 @@ def test_instructions_are_the_operators() -> None:
 def test_mcp_servers_in_each_ones_form() -> None:
     """Those inside as they are, those behind the relay by the agent's own way to write a variable."""
     gemini = json.loads(_file(_command("gemini", mcp_config=_MCP), "settings.json"))["mcpServers"]
-    assert gemini["a"] == {"command": "x", "args": ["y"], "env": {"K": "v"}, "trust": True}
+    how = {"command": "x", "args": ["y"], "env": {"K": "v"}}
+    assert gemini["a"] == {**how, "trust": True, "timeout": 60_000}
     assert gemini["b"]["httpUrl"] == "$ORION_RELAY/broker/mcp/b"
     assert gemini["b"]["headers"] == {"Authorization": "Bearer $GEMINI_API_KEY"}
     copilot = json.loads(_file(_command("copilot", mcp_config=_MCP), "mcp.json"))["mcpServers"]

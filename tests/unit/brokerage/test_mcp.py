@@ -1,7 +1,9 @@
 """The way to the operator's MCP servers: a real server and a real client of the protocol's own SDK, with the broker between."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +24,7 @@ from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import ModelCall, RunId
 from app.web.hosting import serve
+from sandbox_runtime.task_group import open_task_group
 
 CANARY = "canary-of-the-operator"
 
@@ -42,6 +45,30 @@ class Watched:
 
 
 @dataclass(kw_only=True)
+class Silence:
+    """A server that takes requests and says nothing."""
+
+    url: str
+    came: asyncio.Event = field(default_factory=asyncio.Event)
+    went: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@asynccontextmanager
+async def open_silence() -> AsyncIterator[Silence]:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        silence.came.set()
+        with suppress(OSError):
+            await reader.read()
+        silence.went.set()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    silence = Silence(url=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with server:
+        yield silence
+
+
+@dataclass(kw_only=True)
 class World:
     admission: Admission
     url: str
@@ -49,6 +76,7 @@ class World:
     watched: Watched
     log: list[str]
     """What happened outside, in order."""
+    silent: Silence
     calls: list[ModelCall] = field(default_factory=list)
     is_record_sick: bool = False
 
@@ -83,7 +111,11 @@ async def world() -> AsyncIterator[World]:
         return f"kept {text}"
 
     watched = Watched(server.streamable_http_app())
-    async with serve(watched) as server_url, httpx.AsyncClient(trust_env=False) as http:
+    async with (
+        serve(watched) as server_url,
+        open_silence() as silent,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
         admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
         headers = {"Authorization": f"Bearer {CANARY}"}
         broker = McpBroker(
@@ -91,11 +123,12 @@ async def world() -> AsyncIterator[World]:
             servers={
                 "notes": McpServer(url=f"{server_url}/mcp", headers=headers),
                 "gone": McpServer(url="http://127.0.0.1:9/mcp", headers=headers),
+                "silent": McpServer(url=f"{silent.url}/mcp", headers=headers),
             },
             http=http,
         )
         async with serve(_app(broker.router())) as url:
-            yield World(admission=admission, url=url, watched=watched, log=log)
+            yield World(admission=admission, url=url, watched=watched, log=log, silent=silent)
 
 
 def _app(router: APIRouter) -> FastAPI:
@@ -144,6 +177,20 @@ async def test_who_is_refused(world: World) -> None:
     assert (await world.post("notes", token, method="ping")).status_code == 401
     assert [call.status for call in world.calls] == [404, 502]
     assert not world.watched.headers
+
+
+async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an agent asks at its start is given up soon; what it asks later as soon as it does not wait any more."""
+    monkeypatch.setattr("app.brokerage.mcp.START_TIMEOUT_S", 0.2)
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        assert (await world.post("silent", token, method="initialize")).status_code == 502
+        world.silent.came.clear()
+        world.silent.went.clear()
+        async with asyncio.timeout(10), open_task_group() as group:
+            asking = group.create_task(world.post("silent", token, method="resources/read"))
+            await world.silent.came.wait()
+            asking.cancel()
+            await world.silent.went.wait()
 
 
 @pytest.mark.parametrize(

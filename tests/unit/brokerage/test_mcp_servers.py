@@ -5,12 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from app.brokerage.mcp_servers import read_mcp_servers
+from app.brokerage.client_credentials import OAuthClient
+from app.brokerage.mcp_servers import McpServers, read_mcp_servers
 
 ENVIRONMENT = {"WIKI_TOKEN": "canary-wiki", "HOST": "wiki.example"}
 
+CLIENT = {
+    "token_url": "https://${HOST}/token",
+    "client_id": "orion",
+    "client_secret": "${WIKI_TOKEN}",
+    "scope": "read write",
+}
 
-def _read(tmp_path: Path, servers: object) -> object:
+
+def _read(tmp_path: Path, servers: object) -> McpServers:
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": servers}))
     return read_mcp_servers(path, ENVIRONMENT)
@@ -55,7 +63,17 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
             {"a": {"url": "http://x", "headers": {"K": "${NONE}"}}},
             "mcpServers.a.headers.K: the environment has no NONE",
         ),
-        ({"a": {"url": "http://x", "oauth": {}}}, "mcpServers.a.oauth: Extra inputs"),
+        ({"a": {"url": "http://x", "auth": {}}}, "mcpServers.a.auth: Extra inputs"),
+        ({"a": {"url": "http://x", "oauth": {}}}, "mcpServers.a.oauth.token_url: Field required"),
+        ({"a": {"url": "http://x", "oauth": {**CLIENT, "token_url": "x"}}}, "a.oauth.token_url: "),
+        (
+            {"a": {"url": "http://x", "oauth": {**CLIENT, "client_secret": "${NONE}"}}},
+            "mcpServers.a.oauth.client_secret: the environment has no NONE",
+        ),
+        (
+            {"a": {"url": "http://x", "headers": {"authorization": "x"}, "oauth": CLIENT}},
+            "mcpServers.a: either oauth or the header Authorization, not both",
+        ),
         ({"a": 1}, "mcp.json: Input should be an object"),
         ([], "mcp.json: Input should be an object"),
     ],
@@ -65,6 +83,19 @@ def test_bad_files_name_the_place(servers: object, reason: str, tmp_path: Path) 
     with pytest.raises(ValueError) as failure:  # noqa: PT011 - its text is compared
         _read(tmp_path, servers)
     assert reason in str(failure.value)
+
+
+def test_a_client_with_its_secret_by_reference(tmp_path: Path) -> None:
+    """It stays outside, and is masked."""
+    servers = _read(tmp_path, {"wiki": {"url": "https://${HOST}/mcp", "oauth": CLIENT}})
+    assert servers.outside["wiki"].oauth == OAuthClient(
+        token_url="https://wiki.example/token",
+        client_id="orion",
+        client_secret="canary-wiki",
+        scope="read write",
+    )
+    assert servers.secrets == ("canary-wiki",)
+    assert "canary" not in repr(servers) + servers.for_sandbox().decode()
 
 
 def test_no_json(tmp_path: Path) -> None:
