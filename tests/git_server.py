@@ -52,14 +52,16 @@ class GitServer:
         git(path, "config", "http.receivepack", "true")
         return path
 
-    def filled(self, name: str, files: dict[str, str]) -> Path:
-        """One with these files on its branch `main`."""
+    def filled(self, name: str, files: dict[str, str], *, submodule: str = "") -> Path:
+        """One with these files on its branch `main`, and perhaps a submodule at a commit that is nowhere."""
         path, work = self.bare(name), self.root / f"work-{name.replace('/', '-')}"
         work.mkdir()
         git(work, "init", "-q", "-b", "main")
         for file, text in files.items():
             (work / file).write_text(text)
         git(work, "add", "-A", "--", ".")
+        if submodule:
+            git(work, "update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},{submodule}")
         git(work, "commit", "-q", "-m", "first")
         git(work, "push", "-q", str(path), "main")
         return path

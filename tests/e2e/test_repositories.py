@@ -89,9 +89,14 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
 
 
 async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) -> None:
-    """By hand: no push to main, no delete, no other repository; hostile configuration is not executed by Orion's own git."""
+    """By hand: no push to main, no delete, no other repository; hostile configuration, hooks and submodules are not executed by Orion's own git, and links are kept as links."""
     server = GitServer(root=tmp_path / "git")
-    bare = server.filled("acme/api", {".gitattributes": "* filter=evil\n", "a": "1\n"})
+    module = (
+        '[submodule "m"]\npath = m\nurl = "ext::touch /work/ran-module"\n'
+        "update = !touch /work/ran-update\n"
+    )
+    files = {".gitattributes": "* filter=evil\n", "a": "1\n", ".gitmodules": module}
+    bare = server.filled("acme/api", files, submodule="m")
     server.filled("acme/secret", {"a": "1\n"})
     async with _stage(tmp_path, prepared, server) as stage:
         ts = await stage.client.say(
@@ -110,7 +115,8 @@ async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) 
             "for h in pre-commit post-commit pre-push reference-transaction post-index-change; do "
             "printf '#!/bin/sh\\ntouch /work/ran-hook\\n' > .git/hooks/$h; chmod +x .git/hooks/$h; done; "
             "git config core.fsmonitor 'touch /work/ran-monitor'; "
-            "git config filter.evil.clean 'touch /work/ran-filter; cat'; echo 2 > a"
+            "git config filter.evil.clean 'touch /work/ran-filter; cat'; echo 2 > a; "
+            "ln -s /etc/passwd link"
         )
         second = await stage.client.say(
             f"@Orion pr=yes run: mkdir -p .git/hooks; {evil}", thread_ts=ts
@@ -119,7 +125,9 @@ async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) 
         third = await stage.client.say("@Orion run: ls /work ..", thread_ts=ts)
         await stage.answer(third, thread_ts=ts)
         assert "ran-" not in await _recorded(stage, third)
-        assert git(bare, "show", f"{server.pulls[0]['head']}:a") == "2"
+        head = server.pulls[0]["head"]
+        assert git(bare, "show", f"{head}:a") == "2"
+        assert git(bare, "show", f"{head}:link") == "/etc/passwd"
 
 
 @pytest.mark.parametrize(
