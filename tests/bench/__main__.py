@@ -10,6 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from tests.bench.acks import measure_acks
+from tests.bench.agents import measure_agents
 from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
@@ -27,12 +28,12 @@ whole runs the agent's script, started by hand. Every server and the load have p
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
 Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
 Memory: resident set, pages shared with other processes included.
-Docker: the same container for both sides of an exec; `claude` by hand is `docker exec` in a sandbox that is there, without
+Docker: the same container for both sides of an exec; a command line by hand is `docker exec` in a sandbox that is there, without
 supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
-PARTS = ("acks", "placing", "turns", "crowd", "pool", "clouds", "docker", "docker-pool")
-_OF_DOCKER = ("docker", "docker-pool")
+PARTS = ("acks", "placing", "turns", "crowd", "pool", "clouds", "docker", "agents", "docker-pool")
+_OF_DOCKER = ("docker", "agents", "docker-pool")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
@@ -57,6 +58,8 @@ async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None
             rows += await measure_clouds(bench)
         if "docker" in parts:
             rows += await measure_docker(bench)
+        if "agents" in parts:
+            rows += await measure_agents(bench)
         if "docker-pool" in parts:
             rows += await measure_docker_pool(bench)
 

@@ -1,19 +1,26 @@
-"""Claude Code by hand: its command in a Docker sandbox that is there, without supervisor and service."""
+"""An agent's command line by hand: its command in a Docker sandbox that is there, without supervisor and service."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
-from agent_scripts.adapter import AgentPaths, AgentTurn, TurnMessage
-from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
+from agent_scripts.adapter import (
+    AgentAdapter,
+    AgentCommand,
+    AgentExit,
+    AgentPaths,
+    AgentTurn,
+    TurnMessage,
+)
+from agent_scripts.registry import create_adapter
 from agent_scripts.supervision import inside_files
 from app.brokers import open_broker
 from app.config import Settings
-from app.playground.world import OFFLINE_MODEL_KEY
+from app.playground.world import OFFLINE_GEMINI_KEY, OFFLINE_MODEL_KEY, OFFLINE_OPENAI_KEY
 from app.runs.broker_ports import ModelGrant
 from app.runs.model import RunId
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
@@ -43,17 +50,23 @@ class ByHand(Protocol):
 
 
 @asynccontextmanager
-async def open_by_hand(scene: Scene, image: str, prepared: str) -> AsyncIterator["ByHand"]:
+async def open_by_hand(
+    scene: Scene, image: str, prepared: str, *, agent: str
+) -> AsyncIterator["ByHand"]:
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
-    state_dir = scene.bench.directory / "claude-by-hand"
+    state_dir = scene.bench.directory / f"{agent}-by-hand"
     state_dir.mkdir(mode=0o755)
     settings = Settings(
         _env_file=None,
         orion_state_dir=state_dir,
         anthropic_base_url=f"{scene.world.url}/model",
         anthropic_api_key=OFFLINE_MODEL_KEY,
+        openai_base_url=f"{scene.world.url}/model",
+        openai_api_key=OFFLINE_OPENAI_KEY,
+        gemini_base_url=f"{scene.world.url}/model",
+        gemini_api_key=OFFLINE_GEMINI_KEY,
     )
-    adapter = ClaudeCodeAdapter()
+    adapter = create_adapter(agent)
     grant = ModelGrant(
         run_id=RunId("run_by_hand"),
         models=(adapter.default_model,),
@@ -74,34 +87,50 @@ async def open_by_hand(scene: Scene, image: str, prepared: str) -> AsyncIterator
         ) as sandbox,
         broker.open_grant(grant, lambda _call: None) as token,
     ):
-        hand = await _prepare(adapter, sandbox, token)
-        yield hand.bound_to(container_name(provider, sandbox))
+        yield await _prepare(adapter, sandbox, container_name(provider, sandbox), token)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hand:
-    argv: Sequence[str]
-    env: Mapping[str, str] = field(repr=False)
-    stdin: bytes
+    """Implements ByHand."""
 
-    def bound_to(self, container: str) -> "ByHand":
-        given = [word for name, value in self.env.items() for word in ("--env", f"{name}={value}")]
+    adapter: AgentAdapter
+    sandbox: Sandbox
+    container: str
+    command: AgentCommand
+    """With the relay's address in it."""
 
-        async def run(*, is_fresh: bool) -> float:
-            if is_fresh:
-                rm = ("rm", "-rf", "/home/agent/.claude", "/home/agent/.claude.json")
-                await run_program("docker", "exec", container, *rm)
-            started = time.perf_counter()
-            argv = ("exec", "--interactive", "--workdir", "/work", *given, container, *self.argv)
-            output = await run_program("docker", *argv, stdin=self.stdin)
-            if b'"subtype":"success"' not in output:
-                raise BenchError(f"claude by hand: {output[-500:]!r}")
-            return time.perf_counter() - started
+    async def __call__(self, *, is_fresh: bool) -> float:
+        if is_fresh:
+            home = ("find", self.sandbox.paths.home, "-mindepth", "1", "-delete")
+            await run_program("docker", "exec", self.container, *home)
+            await self.write_files()
+        given = [
+            word
+            for name, value in self.command.env.items()
+            for word in ("--env", f"{name}={value}")
+        ]
+        argv = ("exec", "--interactive", "--workdir", self.sandbox.paths.work, *given)
+        files = {file.path: file.data for file in self.command.files}
+        started = time.perf_counter()
+        output = await run_program(
+            *("docker", *argv, self.container, *self.command.argv),
+            stdin=files[self.command.stdin_path or ""],
+        )
+        took_s = time.perf_counter() - started
+        parser = self.adapter.parser()
+        for line in output.decode().splitlines():
+            parser.feed(line)
+        finished = parser.finish(AgentExit(reason="exited", exit_code=0, stderr_tail=""))
+        if finished.error is not None:
+            raise BenchError(f"{self.adapter.name} by hand: {output[-500:]!r}")
+        return took_s
 
-        return run
+    async def write_files(self) -> None:
+        await self.sandbox.write_files({file.path: file.data for file in self.command.files})
 
 
-async def _prepare(adapter: ClaudeCodeAdapter, sandbox: Sandbox, token: str) -> _Hand:
+async def _prepare(adapter: AgentAdapter, sandbox: Sandbox, container: str, token: str) -> ByHand:
     paths = AgentPaths(
         work=sandbox.paths.work,
         home=sandbox.paths.home,
@@ -116,10 +145,11 @@ async def _prepare(adapter: ClaudeCodeAdapter, sandbox: Sandbox, token: str) -> 
             max_output_tokens=8192,
             max_turns=40,
             run_token=token,
+            model_url=f"{{relay}}/broker/{adapter.protocol}",
             paths=paths,
         )
     )
-    files = (*command.files, *inside_files(paths, ("relay.py",)))
+    files = inside_files(paths, ("relay.py",))
     await sandbox.write_files({file.path: file.data for file in files})
     argv = ("python3", "-I", "-c", _RELAY, paths.run, sandbox.paths.broker)
     relay = await sandbox.spawn(argv)
@@ -129,10 +159,24 @@ async def _prepare(adapter: ClaudeCodeAdapter, sandbox: Sandbox, token: str) -> 
             if isinstance(event, ExecOutput):
                 url = event.data.decode().strip()
                 break
-    return _Hand(
-        argv=command.argv,
+    hand = _Hand(
+        adapter=adapter, sandbox=sandbox, container=container, command=_relayed(command, url)
+    )
+    await hand.write_files()
+    return hand
+
+
+def _relayed(command: AgentCommand, url: str) -> AgentCommand:
+    """As the supervisor would have it."""
+    return replace(
+        command,
         env={name: value.replace("{relay}", url) for name, value in command.env.items()},
-        stdin=next(file.data for file in command.files if file.path == command.stdin_path),
+        files=[
+            replace(file, data=file.data.replace(b"{relay}", url.encode()))
+            if file.names_relay
+            else file
+            for file in command.files
+        ],
     )
 
 

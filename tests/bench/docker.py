@@ -1,4 +1,4 @@
-"""What Orion adds on Docker: to an exec, to the start of an agent, and to a turn of Claude Code; against doing it by hand."""
+"""What Orion adds on Docker: to an exec, against doing it by hand, and to the start of an agent."""
 
 import asyncio
 import re
@@ -10,17 +10,14 @@ from statistics import median
 from app.playground.client import LookalikeClient, open_client
 from sandbox_runtime import SandboxSpec, open_sandbox
 from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
-from tests.bench.by_hand import EXEC_TIMEOUT_S, container_name, open_by_hand, run_program
-from tests.bench.pool import until_waiting
+from tests.bench.by_hand import EXEC_TIMEOUT_S, container_name, run_program
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
-from tests.bench.turns import ANSWER_TIMEOUT_S, Scene, ask_in, open_scene
+from tests.bench.turns import ANSWER_TIMEOUT_S, Scene, open_scene
 from tests.docker_image import ensure_image, missing
 from tests.e2e.docker_world import (
-    lend_environment,
     namespace_of,
-    prepared_image,
     remove_images,
 )
 
@@ -55,7 +52,6 @@ async def measure_docker(bench: Bench) -> Sequence[Row]:
     return (
         await _measure_exec(bench, image),
         await _measure_start(bench, image),
-        *await _measure_claude(bench, image),
     )
 
 
@@ -87,7 +83,7 @@ async def _measure_start(bench: Bench, image: str) -> Row:
     """Each question in a thread of its own, so each agent in a container of its own."""
     async with open_scene(bench) as scene, open_client(scene.world.url) as person:
         try:
-            settings = _settings(scene, image)
+            settings = docker_settings(scene, image)
             async with open_server(
                 ("tests.bench.clock",),
                 port=scene.port,
@@ -121,58 +117,6 @@ async def _began_after(person: LookalikeClient, *, timeout_s: float) -> float:
     return float(began[1] if began else "nan") - float(root)
 
 
-async def _measure_claude(bench: Bench, image: str) -> Sequence[Row]:
-    prepared = await asyncio.to_thread(prepared_image, "claude")
-    async with open_scene(bench) as scene, open_client(scene.world.url) as person:
-        namespace = namespace_of(scene.state_dir)
-        await asyncio.to_thread(lend_environment, prepared, namespace)
-        try:
-            async with (
-                open_server(
-                    ("app.cli", "serve"),
-                    port=scene.port,
-                    directory=bench.directory,
-                    settings=_settings(scene, image)
-                    | {"ORION_AGENT": "claude", "ORION_WARM_POOL_SIZE": "1"},  # as by default
-                ) as orion,
-                open_by_hand(scene, image, prepared) as by_hand,
-            ):
-                thread, _ = await ask_in(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
-                await by_hand(is_fresh=True)
-                new_s, fresh_s, kept_s, warm_s = [], [], [], []
-                for _ in range(bench.scale.turn_pairs):
-                    await until_waiting(orion)
-                    new_s.append((await ask_in(person))[1])
-                    await until_waiting(orion)
-                    fresh_s.append(await by_hand(is_fresh=True))
-                    kept_s.append((await ask_in(person, thread_ts=thread))[1])
-                    warm_s.append(await by_hand(is_fresh=False))
-        finally:
-            await asyncio.to_thread(remove_images, namespace)
-    return (
-        *_claude_rows("new thread", new_s, fresh_s),
-        *_claude_rows("follow-up, sandbox kept", kept_s, warm_s),
-    )
-
-
-def _claude_rows(place: str, orion_s: Sequence[float], bare_s: Sequence[float]) -> tuple[Row, Row]:
-    """By hand the sandbox is there; for a new thread with nothing of the CLI in its home, as Orion's has, which waited in the pool."""
-    return (
-        Row(
-            figure=f"mention to answer, Claude Code in Docker, {place}",
-            unit="s",
-            orion=median(orion_s),
-            baseline=median(bare_s),
-        ),
-        Row(
-            figure=f"of which Orion's own, {place}",
-            unit="s",
-            orion=median(orion_s) - median(bare_s),
-            target=1.0,
-        ),
-    )
-
-
 async def _pairs(
     count: int, ours: Callable[[], Awaitable[None]], bare: Callable[[], Awaitable[None]]
 ) -> tuple[float, float]:
@@ -185,7 +129,7 @@ async def _pairs(
     return median(took[0]), median(took[1])
 
 
-def _settings(scene: Scene, image: str) -> dict[str, str]:
+def docker_settings(scene: Scene, image: str) -> dict[str, str]:
     return scene.settings(traces=False) | {
         "ORION_SANDBOX": "docker",
         "ORION_DOCKER_IMAGE": image,

@@ -33,7 +33,10 @@ async def test_a_change_becomes_a_pull_request(name: str, tmp_path: Path) -> Non
             "ORION_GITHUB_URL": url,
             "ORION_GITHUB_API_URL": f"{url}/api/v3",
         }
-        async with open_stage_at(name, tmp_path / "with", **settings) as (stage, cloud):
+        async with open_stage_at(name, tmp_path / "with", has_broker=True, **settings) as (
+            stage,
+            cloud,
+        ):
             ts = await stage.client.say(
                 "@Orion repo=acme/api pr=yes run: echo two >> README; env; git config -l"
             )

@@ -127,8 +127,8 @@ def test_cursor_needs_a_word_of_the_operator(
         ("CURSOR_API_KEY", "vck_secret1", "this looks like a value for AI_GATEWAY_API_KEY"),
         ("GEMINI_API_KEY", "secret1", "such a key starts with AIza or AQ."),
         ("OPENAI_API_KEY", "secret1", "such a key starts with sk-"),
-        ("OPENAI_API_KEY", "sk-secret1 x", "neither blanks"),
-        ("ANTHROPIC_API_KEY", "sk-ant-secret1\n", "neither blanks"),
+        ("OPENAI_API_KEY", "sk-secret1 x", "white space"),
+        ("ANTHROPIC_API_KEY", "sk-ant-secret1\n", "white space"),
         ("COPILOT_GITHUB_TOKEN", "ghp_secret1", "a classic token"),
     ],
 )

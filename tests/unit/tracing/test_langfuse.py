@@ -110,6 +110,7 @@ async def test_the_root_tells_what_was_asked_and_how_it_ended(
             "cache_read_input_tokens": 900,
             "cache_creation_input_tokens": 0,
         },
+        "cost_usd": None,
         "answer": "42",
     }
     assert root["level"] == "DEFAULT"
