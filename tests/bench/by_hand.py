@@ -13,6 +13,7 @@ from agent_scripts.adapter import (
     AgentCommand,
     AgentExit,
     AgentPaths,
+    AgentSession,
     AgentTurn,
     TurnMessage,
 )
@@ -45,7 +46,7 @@ time.sleep(3600)
 
 class ByHand(Protocol):
     async def __call__(self, *, is_fresh: bool) -> float:
-        """Seconds of one turn; `is_fresh`: with nothing of the CLI in its home."""
+        """Seconds of one turn; `is_fresh`: with nothing of the CLI in its home, else in the session of the turn before."""
         ...
 
 
@@ -90,32 +91,34 @@ async def open_by_hand(
         yield await _prepare(adapter, sandbox, container_name(provider, sandbox), token)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Hand:
     """Implements ByHand."""
 
     adapter: AgentAdapter
     sandbox: Sandbox
     container: str
-    command: AgentCommand
-    """With the relay's address in it."""
+    turn: AgentTurn
+    relay: str
+    session_id: str = ""
 
     async def __call__(self, *, is_fresh: bool) -> float:
         if is_fresh:
-            home = ("find", self.sandbox.paths.home, "-mindepth", "1", "-delete")
-            await run_program("docker", "exec", self.container, *home)
-            await self.write_files()
+            for path in (self.sandbox.paths.home, "/tmp"):  # noqa: S108 - the container's
+                find = ("find", path, "-mindepth", "1", "-delete")
+                await run_program("docker", "exec", self.container, *find)
+        session = None if is_fresh else AgentSession(id=self.session_id, resume=True)
+        command = _relayed(self.adapter.command(replace(self.turn, session=session)), self.relay)
+        files = {file.path: file.data for file in command.files}
+        await self.sandbox.write_files(files)
         given = [
-            word
-            for name, value in self.command.env.items()
-            for word in ("--env", f"{name}={value}")
+            word for name, value in command.env.items() for word in ("--env", f"{name}={value}")
         ]
         argv = ("exec", "--interactive", "--workdir", self.sandbox.paths.work, *given)
-        files = {file.path: file.data for file in self.command.files}
         started = time.perf_counter()
         output = await run_program(
-            *("docker", *argv, self.container, *self.command.argv),
-            stdin=files[self.command.stdin_path or ""],
+            *("docker", *argv, self.container, *command.argv),
+            stdin=files[command.stdin_path or ""],
         )
         took_s = time.perf_counter() - started
         parser = self.adapter.parser()
@@ -124,10 +127,8 @@ class _Hand:
         finished = parser.finish(AgentExit(reason="exited", exit_code=0, stderr_tail=""))
         if finished.error is not None:
             raise BenchError(f"{self.adapter.name} by hand: {output[-500:]!r}")
+        self.session_id = finished.agent_session_id or self.session_id
         return took_s
-
-    async def write_files(self) -> None:
-        await self.sandbox.write_files({file.path: file.data for file in self.command.files})
 
 
 async def _prepare(adapter: AgentAdapter, sandbox: Sandbox, container: str, token: str) -> ByHand:
@@ -137,33 +138,27 @@ async def _prepare(adapter: AgentAdapter, sandbox: Sandbox, container: str, toke
         run=f"{sandbox.paths.run}/by-hand",
         environment=sandbox.paths.environment,
     )
-    command = adapter.command(
-        AgentTurn(
-            messages=[TurnMessage(role="user", text=QUESTION)],
-            system_prompt=DEFAULT_SYSTEM_PROMPT,
-            model=adapter.default_model,
-            max_output_tokens=8192,
-            max_turns=40,
-            run_token=token,
-            model_url=f"{{relay}}/broker/{adapter.protocol}",
-            paths=paths,
-        )
+    turn = AgentTurn(
+        messages=[TurnMessage(role="user", text=QUESTION)],
+        system_prompt=DEFAULT_SYSTEM_PROMPT,
+        model=adapter.default_model,
+        max_output_tokens=8192,
+        max_turns=40,
+        run_token=token,
+        model_url=f"{{relay}}/broker/{adapter.protocol}",
+        paths=paths,
     )
     files = inside_files(paths, ("relay.py",))
     await sandbox.write_files({file.path: file.data for file in files})
     argv = ("python3", "-I", "-c", _RELAY, paths.run, sandbox.paths.broker)
-    relay = await sandbox.spawn(argv)
-    url = ""
+    process = await sandbox.spawn(argv)
+    relay = ""
     async with asyncio.timeout(EXEC_TIMEOUT_S):
-        async for event in relay.events():
+        async for event in process.events():
             if isinstance(event, ExecOutput):
-                url = event.data.decode().strip()
+                relay = event.data.decode().strip()
                 break
-    hand = _Hand(
-        adapter=adapter, sandbox=sandbox, container=container, command=_relayed(command, url)
-    )
-    await hand.write_files()
-    return hand
+    return _Hand(adapter=adapter, sandbox=sandbox, container=container, turn=turn, relay=relay)
 
 
 def _relayed(command: AgentCommand, url: str) -> AgentCommand:
