@@ -36,6 +36,7 @@ PROOFS: Final[Mapping[str, str]] = {
     "w": f"{_UNIT}/test_gemini_output.py::test_a_turn_with_tools",
     "x": f"{_UNIT}/test_claude_code_output.py::test_a_turn_with_tools",
     "y": f"{_UNIT}/test_opencode_output.py::test_a_turn_with_tools",
+    "z": "tests/e2e/test_canary.py::test_an_agent_that_looks_everywhere_finds_nothing",
 }
 ROWS: Final[Mapping[str, Sequence[str]]] = {
     "install, local": ("a", "g k", "i l", "i n", "i n", "i m", "—"),
@@ -52,6 +53,7 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
     "a dead MCP server is told": ("has none", "o", "p", "p", "p, not which", "says nothing", "says nothing"),
     "diff in the thread": ("d", "g h", "i j", "i j", "i j", "i j", "—"),
     "cost": ("table: q", "its own: r", "table", "table", "table", "its own, where it knows: s", "unknown"),
+    "no key or token in Slack, traces, log, files": ("z", "g", "i j", "i j", "i j", "i j", "—"),
     "hostile work tree": ("has no settings", "k", "l", "n", "n", "m", "—"),
 }  # fmt: skip
 _HEAD: Final = """\

@@ -1,5 +1,6 @@
 """Files people attach and the app uploads, held in memory within a bound."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from app.playground.slack_types import JsonObject, SlackError, new_id
@@ -50,6 +51,10 @@ class FileStore:
             return False
         stored.content = content
         return True
+
+    def all(self) -> Sequence[StoredFile]:
+        """Oldest first."""
+        return tuple(self._files.values())
 
     def get(self, file_id: str) -> StoredFile | None:
         return self._files.get(file_id)

@@ -8,6 +8,7 @@ import pytest
 from tests.e2e.harness import open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.e2e.secret_scan import KEYS, scan
 from tests.e2e.test_sandbox_shell import name_of
 from tests.e2e.typing_person import sitting_at
 
@@ -50,6 +51,7 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         again = await stage.client.say("@Orion and before that?", thread_ts=ts)
         assert "offline model" in text_of(await stage.answer(again, thread_ts=ts))
         assert (await stage.record(again)).error_code is None
+        assert await scan(stage, KEYS, there="Written by Orion's offline", thread_ts=ts)
 
 
 async def test_a_person_goes_on_at_a_terminal(prepared_claude: Path, tmp_path: Path) -> None:

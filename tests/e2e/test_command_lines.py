@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.e2e.secret_scan import KEYS, scan
 from tests.rotation import VENDORS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.timeout(600)]
@@ -57,7 +59,7 @@ async def test_in_docker(image: tuple[str, str], tmp_path: Path) -> None:
 
 
 async def _converse(stage: Stage, agent: str) -> None:
-    """The diff is in the thread; the follow-up finds the file and remembers; Stop ends what it runs."""
+    """The diff is in the thread; the follow-up finds the file and remembers; Stop ends what it runs; no key got anywhere."""
     ts = await stage.client.say("@Orion remember 4711\nedit: notes.txt")
     answer = await stage.answer(ts, timeout_s=120)
     assert "1 file changed" in str(answer["blocks"])
@@ -88,6 +90,8 @@ async def _converse(stage: Stage, agent: str) -> None:
     stopped = await stage.answer(slow, thread_ts=ts)
     assert "Stopped by" in json.dumps(stopped["blocks"])
     assert (await stage.record(slow)).state is RunState.STOPPED
+    looked_at = await scan(stage, KEYS, there="Written by Orion's offline", thread_ts=ts)
+    sys.stdout.write(f"{agent}, looked at: {looked_at}\n")
 
 
 async def _model_is_asked(stage: Stage, times: int) -> None:
