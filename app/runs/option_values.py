@@ -114,8 +114,8 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
         article = "an" if kind[0] in "aeiou" else "a"
         return f"{article} {kind} is not named; there are: {', '.join(known)}"
     near = difflib.get_close_matches(word, known, n=1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"there is no {kind} {_cut(word)} here; {hint}there are: {', '.join(known)}"
+    which = f"did you mean {near[0]}? There" if near else "there"
+    return f"there is no {kind} {_cut(word)} here; {which} are: {', '.join(known)}"
 
 
 def _is_named(text: str) -> bool:
