@@ -6,11 +6,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from tests.bench.acks import measure_acks
-from tests.bench.agents import measure_agents
+from tests.bench.agents import measure_agents, measure_agents_in_docker
 from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
@@ -28,12 +28,24 @@ whole runs the agent's script, started by hand. Every server and the load have p
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
 Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
 Memory: resident set, pages shared with other processes included.
-Docker: the same container for both sides of an exec; a command line by hand is `docker exec` in a sandbox that is there, without
-supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
+Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
+is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
-PARTS = ("acks", "placing", "turns", "crowd", "pool", "clouds", "docker", "agents", "docker-pool")
-_OF_DOCKER = ("docker", "agents", "docker-pool")
+_MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
+    "acks": measure_acks,
+    "placing": measure_placing,
+    "turns": measure_turns,
+    "pool": measure_pool,
+    "clouds": measure_clouds,
+    "agents": measure_agents,
+    "docker": measure_docker,
+    "docker-agents": measure_agents_in_docker,
+    "docker-pool": measure_docker_pool,
+}
+PARTS = ("acks", "placing", "turns", "crowd", *(list(_MEASURES)[3:]))
+"""In this order."""
+_OF_DOCKER = ("docker", "docker-agents", "docker-pool")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
@@ -43,25 +55,12 @@ async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None
     assert bench_task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, bench_task.cancel)
     async with asyncio.timeout(TIMEOUT_S):
-        if "acks" in parts:
-            rows += await measure_acks(bench)
-        if "placing" in parts:
-            rows += await measure_placing(bench)
-        if "turns" in parts:
-            rows += await measure_turns(bench)
-        if "crowd" in parts:
-            bolt = (row.baseline for row in rows if row.figure.startswith("ack p99"))
-            rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
-        if "pool" in parts:
-            rows += await measure_pool(bench)
-        if "clouds" in parts:
-            rows += await measure_clouds(bench)
-        if "docker" in parts:
-            rows += await measure_docker(bench)
-        if "agents" in parts:
-            rows += await measure_agents(bench)
-        if "docker-pool" in parts:
-            rows += await measure_docker_pool(bench)
+        for part in (part for part in PARTS if part in parts):
+            if part == "crowd":
+                bolt = (row.baseline for row in rows if row.figure.startswith("ack p99"))
+                rows += await measure_crowd(bench, bolt_p99_ms=next(bolt, None))
+            else:
+                rows += await _MEASURES[part](bench)
 
 
 async def _possible(wanted: Collection[str]) -> list[str]:

@@ -1,11 +1,13 @@
-"""An agent's command line by hand: its command in a Docker sandbox that is there, without supervisor and service."""
+"""An agent's command line by hand: its command in a sandbox that is there, without supervisor and service."""
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol
 
 from agent_scripts.adapter import (
@@ -27,11 +29,11 @@ from app.runs.model import RunId
 from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
 from app.runs.session import SessionId
 from sandbox_runtime import BrokeredNetwork, ExecOutput, Sandbox, SandboxSpec, open_sandbox
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
-from sandbox_runtime.types import SnapshotId
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.providers.docker import DockerProvider
+from sandbox_runtime.types import SandboxLimits, SnapshotId
 from tests.bench.processes import BenchError
 from tests.bench.turns import QUESTION, Scene
-from tests.e2e.docker_world import namespace_of
 
 EXEC_TIMEOUT_S = 30.0
 SESSION = SessionId("ses_0123456789abcdef")
@@ -41,6 +43,24 @@ sys.path.insert(0, sys.argv[1])
 from agent_scripts.inside.relay import start_relay
 print(start_relay(sys.argv[2]), flush=True)
 time.sleep(3600)
+"""
+_TIMED = """
+import json, os, subprocess, sys, time
+from pathlib import Path
+given = json.load(open(sys.argv[1]))
+sys.path.insert(0, given["run"])
+from agent_scripts.inside.relay import start_relay
+relay = start_relay(given["broker"])
+for name in given["naming_relay"]:
+    Path(name).write_text(Path(name).read_text().replace("{relay}", relay))
+env = {name: value.replace("{relay}", relay) for name, value in given["env"].items()}
+with open(given["stdin_path"], "rb") as stdin:
+    started = time.perf_counter()
+    done = subprocess.run(given["argv"], env={**os.environ, **env}, stdin=stdin, stdout=subprocess.PIPE)
+    took_s = time.perf_counter() - started
+sys.stdout.buffer.write(done.stdout + b"\\n")
+print(took_s)
+sys.exit(done.returncode)
 """
 
 
@@ -52,7 +72,7 @@ class ByHand(Protocol):
 
 @asynccontextmanager
 async def open_by_hand(
-    scene: Scene, image: str, prepared: str, *, agent: str
+    scene: Scene, provider: SandboxProvider, snapshot_id: SnapshotId, *, agent: str
 ) -> AsyncIterator["ByHand"]:
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
     state_dir = scene.bench.directory / f"{agent}-by-hand"
@@ -74,21 +94,95 @@ async def open_by_hand(
         expires_at=datetime.now(UTC) + timedelta(hours=1),
         session_id=SESSION,
     )
-    docker = DockerSettings(name=namespace_of(scene.state_dir), image=image)
-    snapshot_id = SnapshotId(prepared.rpartition(":")[2])
     async with (
         open_broker(settings, state_dir / "broker") as broker,
-        DockerProvider(docker) as provider,
         open_sandbox(
             provider,
             SandboxSpec(
                 snapshot_id=snapshot_id,
+                limits=SandboxLimits(reserved_bytes=adapter.reserved_bytes),
                 network=BrokeredNetwork(endpoint=broker.endpoint_for(SESSION).address),
             ),
         ) as sandbox,
         broker.open_grant(grant, lambda _call: None) as token,
     ):
-        yield await _prepare(adapter, sandbox, container_name(provider, sandbox), token)
+        paths = AgentPaths(
+            work=sandbox.paths.work,
+            home=sandbox.paths.home,
+            run=f"{sandbox.paths.run}/by-hand",
+            environment=sandbox.paths.environment,
+        )
+        files = inside_files(paths, ("relay.py",))
+        await sandbox.write_files({file.path: file.data for file in files})
+        run: _Run = partial(_run, sandbox, paths.run)
+        if isinstance(provider, DockerProvider):
+            relay = await _start_relay(sandbox, paths.run)
+            run = partial(_run_in_container, container_name(provider, sandbox), sandbox, relay)
+        turn = AgentTurn(
+            messages=[TurnMessage(role="user", text=QUESTION)],
+            system_prompt=DEFAULT_SYSTEM_PROMPT,
+            model=adapter.default_model,
+            max_output_tokens=8192,
+            max_turns=40,
+            run_token=token,
+            model_url=f"{{relay}}/broker/{adapter.protocol}",
+            paths=paths,
+        )
+        yield _Hand(adapter=adapter, sandbox=sandbox, run=run, turn=turn)
+
+
+class _Run(Protocol):
+    async def __call__(self, command: AgentCommand) -> tuple[float, bytes]:
+        """Seconds, and what it printed. Raises: BenchError."""
+        ...
+
+
+async def _run(sandbox: Sandbox, run_dir: str, command: AgentCommand) -> tuple[float, bytes]:
+    """With the relay beside it: a local sandbox's processes share no network. The time is taken inside."""
+    given = {
+        "run": run_dir,
+        "broker": sandbox.paths.broker,
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "naming_relay": [file.path for file in command.files if file.names_relay],
+        "stdin_path": command.stdin_path,
+    }
+    path = f"{run_dir}/given.json"
+    files = {file.path: file.data for file in command.files}
+    await sandbox.write_files({**files, path: json.dumps(given).encode()})
+    done = await sandbox.exec(("python3", "-I", "-c", _TIMED, path), timeout_s=EXEC_TIMEOUT_S)
+    if done.exit_code:
+        told = (done.stdout + done.stderr)[-900:]
+        raise BenchError(f"{command.argv[:3]} ended with {done.exit_code}: {told!r}")
+    output, _, took_s = done.stdout.rstrip().rpartition(b"\n")
+    return float(took_s), output
+
+
+async def _run_in_container(
+    container: str, sandbox: Sandbox, relay: str, command: AgentCommand
+) -> tuple[float, bytes]:
+    """By `docker exec`, whose time counts."""
+    command = _relayed(command, relay)
+    files = {file.path: file.data for file in command.files}
+    await sandbox.write_files(files)
+    given = [word for name, value in command.env.items() for word in ("--env", f"{name}={value}")]
+    options = ("--interactive", "--workdir", sandbox.paths.work, *given)
+    started = time.perf_counter()
+    output = await run_program(
+        *("docker", "exec", *options, container, *command.argv),
+        stdin=files[command.stdin_path or ""],
+    )
+    return time.perf_counter() - started, output
+
+
+async def _start_relay(sandbox: Sandbox, run_dir: str) -> str:
+    argv = ("python3", "-I", "-c", _RELAY, run_dir, sandbox.paths.broker)
+    process = await sandbox.spawn(argv)
+    async with asyncio.timeout(EXEC_TIMEOUT_S):
+        async for event in process.events():
+            if isinstance(event, ExecOutput):
+                return event.data.decode().strip()
+    raise BenchError("the relay did not start")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,30 +191,16 @@ class _Hand:
 
     adapter: AgentAdapter
     sandbox: Sandbox
-    container: str
+    run: _Run
     turn: AgentTurn
-    relay: str
     session_id: str = ""
 
     async def __call__(self, *, is_fresh: bool) -> float:
         if is_fresh:
-            for path in (self.sandbox.paths.home, "/tmp"):  # noqa: S108 - the container's
-                find = ("find", path, "-mindepth", "1", "-delete")
-                await run_program("docker", "exec", self.container, *find)
+            find = ("find", self.sandbox.paths.home, "/tmp", "-mindepth", "1", "-delete")  # noqa: S108 - the sandbox's
+            await self.sandbox.exec(find, timeout_s=EXEC_TIMEOUT_S)
         session = None if is_fresh else AgentSession(id=self.session_id, resume=True)
-        command = _relayed(self.adapter.command(replace(self.turn, session=session)), self.relay)
-        files = {file.path: file.data for file in command.files}
-        await self.sandbox.write_files(files)
-        given = [
-            word for name, value in command.env.items() for word in ("--env", f"{name}={value}")
-        ]
-        argv = ("exec", "--interactive", "--workdir", self.sandbox.paths.work, *given)
-        started = time.perf_counter()
-        output = await run_program(
-            *("docker", *argv, self.container, *command.argv),
-            stdin=files[command.stdin_path or ""],
-        )
-        took_s = time.perf_counter() - started
+        took_s, output = await self.run(self.adapter.command(replace(self.turn, session=session)))
         parser = self.adapter.parser()
         for line in output.decode().splitlines():
             parser.feed(line)
@@ -129,36 +209,6 @@ class _Hand:
             raise BenchError(f"{self.adapter.name} by hand: {output[-500:]!r}")
         self.session_id = finished.agent_session_id or self.session_id
         return took_s
-
-
-async def _prepare(adapter: AgentAdapter, sandbox: Sandbox, container: str, token: str) -> ByHand:
-    paths = AgentPaths(
-        work=sandbox.paths.work,
-        home=sandbox.paths.home,
-        run=f"{sandbox.paths.run}/by-hand",
-        environment=sandbox.paths.environment,
-    )
-    turn = AgentTurn(
-        messages=[TurnMessage(role="user", text=QUESTION)],
-        system_prompt=DEFAULT_SYSTEM_PROMPT,
-        model=adapter.default_model,
-        max_output_tokens=8192,
-        max_turns=40,
-        run_token=token,
-        model_url=f"{{relay}}/broker/{adapter.protocol}",
-        paths=paths,
-    )
-    files = inside_files(paths, ("relay.py",))
-    await sandbox.write_files({file.path: file.data for file in files})
-    argv = ("python3", "-I", "-c", _RELAY, paths.run, sandbox.paths.broker)
-    process = await sandbox.spawn(argv)
-    relay = ""
-    async with asyncio.timeout(EXEC_TIMEOUT_S):
-        async for event in process.events():
-            if isinstance(event, ExecOutput):
-                relay = event.data.decode().strip()
-                break
-    return _Hand(adapter=adapter, sandbox=sandbox, container=container, turn=turn, relay=relay)
 
 
 def _relayed(command: AgentCommand, url: str) -> AgentCommand:
