@@ -10,7 +10,7 @@ from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.budgets import Ledger
-from app.runs.choice import Choice, Source
+from app.runs.choice import Choice, Chosen, Source, no_such_model
 from app.runs.ending import LIMIT_DETAILS, TOLD_WITH_DETAIL
 from app.runs.history import build_messages
 from app.runs.live_log import LiveLogs
@@ -104,10 +104,10 @@ class Attempting:
             )
             attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):
-                result = await self._attempt(attempt, stop)
+                result = await self._attempt(attempt, stop, choice.model)
         return result, attempt
 
-    async def _attempt(self, attempt: Attempt, stop: StopRequest) -> RunResult:
+    async def _attempt(self, attempt: Attempt, stop: StopRequest, model: Chosen) -> RunResult:
         """The attempt's result: whatever goes wrong is part of it."""
         answer, detail, code = "", "", None
         try:
@@ -124,6 +124,8 @@ class Attempting:
         except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
             _log.exception("run.crashed", code=ErrorCode.INTERNAL)
             code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+        if code is ErrorCode.MODEL_NOT_FOUND:
+            detail = no_such_model(model)
         if (excess := attempt.excess) is not None:
             code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
         attempt.detail = self._mask(detail)[:4000]

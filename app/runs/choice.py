@@ -105,6 +105,20 @@ class _Layer:
     """Whose its model is; empty = of whichever agent is chosen."""
 
 
+def no_such_model(model: Chosen) -> str:
+    """What to say when its maker knows it not, for the person who asked: lower case, no full stop."""
+    begin = f"there is no model {model.value}"
+    match model.source:
+        case Source.PERSON:
+            return f"{begin}, which is your default; write settings model=…, or settings reset"
+        case Source.CHANNEL:
+            return f"{begin}, this channel's default; write settings channel model=…, or settings channel reset"
+        case Source.MESSAGE | Source.THREAD:
+            return f"{begin}; ask for another with model=…"
+        case _:
+            return f"{begin}, which is configured; please ask the operator to choose another one"
+
+
 def choose(said: Wishes, around: Circumstances, offers: Offers) -> Choice:
     """What a message gets that says this; what is not offered here does not count."""
     layers = _layers(said, around, offers)

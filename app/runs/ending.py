@@ -29,6 +29,7 @@ TOLD_WITH_DETAIL = (
     ErrorCode.BUDGET_EXCEEDED,
     ErrorCode.LIMIT_EXCEEDED,
     ErrorCode.INTERRUPTED,
+    ErrorCode.MODEL_NOT_FOUND,
     ErrorCode.REPO_UNAVAILABLE,
 )
 """Codes of an attempt whose detail is for the person who asked."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent_scripts.registry import agent_names
-from app.runs.option_values import CHECKS, SANDBOX_WORDS, OptionError
+from app.runs.option_values import CHECKS, SANDBOX_WORDS, OptionError, unknown_word
 
 _WORDED = "/provider"
 _BEFORE_AGENT = ("use", "with")
@@ -166,6 +166,8 @@ def _command(text: str) -> SettingsCommand | None:
     if rest.strip().lower() == "reset":
         return SettingsCommand(scope=scope, is_reset=True)
     said, left = _take_options(rest)
+    if found := _OPTION.match(left):
+        raise OptionError(unknown_word("setting", found["key"] or found["command"], CHECKS))
     return None if left else SettingsCommand(scope=scope, wishes=Wishes(**said))
 
 

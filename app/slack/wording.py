@@ -20,7 +20,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.MODEL_UNAVAILABLE: "I can't reach the model right now. Please try again in a few minutes.",
     ErrorCode.MODEL_CONTEXT_EXCEEDED: "This thread has grown too long for the model. Please start a new thread.",
     ErrorCode.MODEL_REFUSED: "The model declined to answer this. Please ask in a different way.",
-    ErrorCode.MODEL_NOT_FOUND: "The configured model does not exist. Please ask the operator to choose another one.",
+    ErrorCode.MODEL_NOT_FOUND: "There is no such model. Please ask for another one.",
     ErrorCode.MODEL_AUTH_FAILED: "The model did not accept my key. Please tell the operator.",
     ErrorCode.MODEL_BILLING: "The account for the model has no credit left. Please tell the operator.",
     ErrorCode.BUDGET_EXCEEDED: "The money that this may cost is used up. Please ask the operator.",
@@ -37,6 +37,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
 _DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_ALLOWED: "",
     ErrorCode.REQUEST_INVALID: "",
+    ErrorCode.MODEL_NOT_FOUND: "",
     ErrorCode.REPO_UNAVAILABLE: "",
     ErrorCode.BUDGET_EXCEEDED: "",
     ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",

@@ -62,11 +62,15 @@ async def test_silence_and_the_deadline_end_a_run(world: World, start_orion: Ope
 
 
 async def test_an_unknown_model_is_named_as_the_cause(world: World, start_orion: OpenOrion) -> None:
-    """The operator's mistake, told as such."""
+    """By its name, and with the way to another one: the operator's mistake, a channel's, one message's."""
     async with start_orion(world, ORION_MODEL="gpt-no-such-model") as stage:
-        ts = await stage.client.say("@Orion hello")
-        await stage.answer(ts)
-        await _assert_failed(stage, ts, ErrorCode.MODEL_NOT_FOUND)
+        told = await _not_found(stage, "@Orion hello")
+        assert "There is no model gpt-no-such-model, which is configured; please ask" in told
+        await stage.client.say("@Orion settings channel model=nope")
+        told = await _not_found(stage, "@Orion hello")
+        assert "There is no model nope, this channel's default; write settings channel" in told
+        told = await _not_found(stage, "@Orion model=gone hello")
+        assert "There is no model gone; ask for another with model=" in told
 
 
 async def test_a_wrong_key_and_an_empty_account(world: World, start_orion: OpenOrion) -> None:
@@ -82,6 +86,13 @@ async def test_a_wrong_key_and_an_empty_account(world: World, start_orion: OpenO
         await stage.answer(broke)
         await _assert_failed(stage, broke, ErrorCode.MODEL_BILLING)
         assert (await stage.record(ts)).usage.model_calls == 1
+
+
+async def _not_found(stage: Stage, said: str) -> str:
+    ts = await stage.client.say(said)
+    told = text_of(await stage.answer(ts))
+    assert (await stage.record(ts)).error_code is ErrorCode.MODEL_NOT_FOUND
+    return told
 
 
 async def _assert_failed(stage: Stage, ts: str, code: ErrorCode) -> None:

@@ -66,6 +66,12 @@ def test_options_are_taken_from_the_start_of_a_message(
         ("--sandbox=Docker fix", "write sandbox=docker"),
         ("/provider=deno fix", "write sandbox=deno"),
         ("provider: deno fix", "write sandbox=deno"),
+        ("settings agnt=codex", "did you mean agent=?"),
+        (
+            "settings channel colour=red",
+            "there is no setting 'colour' here; there are: sandbox, agent",
+        ),
+        ("settings model=x /foo", "there is no setting '/foo'"),
     ],
 )
 def test_what_is_nearly_right_is_told(text: str, said: str) -> None:
