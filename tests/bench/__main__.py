@@ -14,6 +14,7 @@ from tests.bench.agents import measure_agents, measure_agents_in_docker
 from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
+from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
 from tests.bench.processes import BenchError
@@ -38,6 +39,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "turns": measure_turns,
     "pool": measure_pool,
     "clouds": measure_clouds,
+    "parsers": measure_parsers,
     "agents": measure_agents,
     "docker": measure_docker,
     "docker-agents": measure_agents_in_docker,
