@@ -125,10 +125,7 @@ def has_effect(body: bytes) -> bool:
 
 def is_start(body: bytes) -> bool:
     """Whether it is what an agent asks before its turn can begin."""
-    return any(
-        isinstance(message, dict) and message.get("method") in STARTING
-        for message in _messages(body)
-    )
+    return any(map(_starts, _messages(body)))
 
 
 def _messages(body: bytes) -> Sequence[object]:
@@ -138,6 +135,14 @@ def _messages(body: bytes) -> Sequence[object]:
     except (ValueError, RecursionError):
         return [None]
     return found if isinstance(found, list) else [found]
+
+
+def _starts(message: object) -> bool:
+    match message:
+        case {"method": str(method)}:
+            return method in STARTING
+        case _:
+            return False
 
 
 def _changes_something(message: object) -> bool:

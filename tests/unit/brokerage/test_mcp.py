@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.brokerage.admission import Admission
-from app.brokerage.mcp import McpBroker, has_effect
+from app.brokerage.mcp import McpBroker, has_effect, is_start
 from app.brokerage.mcp_servers import McpServer
 from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
@@ -210,6 +210,21 @@ async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.Monk
 def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
     """Only what the protocol knows to read is none."""
     assert has_effect(json.dumps(message).encode()) is is_effect
+
+
+@pytest.mark.parametrize(
+    ("message", "is_it"),
+    [
+        ({"method": "initialize"}, True),
+        ([{"method": "x"}, {"method": "tools/list"}], True),
+        ({"method": "tools/call"}, False),
+        ({"method": []}, False),
+        (7, False),
+    ],
+)
+def test_what_is_asked_at_the_start(message: object, is_it: bool) -> None:
+    """Whatever form it has."""
+    assert is_start(json.dumps(message).encode()) is is_it
 
 
 def test_what_cannot_be_read_counts_as_an_effect() -> None:
