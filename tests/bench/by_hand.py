@@ -75,7 +75,7 @@ async def open_by_hand(
     scene: Scene, provider: SandboxProvider, snapshot_id: SnapshotId, *, agent: str
 ) -> AsyncIterator["ByHand"]:
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
-    state_dir = scene.bench.directory / f"{agent}-by-hand"
+    state_dir = scene.bench.directory / f"by-hand-{scene.port}"
     state_dir.mkdir(mode=0o755)
     settings = Settings(
         _env_file=None,
