@@ -4,11 +4,12 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
 WordList = Annotated[tuple[str, ...], NoDecode]
 """Words separated by commas or white space."""
+MIN_SECRET_CHARS = 32
 _MODELS = "Models that people may ask this agent for; empty = any name."
 _MODEL = "Model id for this agent, before ORION_MODEL."
 
@@ -41,6 +42,10 @@ class AgentFields(BaseSettings):
     orion_models_cursor: WordList = Field((), description="The same.")
     orion_models_gemini: WordList = Field((), description="The same.")
     orion_models_opencode: WordList = Field((), description="The same.")
+    orion_own_keys_secret: SecretStr | None = Field(
+        None,
+        description="Set = people may give Orion model keys of their own, for their own requests. They are encrypted with it: 32 random characters or more (openssl rand -hex 32); a new one goes before the old, with a comma.",
+    )
     orion_agent_arguments: str = Field(
         "",
         description="Put behind the command line of ORION_AGENT (all but anthropic), split as a shell would.",
@@ -63,6 +68,17 @@ class AgentFields(BaseSettings):
     @classmethod
     def _split_models(cls, value: object) -> object:
         return split_words(value)
+
+    @field_validator("orion_own_keys_secret")
+    @classmethod
+    def _check_secrets(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and any(
+            len(part) < MIN_SECRET_CHARS for part in value.get_secret_value().split(",")
+        ):
+            raise ValueError(
+                f"needs {MIN_SECRET_CHARS} characters or more, as of openssl rand -hex 32"
+            )
+        return value
 
     @field_validator("orion_agent_arguments")
     @classmethod

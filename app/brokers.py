@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -19,7 +20,13 @@ from app.brokerage.mcp import McpBroker
 from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import Settings
-from app.model_access import injected_headers, key_headers, model_source
+from app.model_access import (
+    ModelSource,
+    injected_headers,
+    key_headers,
+    model_source,
+    own_source,
+)
 from app.runs.broker_ports import ModelBroker
 from app.runs.clock import SystemClock
 from app.runs.session import Session
@@ -43,7 +50,11 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
         signing_key = load_signing_key(settings.orion_state_dir / "broker.key")
         admission = Admission(signing_key=signing_key, clock=clock)
         models = ModelsBroker(
-            admission=admission, upstreams=_upstreams(settings), http=http, clock=clock
+            admission=admission,
+            upstreams=_upstreams(settings),
+            own_upstream=partial(_own_upstream, settings),
+            http=http,
+            clock=clock,
         )
         mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
         git = GitBroker(
@@ -85,12 +96,19 @@ def _upstreams(settings: Settings) -> Mapping[str, Upstream]:
     """By the names of protocols: what the broker forwards to."""
     sources = {protocol: model_source(settings, protocol) for protocol in ModelProtocol}
     return {
-        protocol.value: Upstream(
-            base_url=source.base_url, key_headers=key_headers(protocol, source)
-        )
+        protocol.value: _upstream(protocol, source)
         for protocol, source in sources.items()
         if source is not None
     }
+
+
+def _own_upstream(settings: Settings, protocol: str, key: str) -> Upstream:
+    of_models = ModelProtocol(protocol)
+    return _upstream(of_models, own_source(settings, of_models, key))
+
+
+def _upstream(protocol: ModelProtocol, source: ModelSource) -> Upstream:
+    return Upstream(base_url=source.base_url, key_headers=key_headers(protocol, source))
 
 
 def network_for(settings: Settings, session: Session, provider: SandboxProvider) -> BrokeredNetwork:

@@ -8,7 +8,7 @@ from agent_scripts.registry import create_adapter
 from app.additions import load_channel_budgets, load_prices
 from app.agents import usable_agents
 from app.config import Settings, SettingsError
-from app.model_access import asks_by_itself
+from app.model_access import asks_by_itself, needs_own_key
 from app.orion_toml import ORION_TOML
 from app.runs.budgets import Budgets, Ledger, SpendingStore
 from app.runs.costs import Prices, to_micro
@@ -66,6 +66,8 @@ def _find_holes(settings: Settings, prices: Prices) -> Iterator[str]:
         if asks_by_itself(agent):
             yield f"the agent {agent} asks its models by itself, past Orion; take its key out of the settings"
             continue
+        if needs_own_key(settings, agent):
+            continue  # whoever asks it pays
         if not offer.models and prices.find("") is None:
             yield f'people may ask {agent} for any model; name them in ORION_MODELS_{agent.upper()}, or give {ORION_TOML} a price for all others: [prices."*"]'
         helpers = create_adapter(agent).helper_models

@@ -17,6 +17,7 @@ from app.config import Settings, SettingsError, load_settings, make_private
 from app.dispatch.lock import own_state_directory
 from app.log import configure_logging, export_failures, get_logger
 from app.model_access import missing_for_serving
+from app.own_keys import create_key_desk, create_own_keys
 from app.parts import (
     channel_wishes,
     check_python,
@@ -124,8 +125,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     channels = channel_wishes(policy)
     check_python()
     clock = SystemClock()
-    mcp_servers = settings.mcp_servers
-    masker = Masker((*settings.secrets, *mcp_servers.secrets))
+    masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     around = overrides.around
     configure_logging(fmt=settings.orion_log_format, level=settings.orion_log_level, masker=masker)
     async with AsyncExitStack() as stack:
@@ -153,6 +153,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         ledger = await stack.enter_async_context(
             open_ledger(settings, around("spending", store.spending), clock)
         )
+        own_keys = around("own_keys", create_own_keys(settings, store))
         signals = StopSignals()
         dispatcher = around(
             "dispatcher", create_dispatcher(settings.database_path, capacity=policy.capacity)
@@ -191,6 +192,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             live_logs=live_logs,
             signals=signals,
             ledger=ledger,
+            own_keys=own_keys,
             policy=policy,
             clock=clock,
             mask=masker.mask,
@@ -243,7 +245,12 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             )
         )
         handler = await stack.enter_async_context(
-            open_entry(entry_options(settings), identity=slack.identity, intake=intake)
+            open_entry(
+                entry_options(settings),
+                identity=slack.identity,
+                intake=intake,
+                keys=create_key_desk(settings, slack, own_keys),
+            )
         )
         _log.info("service.started", state_dir=str(settings.orion_state_dir), sandbox=provider.name)
         yield Service(

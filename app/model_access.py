@@ -19,7 +19,7 @@ class ModelSource:
     is_gateway: bool
 
 
-_DIRECT: Mapping[ModelProtocol, str] = {
+DIRECT: Mapping[ModelProtocol, str] = {
     ModelProtocol.ANTHROPIC: "anthropic",
     ModelProtocol.OPENAI: "openai",
     ModelProtocol.GEMINI: "gemini",
@@ -35,12 +35,14 @@ def model_source(settings: Settings, protocol: ModelProtocol) -> ModelSource | N
     gateway = settings.ai_gateway_api_key
     if gateway is not None and protocol in _BY_GATEWAY:
         return ModelSource(base_url=GATEWAY_URL, key=gateway.get_secret_value(), is_gateway=True)
-    name = _DIRECT[protocol]
-    key = getattr(settings, f"{name}_api_key")
-    if key is None:
-        return None
-    base_url = getattr(settings, f"{name}_base_url")
-    return ModelSource(base_url=base_url, key=key.get_secret_value(), is_gateway=False)
+    key = getattr(settings, f"{DIRECT[protocol]}_api_key")
+    return None if key is None else own_source(settings, protocol, key.get_secret_value())
+
+
+def own_source(settings: Settings, protocol: ModelProtocol, key: str) -> ModelSource:
+    """Where a person's own key is used: the provider itself, past the gateway."""
+    base_url = getattr(settings, f"{DIRECT[protocol]}_base_url")
+    return ModelSource(base_url=base_url, key=key, is_gateway=False)
 
 
 def injected_headers(protocol: ModelProtocol, key: str) -> Mapping[str, str]:
@@ -60,6 +62,13 @@ def asks_by_itself(agent: str) -> bool:
     return agent == _CURSOR
 
 
+def needs_own_key(settings: Settings, agent: str) -> bool:
+    """Whether it can only be asked by people who give a key of their own."""
+    if asks_by_itself(agent):
+        return False
+    return model_source(settings, create_adapter(agent).protocol) is None
+
+
 def missing_for_agent(settings: Settings, agent: str) -> str:
     """What is not set that the agent needs, as a line; empty when it can work."""
     if asks_by_itself(agent):
@@ -69,9 +78,9 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
             return "ORION_CURSOR_KEY_IN_SANDBOX: the agent cursor takes its key into the sandbox, where what it runs can read it; set it to true if that may be"
         return ""
     protocol = create_adapter(agent).protocol
-    if model_source(settings, protocol) is not None:
+    if model_source(settings, protocol) is not None or settings.orion_own_keys_secret is not None:
         return ""
-    direct = f"{_DIRECT[protocol].upper()}_API_KEY"
+    direct = f"{DIRECT[protocol].upper()}_API_KEY"
     names = f"{direct} or AI_GATEWAY_API_KEY" if protocol in _BY_GATEWAY else direct
     return f"{names}: missing; a key for the model"
 

@@ -16,6 +16,7 @@ from app.agents import usable_agents
 from app.brokerage.github import GitHub
 from app.brokers import git_remotes
 from app.config import Settings, SettingsError
+from app.model_access import asks_by_itself, needs_own_key
 from app.orion_toml import ORION_TOML
 from app.providers import usable_words
 from app.redaction import Masker
@@ -145,6 +146,8 @@ def create_runner(
         settings=AgentSettings(
             system_prompt=prompt_file.read_text() if prompt_file else DEFAULT_SYSTEM_PROMPT,
             model=adapter.model_id(settings.model_of(agent) or adapter.default_model),
+            own_key_protocol="" if asks_by_itself(agent) else adapter.protocol.value,
+            needs_own_key=needs_own_key(settings, agent),
             max_output_tokens=settings.orion_max_output_tokens,
             max_turns=settings.orion_max_agent_turns,
             sandbox_limits=sandbox_limits(settings, adapter),
@@ -259,6 +262,7 @@ def slack_options(settings: Settings) -> SlackOptions:
         bot_token=settings.slack_bot_token or SecretStr(""),
         base_url=settings.slack_api_url,
         capacity=settings.orion_max_concurrent_runs,
+        takes_keys=settings.orion_own_keys_secret is not None,
     )
 
 

@@ -14,6 +14,7 @@ from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unau
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
+from app.runs.broker_ports import ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
@@ -31,6 +32,10 @@ class Upstream:
 
     base_url: str
     key_headers: Mapping[str, str] = field(repr=False)
+
+
+OwnUpstream = Callable[[str, str], Upstream]
+"""Where a person's own key for a protocol is used; the key is the second argument."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,10 +75,15 @@ class ModelsBroker:
         upstreams: Mapping[str, Upstream],
         http: httpx.AsyncClient,
         clock: Clock,
+        own_upstream: OwnUpstream | None = None,
     ) -> None:
-        """`upstreams`: by the names of protocols; a protocol without one is refused, as it would be without a key."""
+        """`upstreams`: by the names of protocols; a protocol without one is refused, as it would be without a key.
+
+        `own_upstream`: for runs with a key of their own; without it they are refused.
+        """
         self._admission = admission
         self._upstreams = upstreams
+        self._own_upstream = own_upstream
         self._http = http
         self._clock = clock
 
@@ -113,10 +123,9 @@ class ModelsBroker:
         granted = asked if isinstance(asked, Refused) else endpoint.check(asked, live.grant)
         if isinstance(granted, Refused):
             return self._admission.refuse(granted, live, render)
-        upstream = self._upstreams.get(protocol.name)
-        if upstream is None:
-            refused = unauthorized(f"Orion has no key for models of the protocol {protocol.name}")
-            return self._admission.refuse(refused, live, render)
+        upstream = self._upstream(live.grant, protocol.name)
+        if isinstance(upstream, Refused):
+            return self._admission.refuse(upstream, live, render)
         if live.refusal is not None and (reason := live.refusal()):
             return self._admission.refuse(forbidden(reason), live, render)
         live.calls += 1
@@ -125,6 +134,14 @@ class ModelsBroker:
             return self._admission.refuse(refused, live, render)
         passage = _Passage(protocol=protocol, endpoint=endpoint, upstream=upstream)
         return await self._forward(request, live.grant.run_id, granted, passage)
+
+    def _upstream(self, grant: ModelGrant, protocol: str) -> Upstream | Refused:
+        if not grant.own_key:
+            no_key = f"Orion has no key for models of the protocol {protocol}"
+            return self._upstreams.get(protocol) or unauthorized(no_key)
+        if grant.own_key_protocol == protocol and self._own_upstream is not None:
+            return self._own_upstream(protocol, grant.own_key)
+        return forbidden(f"the run's own key is not for models of the protocol {protocol}")
 
     async def _forward(
         self, request: Request, run_id: RunId, granted: ModelRequest, passage: "_Passage"

@@ -15,7 +15,7 @@ from app.commands.migrate import migrate
 from app.config import Settings, SettingsError, host_environment, load_settings, make_private
 from app.dispatch.lock import StateDirectoryBusyError, own_state_directory
 from app.playground.slack_types import LookalikeConfig
-from app.playground.world import create_world, orion_environment
+from app.playground.world import OWN_KEYS_SECRET, create_world, orion_environment
 from app.providers import create_local
 from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve
@@ -65,6 +65,7 @@ async def _run(settings: Settings, *, port: int, directory: Path) -> int:
             "ORION_RUNS_PER_USER_HOUR": "1000",  # who tries it out has no colleagues to leave room for
             **{k: v for k, v in host_environment().items() if not k.startswith(OWN_PREFIXES)},
             **orion_environment(world_url, config),
+            "ORION_OWN_KEYS_SECRET": OWN_KEYS_SECRET,
             **model,
             "ORION_STATE_DIR": str(directory),
             "ORION_HOST": "127.0.0.1",

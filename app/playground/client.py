@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -87,9 +87,16 @@ class LookalikeClient:
         value: str | None = None,
         user: str = YOU,
     ) -> JsonObject:
-        """Press a button; feedback buttons need the `value` of the one pressed. Returns ok, status, reason."""
+        """Press a button; feedback buttons need the `value` of the one pressed. Returns ok, status, reason, view."""
         body = {"channel": message["channel"], "ts": message["ts"], "user": user}
         return await self._post("/ui/actions", body | {"action_id": action_id, "value": value})
+
+    async def submit(
+        self, view: JsonObject, values: Mapping[str, str | list[str]], *, user: str = YOU
+    ) -> JsonObject:
+        """Send a modal, filled in by block ids. Returns ok, status, reason, errors."""
+        body = {"view_id": view["id"], "values": dict(values), "user": user}
+        return await self._post("/ui/views", body)
 
     async def stop(self, thread_ts: str, *, channel: str = "general", user: str = YOU) -> None:
         """The native Stop."""

@@ -158,4 +158,14 @@ class Deliverer:
             reason="" if response.is_success else "http_error",
             latency_ms=took_ms(),
             no_retry=response.headers.get("X-Slack-No-Retry") == "1",
+            answer=_json_object(response),
         )
+
+
+def _json_object(response: httpx.Response) -> JsonObject:
+    """The body, where it is one."""
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}

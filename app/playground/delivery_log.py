@@ -1,7 +1,7 @@
 """What happened to each delivery."""
 
 from collections import deque
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from app.playground.slack_types import Clock, JsonObject
 
@@ -17,6 +17,8 @@ class Attempt:
     """Why it failed, as in X-Slack-Retry-Reason; empty when the app acknowledged."""
     latency_ms: int = 0
     no_retry: bool = False
+    answer: JsonObject = field(default_factory=dict)
+    """What the app said with its acknowledgement of an interaction."""
 
     @property
     def ok(self) -> bool:

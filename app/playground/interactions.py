@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from app.playground.limits import check_blocks
+from app.playground.modals import Modals
 from app.playground.slack_call import channel_json
 from app.playground.slack_state import Workspace
 from app.playground.slack_types import (
@@ -30,8 +31,9 @@ class ResponseUrl:
 
 
 class Interactions:
-    def __init__(self, *, workspace: Workspace) -> None:
+    def __init__(self, *, workspace: Workspace, modals: Modals) -> None:
         self._workspace = workspace
+        self._modals = modals
         self._urls: dict[str, ResponseUrl] = {}
 
     def press(
@@ -75,7 +77,7 @@ class Interactions:
             "api_app_id": APP_ID,
             "team": {"id": TEAM_ID, "domain": "playground"},
             "container": container,
-            "trigger_id": new_id("TR"),
+            "trigger_id": self._modals.trigger(user),
             "channel": {
                 "id": channel.id,
                 "name": channel_json(channel).get("name", "directmessage"),

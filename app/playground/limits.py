@@ -25,6 +25,12 @@ CONTEXT_ACTIONS_MAX = 5
 BUTTON_TEXT_MAX = 75
 VALUE_MAX = 2_000
 ID_MAX = 255
+MODAL_TEXT_MAX = 24
+MODAL_BLOCKS_MAX = 100
+INPUT_TEXT_MAX = 2_000
+INPUT_MAX = 3_000
+CHECKBOXES_MAX = 10
+OPTION_TEXT_MAX = 75
 URL_MAX = 3_000
 
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s")
@@ -63,6 +69,31 @@ def check_blocks(blocks: object) -> list[JsonObject]:
         raise SlackError("msg_blocks_too_long")
     # Source: docs.slack.dev, blocks reference: Slack gives a block_id to a block without one, read 2026-11.
     return [{"block_id": new_id("")[:5], **block} for block in blocks]
+
+
+def check_modal(view: object) -> JsonObject:
+    """A modal's view, or the error Slack answers. Source: docs.slack.dev, "Modal views", read 2026-11."""
+    if not isinstance(view, dict) or view.get("type") != "modal":
+        raise SlackError("invalid_arguments")
+    blocks = view.get("blocks")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise SlackError("invalid_arguments")
+    problems = _text_object(view.get("title"), "/view/title", limit=MODAL_TEXT_MAX, kinds=_PLAIN)
+    for name in ("submit", "close"):
+        if name in view:
+            problems += _text_object(
+                view[name], f"/view/{name}", limit=MODAL_TEXT_MAX, kinds=_PLAIN
+            )
+    problems += _count(blocks, "/view/blocks", limit=MODAL_BLOCKS_MAX)
+    for index, block in enumerate(blocks):
+        at = f"/view/blocks/{index}"
+        problems += _input(block, at) if block.get("type") == "input" else _block(block, at)
+    if any(block.get("type") == "input" for block in blocks) and "submit" not in view:
+        problems.append("must define submit to use an input block in modals")
+    problems += _repeated_ids(blocks)
+    if problems:
+        raise SlackError("invalid_arguments", messages=tuple(problems))
+    return view | {"blocks": [{"block_id": new_id("")[:5], **block} for block in blocks]}
 
 
 def rendered_chars(markdown: str) -> int:
@@ -250,6 +281,31 @@ def _count(items: object, at: str, *, limit: int) -> list[str]:
     if len(items) > limit:
         return [f"no more than {limit} items allowed [json-pointer:{at}]"]
     return []
+
+
+def _input(block: JsonObject, at: str) -> list[str]:
+    problems = _text_object(block.get("label"), f"{at}/label", limit=INPUT_TEXT_MAX, kinds=_PLAIN)
+    if "hint" in block:
+        problems += _text_object(block["hint"], f"{at}/hint", limit=INPUT_TEXT_MAX, kinds=_PLAIN)
+    element = block.get("element")
+    if not isinstance(element, dict):
+        return [*problems, f"missing required field: element [json-pointer:{at}]"]
+    at = f"{at}/element"
+    problems += _id(element, "action_id", at)
+    match element.get("type"):
+        case "plain_text_input":
+            if not 1 <= element.get("max_length", 1) <= INPUT_MAX:
+                problems.append(f"must be less than {INPUT_MAX + 1} [json-pointer:{at}/max_length]")
+            return problems
+        case "checkboxes":
+            problems += _count(element.get("options"), f"{at}/options", limit=CHECKBOXES_MAX)
+            for index, option in enumerate(element.get("options") or []):
+                text = option.get("text") if isinstance(option, dict) else None
+                where = f"{at}/options/{index}/text"
+                problems += _text_object(text, where, limit=OPTION_TEXT_MAX, kinds=_ANY_TEXT)
+            return problems
+        case kind:
+            return [*problems, f"unsupported type: {kind} [json-pointer:{at}/type]"]
 
 
 def _repeated_ids(blocks: Sequence[JsonObject]) -> list[str]:

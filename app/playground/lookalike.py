@@ -8,6 +8,7 @@ from app.playground.faults import Faults
 from app.playground.feed import Feed
 from app.playground.file_store import FileStore
 from app.playground.interactions import Interactions
+from app.playground.modals import Modals
 from app.playground.slack_api import WebApi
 from app.playground.slack_events import envelope, events_of, session_stopped
 from app.playground.slack_state import Workspace
@@ -37,7 +38,8 @@ class SlackLookalike:
         self.feed = Feed()
         self.sockets = SocketHub()
         self.log = DeliveryLog(clock=self.clock)
-        self.interactions = Interactions(workspace=self.workspace)
+        self.modals = Modals(workspace=self.workspace)
+        self.interactions = Interactions(workspace=self.workspace, modals=self.modals)
         self.deliverer = Deliverer(
             config=config, clock=self.clock, sockets=self.sockets, log=self.log
         )
@@ -47,6 +49,7 @@ class SlackLookalike:
             faults=self.faults,
             files=self.files,
             tickets=self.sockets.tickets,
+            modals=self.modals,
             clock=self.clock,
         )
         self.workspace.listeners += [self._tell_pages, self._tell_app]
@@ -71,14 +74,29 @@ class SlackLookalike:
 
     async def press(
         self, *, message: Message, action_id: str, value: str | None, user: str, base_url: str
-    ) -> Attempt:
-        """Press a button for a person, and wait for the app's acknowledgement."""
+    ) -> tuple[Attempt, JsonObject | None]:
+        """Press a button for a person, and wait for the app's acknowledgement; gives the modal that it opened meanwhile."""
         payload = self.interactions.press(
             message=message, action_id=action_id, value=value, user=user, base_url=base_url
         )
         if self.faults.outage:
-            return Attempt(via="http", reason="outage")
-        return await self.deliverer.send_interaction(payload)
+            return Attempt(via="http", reason="outage"), None
+        attempt = await self.deliverer.send_interaction(payload)
+        return attempt, self.modals.opened_by(payload["trigger_id"])
+
+    async def submit(
+        self, view_id: str, values: JsonObject, *, user: str
+    ) -> tuple[Attempt, JsonObject]:
+        """Send a modal for a person; gives what the app finds wrong with it, by block ids."""
+        payload = self.modals.submit(view_id, values, user=user)
+        if self.faults.outage:
+            return Attempt(via="http", reason="outage"), {}
+        attempt = await self.deliverer.send_interaction(payload)
+        answer = attempt.answer
+        errors = answer.get("errors", {}) if answer.get("response_action") == "errors" else {}
+        if attempt.ok and not errors:
+            self.modals.close(view_id)
+        return attempt, errors
 
     def ui_message(self, message: Message) -> JsonObject:
         return self.workspace.render(message, with_metadata=True) | {

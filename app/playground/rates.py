@@ -32,6 +32,7 @@ TIERS = {
     "reactions.add": TIER_3,
     "reactions.remove": TIER_2,
     "users.info": TIER_4,
+    "views.open": TIER_4,
     "agents.sessions.setStatus": TIER_3,
     "files.getUploadURLExternal": TIER_4,
     "files.completeUploadExternal": TIER_4,

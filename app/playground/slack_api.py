@@ -9,8 +9,9 @@ from urllib.parse import parse_qsl
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 
-from app.playground import api_chat, api_conversations, api_files, api_sessions
+from app.playground import api_chat, api_conversations, api_files, api_sessions, api_views
 from app.playground.faults import Fault, Faults
+from app.playground.modals import Modals
 from app.playground.rates import RateLimiter
 from app.playground.slack_call import Args, Call
 from app.playground.slack_state import Workspace
@@ -52,6 +53,7 @@ METHODS: dict[str, Method] = {
     "conversations.info": Method(handler=api_conversations.info, scopes=_READ),
     "conversations.open": Method(handler=api_conversations.open_dm, scopes=("im:write",)),
     "users.info": Method(handler=api_conversations.user_info, scopes=("users:read",)),
+    "views.open": Method(handler=api_views.open_view),
     "files.getUploadURLExternal": Method(handler=api_files.upload_url, scopes=("files:write",)),
     "files.completeUploadExternal": Method(
         handler=api_files.complete_upload, scopes=("files:write",)
@@ -68,6 +70,7 @@ class WebApi:
         faults: Faults,
         files: api_files.FileStore,
         tickets: set[str],
+        modals: Modals,
         clock: Clock,
     ) -> None:
         self._config = config
@@ -75,6 +78,7 @@ class WebApi:
         self._faults = faults
         self._files = files
         self._tickets = tickets
+        self._modals = modals
         self._clock = clock
         self._rates = RateLimiter(clock=clock, enabled=config.rate_limits == "real")
         self.calls: list[JsonObject] = []
@@ -115,6 +119,7 @@ class WebApi:
                 config=self._config,
                 files=self._files,
                 tickets=self._tickets,
+                modals=self._modals,
                 host=request.headers.get("host", "127.0.0.1"),
             )
             return {"ok": True, **method.handler(call)}, 200, {}

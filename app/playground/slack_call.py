@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.playground.file_store import FileStore
+from app.playground.modals import Modals
 from app.playground.slack_state import Workspace
 from app.playground.slack_types import BOT_USER_ID, Channel, JsonObject, LookalikeConfig, SlackError
 
@@ -62,6 +63,7 @@ class Call:
     files: FileStore
     tickets: set[str]
     """One-use tickets of Socket Mode addresses."""
+    modals: Modals
     host: str
 
     def channel(self, name: str = "channel", *, writing: bool = False) -> Channel:

@@ -21,7 +21,7 @@ POLICY_VIOLATION = 1008
 @dataclass(slots=True, kw_only=True, eq=False)
 class Socket:
     websocket: WebSocket
-    pending: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    pending: dict[str, asyncio.Future[JsonObject]] = field(default_factory=dict)
 
     async def send(self, frame: JsonObject) -> None:
         async with asyncio.timeout(SEND_TIMEOUT_S):
@@ -86,11 +86,11 @@ class SocketHub:
         }
         if kind == "events_api":
             frame |= {"retry_attempt": attempt, "retry_reason": reason}
-        failure = ""
+        failure, answer = "", JsonObject()
         try:
             async with asyncio.timeout(deadline_s):
                 socket = await self._next_socket()
-                await self._exchange(socket, frame)
+                answer = await self._exchange(socket, frame)
         except TimeoutError:
             failure = "timeout"
         except (WebSocketDisconnect, RuntimeError, ConnectionError):
@@ -102,6 +102,7 @@ class SocketHub:
             status=None if failure else 200,
             reason=failure,
             latency_ms=latency_ms,
+            answer=answer,
         )
 
     async def disconnect(self, reason: str) -> int:
@@ -119,12 +120,12 @@ class SocketHub:
         self._turn += 1
         return self._sockets[self._turn % len(self._sockets)]
 
-    async def _exchange(self, socket: Socket, frame: JsonObject) -> None:
-        acked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    async def _exchange(self, socket: Socket, frame: JsonObject) -> JsonObject:
+        acked: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         socket.pending[frame["envelope_id"]] = acked
         try:
             await socket.send(frame)
-            await acked
+            return await acked
         finally:
             socket.pending.pop(frame["envelope_id"], None)
 
@@ -133,7 +134,8 @@ class SocketHub:
             frame = json.loads(await socket.websocket.receive_text())
             acked = socket.pending.get(frame.get("envelope_id", ""))
             if acked is not None and not acked.done():
-                acked.set_result(None)
+                payload = frame.get("payload")
+                acked.set_result(payload if isinstance(payload, dict) else {})
 
     def _drop(self, socket: Socket) -> None:
         if socket in self._sockets:

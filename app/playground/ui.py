@@ -10,6 +10,7 @@ from fastapi import APIRouter, Body, HTTPException, Request
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from starlette.responses import StreamingResponse
 
+from app.playground.delivery_log import Attempt
 from app.playground.lookalike import SlackLookalike
 from app.playground.slack_text import as_sent, rich_text
 from app.playground.slack_types import (
@@ -54,6 +55,13 @@ class Press(_Body):
     ts: str
     action_id: str
     value: str | None = None
+    user: str = YOU
+
+
+class Submission(_Body):
+    view_id: str
+    values: dict[str, str | list[str]]
+    """By block ids: what was written, or which options were chosen."""
     user: str = YOU
 
 
@@ -147,14 +155,21 @@ class _People:
             message = self._workspace.messages[channel.id].get(body.ts)
             if message is None or message.deleted:
                 raise SlackError("message_not_found")
-            attempt = await self._lookalike.press(
+            attempt, view = await self._lookalike.press(
                 message=message,
                 action_id=body.action_id,
                 value=body.value,
                 user=body.user,
                 base_url=_base_url(request),
             )
-        return {"ok": attempt.ok, "status": attempt.status, "reason": attempt.reason}
+        return _outcome(attempt) | {"view": view}
+
+    async def submit(self, body: Submission) -> JsonObject:
+        with _refusals():
+            attempt, errors = await self._lookalike.submit(
+                body.view_id, body.values, user=body.user
+            )
+        return _outcome(attempt) | {"errors": errors}
 
     async def stop(self, body: Stop) -> JsonObject:
         with _refusals():
@@ -181,6 +196,7 @@ def ui_router(lookalike: SlackLookalike) -> APIRouter:
     router.post("/edit")(routes.edit)
     router.post("/delete")(routes.delete)
     router.post("/actions")(routes.actions)
+    router.post("/views")(routes.submit)
     router.post("/stop")(routes.stop)
     router.get("/events")(routes.events)
     return router
@@ -205,6 +221,10 @@ def _refusals() -> Iterator[None]:
         yield
     except SlackError as refused:
         raise HTTPException(max(refused.status, 400), refused.error) from refused
+
+
+def _outcome(attempt: Attempt) -> JsonObject:
+    return {"ok": attempt.ok, "status": attempt.status, "reason": attempt.reason}
 
 
 def _base_url(request: Request) -> str:

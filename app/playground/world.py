@@ -16,6 +16,7 @@ from app.playground.traces import (
 OFFLINE_MODEL_KEY = "sk-ant-playground-offline-model"
 OFFLINE_OPENAI_KEY = "sk-playground-offline-model"
 OFFLINE_GEMINI_KEY = "AIza-playground-offline-model"
+OWN_KEYS_SECRET = "playground-secret-for-keys-of-its-people"  # noqa: S105 - of people who are not real
 
 
 def create_world(config: LookalikeConfig, *, pace: ModelPace | None = None) -> FastAPI:

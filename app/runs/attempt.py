@@ -1,7 +1,7 @@
 """One attempt of a run: what its steps share, and what is known of it when it ends."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -33,6 +33,10 @@ class Attempt:
     """Writes into the run's record that it may change something outside."""
     spending: Spending | None = None
     """What its run may cost, and has cost in earlier attempts, too; None = nobody counts."""
+    own_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Of the person who asked; see `OwnKeyStore`."""
+    own_key_protocol: str = ""
+    """Of the one of them that its agent's models are asked with; empty = with the operator's key."""
     usage: Usage = field(default_factory=Usage)
     sandbox_id: str | None = None
     event_offset: int = 0
@@ -84,6 +88,12 @@ class Attempt:
     def __post_init__(self) -> None:
         if self.spending is not None:
             self.usage = self.spending.usage
+
+    def use_own_key(self, protocol: str) -> None:
+        """Ask models with the person's own key for that protocol; empty = with the operator's."""
+        self.own_key_protocol = protocol
+        if self.spending is not None:
+            self.spending.is_own_key = bool(protocol)
 
     @property
     def excess(self) -> Excess | None:

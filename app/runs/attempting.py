@@ -1,6 +1,6 @@
 """One attempt of a run, told as it goes: what the agent is given, its progress in the thread, and what comes of it."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ from app.runs.ending import LIMIT_DETAILS, TOLD_WITH_DETAIL
 from app.runs.history import build_messages
 from app.runs.live_log import LiveLogs
 from app.runs.model import Run, RunResult, RunState
+from app.runs.own_keys import HOW_TO_CHANGE, OwnKeyStore
 from app.runs.patience import patiently
 from app.runs.ports import Clock, ReplySink, RunTrace, ThreadReader
 from app.runs.progress import ProgressTracker
@@ -29,6 +30,12 @@ REFRESH_INTERVAL_S = 10.0
 
 More often would say nothing new (it sends the time alone every 15 s), and with 1,000 runs took 4 % of a core.
 """
+
+_OWN_KEY_REFUSED: Mapping[ErrorCode, str] = {
+    ErrorCode.MODEL_AUTH_FAILED: f"the model did not accept your own key; {HOW_TO_CHANGE}",
+    ErrorCode.MODEL_BILLING: f"the account of your own key has no credit left; {HOW_TO_CHANGE}",
+}
+"""For the person whose key it is: the operator can do nothing about it."""
 
 _log = get_logger(__name__)
 
@@ -45,6 +52,7 @@ class Attempting:
         runners: Runners,
         live_logs: LiveLogs,
         ledger: Ledger,
+        own_keys: OwnKeyStore,
         clock: Clock,
         mask: Callable[[str], str],
     ) -> None:
@@ -54,6 +62,7 @@ class Attempting:
         self._runners = runners
         self._live_logs = live_logs
         self._ledger = ledger
+        self._own_keys = own_keys
         self._clock = clock
         self._mask = mask
 
@@ -101,6 +110,7 @@ class Attempting:
                 branch=choice.branch.value,
                 wants_pull_request=bool(run.request.options.pr),
                 spending=await self._ledger.spending(run),
+                own_keys=await self._own_keys.of(run.request.team, run.request.user),
             )
             attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):
@@ -126,6 +136,8 @@ class Attempting:
             code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
         if code is ErrorCode.MODEL_NOT_FOUND:
             detail = no_such_model(model)
+        if attempt.own_key_protocol and code in _OWN_KEY_REFUSED:
+            code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
         if (excess := attempt.excess) is not None:
             code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
         attempt.detail = self._mask(detail)[:4000]

@@ -34,6 +34,10 @@ class ModelGrant:
     session_id: str = ""
     """Of the run's thread; at the endpoint of another one the token is refused."""
     repository: RepositoryGrant | None = None
+    own_key: str = field(default="", repr=False)
+    """Of the person who asked, to be used in place of the operator's; empty = there is none."""
+    own_key_protocol: str = ""
+    """That it is for; models of other protocols must not be asked beside it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Budgets: how much model calls may cost for a run, and in a day for a person, a channel and all; kept while runs go.
 
-A day is one of UTC. What runs spend is known from the broker's count and the price table, not from agents; it is counted in
+What people pay themselves, with keys of their own, is not Orion's to limit. A day is one of UTC. What runs spend is known from the broker's count and the price table, not from agents; it is counted in
 memory as each call ends, and written behind, so that the next process goes on from there.
 """
 
@@ -56,6 +56,8 @@ class SpentCall:
     usage: Usage
     cost: int | None
     """Micro-dollars; None = nobody knows."""
+    is_own_key: bool = False
+    """Paid by the person, who gave the key: no budget is used up."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -185,7 +187,7 @@ class Ledger:
             self._spent.clear()
 
     def _add(self, call: SpentCall) -> None:
-        if call.cost is None or call.at.astimezone(UTC).date() < self._day:
+        if call.is_own_key or call.cost is None or call.at.astimezone(UTC).date() < self._day:
             return
         for key in (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL):
             self._spent[key] += call.cost
@@ -209,6 +211,8 @@ class Spending:
         self._is_unknown = False
         self.excess: Excess | None = None
         """The budget that has ended it."""
+        self.is_own_key = False
+        """The person pays what it asks from now on: no budget counts."""
         for call in earlier:
             self._take(call)
 
@@ -219,6 +223,8 @@ class Spending:
 
     def refusal(self) -> str:
         """Why it may not ask a model now; empty = it may."""
+        if self.is_own_key:
+            return ""
         self.excess = self.excess or self._ledger.excess(self._run.request, run_cost=self._cost)
         return self.excess.sentence if self.excess else ""
 
@@ -238,6 +244,7 @@ class Spending:
             at=call.ended_at,
             usage=replace(call.usage, model_calls=1),
             cost=self._ledger.cost(call),
+            is_own_key=self.is_own_key,
         )
         self._take(spent)
         self._ledger.count(spent)

@@ -8,6 +8,7 @@ from app.runs.defaults import DefaultStore
 from app.runs.effective import carry_out, find_command_problem, render_choice
 from app.runs.model import Run, RunResult, RunState
 from app.runs.options import Wishes
+from app.runs.own_keys import OwnKeyStore
 from app.runs.patience import patiently
 from app.runs.run_store import RunStore
 
@@ -20,12 +21,14 @@ class Choosing:
         *,
         store: RunStore,
         defaults: DefaultStore,
+        own_keys: OwnKeyStore,
         channels: Mapping[str, Wishes],
         offers: Offers,
     ) -> None:
         """`channels`: what `orion.toml` says of them, by their ids."""
         self._store = store
         self._defaults = defaults
+        self._own_keys = own_keys
         self._channels = channels
         self._offers = offers
 
@@ -52,8 +55,10 @@ class Choosing:
         if command is None:
             return None
         said = await patiently(lambda: carry_out(command, request, self._defaults, around, offers))
+        keys = await patiently(lambda: self._own_keys.of(request.team, request.user))
         return RunResult(
-            outcome=RunState.SUCCEEDED, answer=render_choice(await self.choose(run), said)
+            outcome=RunState.SUCCEEDED,
+            answer=render_choice(await self.choose(run), said, own_keys=sorted(keys)),
         )
 
     async def _around(self, run: Run) -> Circumstances:

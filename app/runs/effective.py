@@ -1,6 +1,6 @@
 """Orion's own answer to `settings`: what a message would get here and from whom; and the change of defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from app.runs.choice import Choice, Circumstances, Offers, choose, find_problem
@@ -60,8 +60,8 @@ async def carry_out(
     return changed
 
 
-def render_choice(choice: Choice, said: str) -> str:
-    """The answer, as Markdown."""
+def render_choice(choice: Choice, said: str, *, own_keys: Sequence[str] = ()) -> str:
+    """The answer, as Markdown. `own_keys`: for which protocols the person has given one."""
     values = {
         "agent": choice.agent,
         "model": choice.model,
@@ -73,6 +73,8 @@ def render_choice(choice: Choice, said: str) -> str:
         f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
         for name, one in values.items()
     ]
+    if own_keys:
+        lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
     return "\n\n".join(filter(None, (said, "\n".join(lines), HELP)))
 
 

@@ -31,6 +31,7 @@ TOLD_WITH_DETAIL = (
     ErrorCode.INTERRUPTED,
     ErrorCode.MODEL_NOT_FOUND,
     ErrorCode.REPO_UNAVAILABLE,
+    ErrorCode.REQUEST_INVALID,
 )
 """Codes of an attempt whose detail is for the person who asked."""
 

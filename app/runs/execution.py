@@ -18,6 +18,7 @@ from app.runs.changes import FileWatch
 from app.runs.environment import AgentEnvironment
 from app.runs.model import Resumption, Run
 from app.runs.opening import WorkspaceOpener
+from app.runs.own_keys import HOW_TO_CHANGE, HOW_TO_GIVE
 from app.runs.places import agent_paths
 from app.runs.policy import RunPolicy
 from app.runs.repositories import Repositories
@@ -115,6 +116,7 @@ class AgentRunner:
             OrionError: no sandbox, no environment, or the sandbox was lost.
             RunStoppedError: stopped before the agent had started.
         """
+        self._choose_key(attempt)
         with mapped_errors():
             finished = None
             if attempt.run.attempt > 1:
@@ -122,6 +124,25 @@ class AgentRunner:
                 if finished is None and attempt.run.has_outside_effect:
                     raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
             return finished or await self._run_turn(attempt)
+
+    def _choose_key(self, attempt: Attempt) -> None:
+        """Raises: OrionError: REQUEST_INVALID: there is none that can be used."""
+        agent, protocol = self._adapter.name, self._settings.own_key_protocol
+        own = attempt.own_keys.get(protocol)
+        problem = ""
+        if own is None and self._settings.needs_own_key:
+            problem = f"I have no key for the models of {agent}; {HOW_TO_GIVE}"
+        elif own == "":
+            problem = f"I cannot read your own key for {protocol} any more; {HOW_TO_CHANGE}"
+        elif own and not self._has_broker(attempt):
+            problem = f"your own key for {protocol} cannot be used at {self._provider.name} here, where no broker is reached; {HOW_TO_CHANGE}, or ask for another sandbox"
+        if problem:
+            raise OrionError(ErrorCode.REQUEST_INVALID, problem)
+        attempt.use_own_key(protocol if own else "")
+
+    def _has_broker(self, attempt: Attempt) -> bool:
+        """Otherwise the sandbox's network adds the operator's key by itself."""
+        return not self._broker.endpoint_for(session_id_for(attempt.run.thread)).headers
 
     async def _follow_left_agent(self, attempt: Attempt) -> TurnFinished | None:
         """Follow the agent that an earlier process started to its end; None = the turn must be run again."""
@@ -217,6 +238,8 @@ class AgentRunner:
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
             session_id=session_id_for(attempt.run.thread),
             repository=work.found.grant if work else None,
+            own_key=attempt.own_keys.get(attempt.own_key_protocol, ""),
+            own_key_protocol=attempt.own_key_protocol,
         )
 
     async def _conclude(

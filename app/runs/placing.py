@@ -12,6 +12,7 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.budgets import Ledger
 from app.runs.model import QueuePosition, Run, RunId, RunRequest, RunState, Standing, Thread
+from app.runs.own_keys import OwnKeyStore
 from app.runs.patience import patiently
 from app.runs.policy import RunPolicy, find_refusal
 from app.runs.ports import Clock, Dispatcher, ReplySink, Tracer
@@ -31,10 +32,12 @@ class Placing:
         replies: ReplySink,
         tracer: Tracer,
         ledger: Ledger,
+        own_keys: OwnKeyStore,
         policy: RunPolicy,
         clock: Clock,
     ) -> None:
         self._ledger = ledger
+        self._own_keys = own_keys
         self._store = store
         self._dispatcher = dispatcher
         self._replies = replies
@@ -91,14 +94,14 @@ class Placing:
     async def _refuse(self, run: Run, standing: Standing) -> bool:
         """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
         if run.outcome is None:
-            excess = self._ledger.excess(run.request)
+            excess = await self._excess(run)
             refusal = find_refusal(
                 run.request,
                 self._policy,
                 runs_last_hour=standing.runs_of_user,
                 unfinished=standing.unfinished,
                 is_going=run.request.retry_of is not None and await self._is_going(run),
-                excess=excess.sentence if excess else "",
+                excess=excess,
             )
             if refusal is None:
                 return False
@@ -113,6 +116,15 @@ class Placing:
         await self._replies.refuse(run.request, code, detail=run.error_detail)
         await self._record(run.id, state=RunState.FAILED, ended_at=self._clock.now())
         return True
+
+    async def _excess(self, run: Run) -> str:
+        """The budget that is used up; whether one counts for people with keys of their own is seen when they are used."""
+        request = run.request
+        excess = self._ledger.excess(request)
+        if excess is None:
+            return ""
+        keys = await patiently(lambda: self._own_keys.of(request.team, request.user))
+        return "" if keys else excess.sentence
 
     async def _is_going(self, run: Run) -> bool:
         """Whether an earlier wish to answer the same message is not finished yet."""

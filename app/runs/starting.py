@@ -40,6 +40,10 @@ class AgentSettings:
     system_prompt: str = field(repr=False)
     model: str
     """Of runs that name none."""
+    own_key_protocol: str = ""
+    """Of the keys that people may give for it; empty = none is of use."""
+    needs_own_key: bool = False
+    """The operator has given none."""
     max_output_tokens: int
     max_turns: int
     sandbox_limits: SandboxLimits

@@ -31,6 +31,7 @@ from app.runs.model import (
     RunState,
 )
 from app.runs.options import Wishes
+from app.runs.own_keys import OwnKeyStore
 from app.runs.placing import Placing
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import (
@@ -72,6 +73,7 @@ class RunService:
         signals: StopSignals,
         policy: RunPolicy,
         ledger: Ledger,
+        own_keys: OwnKeyStore,
         clock: Clock,
         mask: Callable[[str], str],
     ) -> None:
@@ -85,7 +87,11 @@ class RunService:
         self._policy = policy
         self._clock = clock
         self._choosing = Choosing(
-            store=store, defaults=defaults, channels=channels, offers=runners.offers
+            store=store,
+            defaults=defaults,
+            own_keys=own_keys,
+            channels=channels,
+            offers=runners.offers,
         )
         self._attempting = Attempting(
             store=store,
@@ -94,6 +100,7 @@ class RunService:
             runners=runners,
             live_logs=live_logs,
             ledger=ledger,
+            own_keys=own_keys,
             clock=clock,
             mask=mask,
         )
@@ -112,6 +119,7 @@ class RunService:
             replies=replies,
             tracer=tracer,
             ledger=ledger,
+            own_keys=own_keys,
             policy=policy,
             clock=clock,
         )

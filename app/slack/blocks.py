@@ -7,7 +7,9 @@ from typing import Any, Final
 
 from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
+from app.runs.own_keys import BUTTON
 from app.slack.markdown import neutralise, plain_fallback
+from app.slack.own_keys import KEYS_ACTION
 from app.slack.payloads import FEEDBACK_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
 from app.slack.text import escape
@@ -63,15 +65,20 @@ def progress(run: Run, shown: Progress) -> MessagePart:
 
 
 def result(
-    run: Run, ended: RunResult, *, max_chars: int = MAX_PART_CHARS
+    run: Run, ended: RunResult, *, max_chars: int = MAX_PART_CHARS, takes_keys: bool = False
 ) -> tuple[MessagePart, ...]:
-    """The final messages, in order; the first takes the place of the thinking message."""
+    """The final messages, in order; the first takes the place of the thinking message.
+
+    `takes_keys`: people may give keys of their own.
+    """
     answer = neutralise(ended.answer, asker=run.request.user)
     parts = [
         MessagePart(blocks=(_markdown(part),), text=plain_fallback(part))
         for part in split_markdown(answer, max_chars=max_chars)
     ]
     closing, text = _closing(run, ended)
+    if takes_keys and run.request.options.command is not None:
+        closing = (_actions(_button(KEYS_ACTION, BUTTON, run)), *closing)
     if not parts:
         return (MessagePart(blocks=closing, text=text),)
     last = parts.pop()

@@ -1,7 +1,7 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,11 +12,13 @@ import aiohttp
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
+from app.runs.own_keys import OwnKeyStore
 from app.slack.api import RetryPolicy, SlackApi, SlackUnreachable
 from app.slack.history import SlackThreadReader
 from app.slack.identity import BotIdentity
 from app.slack.live import Rhythm, UpdateBudget
 from app.slack.messages import OwnMessages
+from app.slack.own_keys import KeyDesk, Vendor
 from app.slack.replies import SlackReplies
 from app.slack.status import SessionStatus
 from sandbox_runtime.task_group import TaskGroup, open_task_group
@@ -33,6 +35,8 @@ class SlackOptions:
     base_url: str = "https://slack.com/api/"
     capacity: int = 32
     """Runs that may go at once; shown to people who wait."""
+    takes_keys: bool = False
+    """People may give keys of their own."""
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     rhythm: Rhythm = field(default_factory=Rhythm)
     look_again_after_s: float = 1.0
@@ -50,10 +54,15 @@ class SlackConnection:
             messages=OwnMessages(api, look_again_after_s=options.look_again_after_s),
             status=SessionStatus(api, group=group),
             capacity=options.capacity,
+            takes_keys=options.takes_keys,
             rhythm=options.rhythm,
             budget=UpdateBudget(),
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
+
+    def key_desk(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyDesk:
+        """Where people give keys of their own."""
+        return KeyDesk(self._api, store=store, vendors=vendors)
 
     def identity(self) -> BotIdentity | None:
         """What the last successful `identify` said; None before."""

@@ -12,6 +12,7 @@ from app.log import get_logger
 from app.runs.intake import Intake
 from app.slack.identity import BotIdentity
 from app.slack.listeners import HttpAnswer, create_bolt_app, handle_http
+from app.slack.own_keys import KeyDesk
 from app.slack.socket_mode import open_socket_mode
 from app.slack.verification import check_request
 
@@ -34,9 +35,13 @@ class EntryOptions:
 
 @asynccontextmanager
 async def open_entry(
-    options: EntryOptions, *, identity: Callable[[], BotIdentity | None], intake: Intake
+    options: EntryOptions,
+    *,
+    identity: Callable[[], BotIdentity | None],
+    intake: Intake,
+    keys: KeyDesk | None = None,
 ) -> AsyncIterator[EventHandler | None]:
-    """Events and presses reach `intake` while the block runs; yields None when they come by a socket."""
+    """Events and presses reach `intake`, people's own keys `keys`, while the block runs; yields None when they come by a socket."""
     secret = options.signing_secret.get_secret_value()
     bolt = create_bolt_app(
         signing_secret=secret,
@@ -44,6 +49,7 @@ async def open_entry(
         base_url=options.base_url,
         identity=identity,
         intake=intake,
+        keys=keys,
     )
     if options.app_token is not None:
         app_token = options.app_token.get_secret_value()

@@ -18,6 +18,7 @@ from app.log import get_logger
 from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Thread
 from app.slack.identity import BotIdentity
+from app.slack.own_keys import KEYS_ACTION, KEYS_VIEW, KeyDesk
 from app.slack.payloads import (
     FEEDBACK_ACTION,
     LOG_ACTION,
@@ -35,7 +36,9 @@ from app.slack.payloads import (
 from app.slack.shapes import bad_field
 from app.slack.verification import media_type
 
-_HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
+_HANDLED: Final = frozenset(
+    {"event_callback", "block_actions", "url_verification", "view_submission"}
+)
 _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged"})
 """Every message of a busy channel, and each of Orion's own edits."""
 
@@ -70,9 +73,12 @@ class HttpAnswer:
 class _Listeners:
     """One method per kind of delivery."""
 
-    def __init__(self, *, identity: Callable[[], BotIdentity | None], intake: Intake) -> None:
+    def __init__(
+        self, *, identity: Callable[[], BotIdentity | None], intake: Intake, keys: KeyDesk | None
+    ) -> None:
         self._identity = identity
         self._intake = intake
+        self._keys = keys
         self._log = get_logger(__name__)
 
     async def message(self, body: dict[str, Any]) -> None:
@@ -116,6 +122,18 @@ class _Listeners:
                 self._ignored(body, wish)
         await ack()
 
+    async def keys(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        if self._keys is not None:
+            await self._keys.show(body)
+        await ack()
+
+    async def view(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        problems = await self._keys.save(body) if self._keys is not None else {}
+        if problems:
+            await ack(response_action="errors", errors=dict(problems))
+        else:
+            await ack()
+
     async def other_event(self, body: dict[str, Any]) -> None:
         # Bolt answers 404 to what has no listener, and Slack would deliver it again.
         self._ignored(body, Ignored(reason="other_event"))
@@ -149,7 +167,11 @@ class _Doorkeeper(AsyncMiddleware):
         next: Callable[[], Awaitable[BoltResponse]],
     ) -> BoltResponse | None:
         kind = req.body.get("type")
-        if kind not in _HANDLED:
+        # Bolt reads the kind of a view without looking whether there is one. Source: slack-bolt 1.30, payload_utils, read 2026-11.
+        view = req.body.get("view") or {}
+        is_view = kind == "view_submission"
+        is_ours = not is_view or (view.get("type"), view.get("callback_id")) == ("modal", KEYS_VIEW)
+        if kind not in _HANDLED or not is_ours:
             self._log.info("event.ignored", reason="other_payload", type=kind)
             return BoltResponse(status=200, body="")
         if req.mode != "http" and (field := bad_field(req.body)):
@@ -165,6 +187,7 @@ def create_bolt_app(
     base_url: str,
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
+    keys: KeyDesk | None = None,
 ) -> AsyncApp:
     """A Bolt app that makes no network call of its own. An empty signing secret is for Socket Mode only.
 
@@ -203,7 +226,7 @@ def create_bolt_app(
         attaching_conversation_kwargs_enabled=False,
     )
     logger.setLevel(logging.WARNING)
-    listeners = _Listeners(identity=identity, intake=intake)
+    listeners = _Listeners(identity=identity, intake=intake, keys=keys)
     app.middleware(_Doorkeeper())
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
@@ -213,7 +236,9 @@ def create_bolt_app(
     app.action(RETRY_ACTION)(listeners.action)
     app.action(LOG_ACTION)(listeners.action)
     app.action(FEEDBACK_ACTION)(listeners.action)
+    app.action(KEYS_ACTION)(listeners.keys)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
+    app.view(KEYS_VIEW)(listeners.view)
     app.error(listeners.failed)
     return app
 

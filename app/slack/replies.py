@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Final
 
 from app.errors import ErrorCode
@@ -30,14 +31,6 @@ _TOO_LARGE_WORDS: Final = frozenset(
 Rendering = Callable[[Run, RunResult], Sequence[MessagePart]]
 
 
-def _small(run: Run, ended: RunResult) -> Sequence[MessagePart]:
-    return result(run, ended, max_chars=_SMALL_PART_CHARS)
-
-
-_RENDERINGS: Final[tuple[Rendering, ...]] = (result, _small, plain_result)
-"""The next one when Slack finds a message too large or its blocks wrong."""
-
-
 class SlackReplies:
     """Implements ReplySink."""
 
@@ -48,6 +41,7 @@ class SlackReplies:
         messages: OwnMessages,
         status: SessionStatus,
         capacity: int,
+        takes_keys: bool,
         rhythm: Rhythm,
         budget: UpdateBudget,
     ) -> None:
@@ -55,6 +49,12 @@ class SlackReplies:
         self._messages = messages
         self._status = status
         self._capacity = capacity
+        self._renderings: tuple[Rendering, ...] = (
+            partial(result, takes_keys=takes_keys),
+            partial(result, takes_keys=takes_keys, max_chars=_SMALL_PART_CHARS),
+            plain_result,
+        )
+        """The next one when Slack finds a message too large or its blocks wrong."""
         self._rhythm = rhythm
         self._budget = budget
         self._log = get_logger(__name__)
@@ -180,7 +180,7 @@ class SlackReplies:
         if resumed or not run.reply_ts:
             known |= await self._standing(run)
         refusal: SlackRefusal | None = None
-        for render in _RENDERINGS:
+        for render in self._renderings:
             try:
                 await self._deliver(run, render(run, ended), known)
             except SlackRefusal as exc:

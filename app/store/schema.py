@@ -11,6 +11,14 @@ import sqlalchemy as sa
 
 FIRST_VERSION = 1
 """Databases made before there was a version table hold it, too."""
+_CALLS_OF_VERSION_4 = (
+    "CREATE TABLE IF NOT EXISTS orion_model_calls (id VARCHAR(32) NOT NULL PRIMARY KEY, run_id VARCHAR(64) NOT NULL,"
+    ' agent VARCHAR(32) NOT NULL, model TEXT NOT NULL, team VARCHAR(32) NOT NULL, "user" VARCHAR(32) NOT NULL,'
+    " channel VARCHAR(32) NOT NULL, at DOUBLE PRECISION NOT NULL, usage JSON NOT NULL, cost BIGINT)",
+    "CREATE INDEX IF NOT EXISTS ix_orion_model_calls_run ON orion_model_calls (run_id)",
+    "CREATE INDEX IF NOT EXISTS ix_orion_model_calls_at ON orion_model_calls (at)",
+)
+"""For databases that come from before version 4, and get a column more at once."""
 MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
     (
         2,
@@ -25,10 +33,17 @@ MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
         ("ALTER TABLE orion_runs ADD COLUMN has_outside_effect BOOLEAN DEFAULT FALSE NOT NULL",),
     ),
     (4, ()),
+    (
+        5,
+        (
+            *_CALLS_OF_VERSION_4,
+            "ALTER TABLE orion_model_calls ADD COLUMN is_own_key BOOLEAN DEFAULT FALSE NOT NULL",
+        ),
+    ),
 )
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 
-Tables that are new in a version (2: sessions, files of runs; 4: defaults, model calls) need none: they are made as a fresh database has them.
+Tables that are new in a version (2: sessions, files of runs; 4: defaults, model calls; 5: own keys) need none: they are made as a fresh database has them.
 """
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""

@@ -28,6 +28,7 @@ spending_table = sa.Table(
     sa.Column("at", UtcTime, nullable=False),
     sa.Column("usage", sa.JSON, nullable=False),
     sa.Column("cost", sa.BigInteger),
+    sa.Column("is_own_key", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Index("ix_orion_model_calls_run", "run_id"),
     sa.Index("ix_orion_model_calls_at", "at"),
 )

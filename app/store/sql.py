@@ -27,6 +27,7 @@ from app.store.database import Database
 from app.store.defaults import SqlDefaultStore
 from app.store.engines import POSTGRES_CONNECTIONS, postgres_engine, sqlite_engine
 from app.store.files import SqlRunFiles, files_table
+from app.store.own_keys import SqlOwnKeyStore
 from app.store.queries import REFUSAL_CODES, position_of
 from app.store.run_rows import (
     ENDED,
@@ -106,6 +107,10 @@ class SqlRunStore:
         self.files = SqlRunFiles(database)
         self.defaults = SqlDefaultStore(database)
         self.spending = SqlSpendingStore(database)
+
+    def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
+        """People's own keys, sealed with these."""
+        return SqlOwnKeyStore(self._database, secrets=secrets)
 
     async def examine(self) -> None:
         """Look for damage in the whole database, however long it takes.

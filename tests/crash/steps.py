@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.runs import broker_ports, budgets, defaults, ports, run_store, session
+from app.runs import broker_ports, budgets, defaults, own_keys, ports, run_store, session
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
@@ -12,6 +12,7 @@ PORTS: Mapping[str, type[Any]] = {
     "files": run_store.RunFiles,
     "defaults": defaults.DefaultStore,
     "spending": budgets.SpendingStore,
+    "own_keys": own_keys.OwnKeyStore,
     "dispatcher": ports.Dispatcher,
     "handlers": ports.RunHandlers,
     "replies": ports.ReplySink,
@@ -76,6 +77,8 @@ SPARED: Mapping[str, str] = {
     "spending.add": "written behind; a kill may lose the last calls' cost, nothing else: tests/e2e/test_budgets.py",
     "spending.since": _READ,
     "spending.of_run": _READ,
+    "own_keys.of": _READ,
+    "own_keys.change": "one transaction, before its person is told; sent again, it sets the same",
     "defaults.get": _READ,
     "defaults.change": _SAME,
     "defaults.reset": _SAME,

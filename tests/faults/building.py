@@ -53,6 +53,7 @@ from app.runs.visits import Visits
 from app.runs.workflow import RunService
 from app.runs.workspaces import Workspaces
 from app.store.memory import MemoryRunStore
+from app.store.own_keys import MemoryOwnKeyStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
@@ -372,6 +373,7 @@ async def open_core(
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
             ledger=Ledger(prices=Prices(), budgets=Budgets(), store=store.spending, clock=clock),
+            own_keys=MemoryOwnKeyStore(),
             policy=policy,
             clock=clock,
             mask=mask_password,

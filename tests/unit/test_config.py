@@ -243,3 +243,11 @@ def test_a_cloud_that_cannot_be_used_so_is_told_at_the_start(
     with pytest.raises(SettingsError) as failure:
         load_settings(env_file=None)
     assert said in str(failure.value)
+
+
+def test_a_short_secret_for_keys_is_refused() -> None:
+    """At the start, without its value; of several, each must be long."""
+    for value in ("short", "a" * 32 + ",short"):
+        with pytest.raises(SettingsError, match="ORION_OWN_KEYS_SECRET: needs 32") as caught:
+            load_settings(env_file=None, given={"orion_own_keys_secret": value})
+        assert "short" not in str(caught.value)

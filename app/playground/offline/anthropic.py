@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.playground.offline.answers import Shape
-from app.playground.offline.question import Message, Question, RequestError, Tool, wire_chars
+from app.playground.offline.question import (
+    REVOKED,
+    Message,
+    Question,
+    RequestError,
+    Tool,
+    wire_chars,
+)
 from app.playground.offline.reply import Reply, Stop
 from app.playground.offline.streaming import (
     SSE,
@@ -115,6 +122,8 @@ def _check(headers: Mapping[str, str], body: object) -> dict[str, Any]:
     bearer = headers.get("authorization", "").lower().startswith("bearer ")
     if not headers.get("x-api-key") and not bearer:
         raise RequestError(401, "authentication_error", "x-api-key header is required")
+    if REVOKED in headers.get("x-api-key", ""):
+        raise RequestError(401, "authentication_error", "invalid x-api-key")
     if "anthropic-version" not in headers:
         raise _invalid("anthropic-version: header is required")
     if not isinstance(body, dict):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.playground.offline.answers import Shape
-from app.playground.offline.question import RequestError, Tool
+from app.playground.offline.question import REVOKED, RequestError, Tool
 from app.playground.offline.reply import Counts
 
 REQUEST_ID_HEADER = "x-request-id"
@@ -77,6 +77,9 @@ def check_caller(headers: Mapping[str, str], body: object) -> dict[str, Any]:
     if scheme.lower() != "bearer" or not key.strip():
         message = "You didn't provide an API key. You need to provide your API key in an Authorization header using Bearer auth."
         raise RequestError(401, "invalid_request_error", message)
+    if REVOKED in key:
+        message = "Incorrect API key provided. You can find your API key in your settings."
+        raise RequestError(401, "invalid_request_error", message, code="invalid_api_key")
     if not isinstance(body, dict):
         raise invalid("We could not parse the JSON body of your request.")
     model = body.get("model")

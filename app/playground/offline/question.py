@@ -20,6 +20,10 @@ _ADDED_BLOCK = re.compile(rf"\s*<({'|'.join(_ADDED)})>.*?</\1>\s*", re.DOTALL)
 _ADDED_START = re.compile(rf"\s*<({'|'.join(_ADDED)})>")
 
 
+REVOKED = "revoked"
+"""A key with this in it is refused, as one that was taken back."""
+
+
 class RequestError(Exception):
     """The request is refused, as the API would refuse it."""
 

@@ -7,6 +7,8 @@ const WORDS = {
   session_not_processing: "There is nothing to stop any more.",
   message_not_found: "That message is gone.",
   thread_not_found: "That thread is gone.",
+  view_not_found: "That window is closed.",
+  invalid_value: "Something in it is too long, or missing.",
   action_not_found: "That button is gone: the message has changed.",
 };
 
@@ -40,7 +42,7 @@ export async function post(path, body) {
   return null;
 }
 
-// Presses a message's button; true when the app acknowledged it.
+// Presses a message's button: the answer when the app acknowledged it, with the modal that it opened; else null.
 export async function press(message, element, value, user) {
   const body = { channel: message.channel, ts: message.ts, action_id: element.action_id, value: value ?? null, user };
   const answer = await post("/ui/actions", body);
@@ -49,5 +51,5 @@ export async function press(message, element, value, user) {
       ? "The app did not answer within 3 seconds."
       : `The app did not take it (${answer.status || answer.reason}).`);
   }
-  return Boolean(answer && answer.ok);
+  return answer && answer.ok ? answer : null;
 }

@@ -2,6 +2,7 @@
 
 import { press } from "./api.js";
 import { renderBlocks } from "./blocks.js";
+import { openModal } from "./modal.js";
 import { el, mrkdwn } from "./text.js";
 
 const HUES = 8;
@@ -21,9 +22,10 @@ function time(ts) {
 function body(message, state) {
   const pressed = async (element, value, node) => {
     node.setAttribute("aria-busy", "true");
-    const ok = await press(message, element, value, state.me);
+    const answer = await press(message, element, value, state.me);
     node.removeAttribute("aria-busy");
-    return ok;
+    if (answer && answer.view) openModal(answer.view, state);
+    return Boolean(answer);
   };
   const nodes = renderBlocks(message, state.people, pressed) || (message.text ? [mrkdwn(message.text, state.people)] : []);
   for (const file of message.files || []) {

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -11,7 +12,8 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
-from app.brokerage.broker import ModelsBroker, create_broker_app
+from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
+from app.playground.model import ModelPace, create_model_app
 from app.runs.clock import SystemClock
 from app.web.hosting import serve
 from tests.unit.brokerage.asking import (
@@ -207,6 +209,43 @@ async def test_a_protocol_without_a_key_is_refused(api: Api) -> None:
                 answer = await world.ask(api)
     assert (answer.status_code, api.told(answer)) == (401, api.said[0])
     assert f"no key for models of the protocol {api.protocol}" in answer.text
+
+
+@each
+async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
+    """At the vendor's address, for the one protocol that it is for; models of others are not asked beside it."""
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    other = "gemini" if api.protocol == "openai" else "openai"
+    async with (
+        serve(create_model_app(pace=ModelPace(word_s=0))) as url,
+        httpx.AsyncClient(trust_env=False) as http,
+        httpx.AsyncClient(base_url=url, trust_env=False) as model,
+    ):
+
+        def own_upstream(protocol: str, key: str) -> Upstream:
+            name = "x-goog-api-key" if protocol == "gemini" else "authorization"
+            return Upstream(base_url=url, key_headers={name: f"Bearer {key}"})
+
+        broker = ModelsBroker(
+            admission=admission,
+            upstreams=upstreams("http://127.0.0.1:9"),
+            own_upstream=own_upstream,
+            http=http,
+            clock=SystemClock(),
+        )
+        transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
+        async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
+            world = World(admission=admission, inside=inside, model=model)
+            own = replace(grant(), own_key="own-1", own_key_protocol=api.protocol)
+            with admission.open_grant(own, world.calls.append) as world.token:
+                assert (await world.ask(api)).status_code == 200
+            assert "Bearer own-1" in (await world.seen())["headers"].values()
+            own = replace(own, own_key_protocol=other)
+            with admission.open_grant(own, world.calls.append) as world.token:
+                answer = await world.ask(api)
+    assert (answer.status_code, api.told(answer)) == (403, api.said[1])
+    assert "own key is not for models" in answer.text
+    assert "own-1" not in repr(own)
 
 
 @each

@@ -184,3 +184,17 @@ async def test_what_the_database_does_not_take_is_written_later() -> None:
     await ledger.write()
     kept = await world.store.of_run(run_of().id)
     assert [call.usage.tokens for call in kept] == [1, 2]
+
+
+async def test_what_people_pay_themselves_uses_no_budget_up() -> None:
+    """Not the run's, not the day's, also in the next process; its cost is known all the same."""
+    world = World()
+    ledger = world.ledger(run=100, day=150)
+    spending = await ledger.spending(run_of())
+    spending.is_own_key = True
+    assert spending.count(world.call(500)).cost == 500
+    assert (spending.refusal(), spending.cost) == ("", 500)
+    await ledger.write()
+    later = world.ledger(run=100, day=150)
+    await later.load()
+    assert later.excess(run_of(number=2).request) is None

@@ -13,6 +13,7 @@ from app.runs.intake import RetryWish, Revision
 from app.runs.model import RunId, RunRequest, Thread
 from app.slack.identity import BotIdentity
 from app.slack.listeners import create_bolt_app, handle_http
+from app.slack.own_keys import KeyDesk
 from app.slack.verification import check_request
 
 KEY = "signs-it-all"
@@ -58,13 +59,19 @@ class RecordingIntake:
         self._hear(("feedback", run_id, user, is_positive))
 
 
-def make_app(intake: RecordingIntake, identity: BotIdentity | None = IDENTITY) -> AsyncApp:
+def make_app(
+    intake: RecordingIntake,
+    identity: BotIdentity | None = IDENTITY,
+    *,
+    keys: KeyDesk | None = None,
+) -> AsyncApp:
     return create_bolt_app(
         signing_secret=KEY,
         bot_token=BOT,
         base_url=NOWHERE,
         identity=lambda: identity,
         intake=intake,
+        keys=keys,
     )
 
 
