@@ -143,6 +143,7 @@ class AgentExit:
     """None when nobody saw it end (`lost`)."""
     reason: ExitReason
     stderr_tail: str = field(default="", repr=False)
+    """Some 64,000 characters at most: warnings of its start are there after long ones, too."""
 
 
 class EventParser(Protocol):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, AgentExit
 from agent_scripts.errors import AgentErrorCode
+from agent_scripts.output_lines import MAX_DETAIL_CHARS
 
 _CODE_OF_STATUS: Mapping[int, AgentErrorCode] = {
     401: AgentErrorCode.MODEL_AUTH_FAILED,
@@ -57,7 +58,7 @@ def decide(agent_exit: AgentExit, *, answer: str, failure: Failure | None) -> Ou
             error=ENDED_BY_US[agent_exit.reason],
             detail=f"ended by the supervisor: {agent_exit.reason}",
         )
-    ended = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail}"
+    ended = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail[-MAX_DETAIL_CHARS:]}"
     if failure is not None:
         return Outcome(error=failure.code, detail=f"{failure.detail} ({ended})")
     if agent_exit.exit_code != 0:

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode
 
+from app.runs.option_values import check_model
+
 WordList = Annotated[tuple[str, ...], NoDecode]
 """Words separated by commas or white space."""
 MIN_SECRET_CHARS = 32
@@ -67,7 +69,21 @@ class AgentFields(BaseSettings):
     )
     @classmethod
     def _split_models(cls, value: object) -> object:
-        return split_words(value)
+        words = split_words(value)
+        return tuple(map(check_model, words)) if isinstance(words, tuple) else words
+
+    @field_validator(
+        *("orion_model", "orion_model_anthropic", "orion_model_claude", "orion_model_codex"),
+        *(
+            "orion_model_copilot",
+            "orion_model_cursor",
+            "orion_model_gemini",
+            "orion_model_opencode",
+        ),
+    )
+    @classmethod
+    def _check_model(cls, value: str | None) -> str | None:
+        return None if value is None else check_model(value)
 
     @field_validator("orion_own_keys_secret")
     @classmethod

@@ -5,6 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import SecretStr, ValidationError, field_validator, model_validator
@@ -98,6 +99,16 @@ class Settings(SettingsFields):
             )
             if problem:
                 raise ValueError(f"{name.upper()}: {problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_github(self) -> "Settings":
+        url = urlsplit(self.orion_github_url)
+        is_open = url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost")
+        if self.github_token is not None and is_open:
+            raise ValueError(
+                f"ORION_GITHUB_URL: GITHUB_TOKEN would be sent there unencrypted; use https:// (is {self.orion_github_url!r})"
+            )
         return self
 
     @model_validator(mode="after")

@@ -4,6 +4,8 @@ When a child fails while the group already waits for its end, asyncio cancels th
 parent counts as being cancelled for the rest of its life, and with Python 3.11.2, as in Debian 12, every `asyncio.timeout`
 in it then lets its CancelledError out instead of turning it into a TimeoutError (with 3.11.7 it does not). Source: CPython,
 asyncio/taskgroups.py and asyncio/timeouts.py, `__aexit__`.
+
+And what the block itself raises passes as it is, so that whoever opens a group around something need not look for that in groups.
 """
 
 import asyncio
@@ -19,20 +21,27 @@ TaskGroup = asyncio.TaskGroup  # noqa: TID251 - the one place
 
 @asynccontextmanager
 async def open_task_group() -> AsyncIterator[TaskGroup]:
-    """As `asyncio.TaskGroup`.
+    """As `asyncio.TaskGroup`; the block's own exception is raised as it is when no task has failed.
 
     Raises:
-        BaseExceptionGroup: of what the tasks raised.
+        BaseExceptionGroup: of what the tasks raised, and the block.
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101 - inside a coroutine there is one
     cancelling = task.cancelling()
+    own: BaseException | None = None
     try:
         async with TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup:
+            try:
+                yield group
+            except BaseException as exc:
+                own = exc
+                raise
+    except BaseExceptionGroup as failures:
         while task.cancelling() > cancelling:
             task.uncancel()
+        if own is not None and failures.exceptions == (own,):
+            raise own from own.__cause__
         raise
 
 

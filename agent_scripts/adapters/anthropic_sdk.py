@@ -28,6 +28,7 @@ from agent_scripts.events import (
     TurnFinished,
     UsageReported,
 )
+from agent_scripts.output_lines import MAX_DETAIL_CHARS
 from agent_scripts.supervision import inside_files, inside_path
 
 _DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -149,7 +150,8 @@ class AnthropicParser:
             code, detail = self._error
             return TurnFinished(text=written, error=code, detail=detail)
         if agent_exit.exit_code != 0:
-            detail = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail}"
+            said = agent_exit.stderr_tail[-MAX_DETAIL_CHARS:]
+            detail = f"exit code {agent_exit.exit_code}: {said}"
             return TurnFinished(text=written, error=AgentErrorCode.EXECUTION_FAILED, detail=detail)
         if not self._final:
             detail = "exit code 0 without a final answer"

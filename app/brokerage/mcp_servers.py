@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, HttpUrl, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError
 
 from app.brokerage.client_credentials import OAuthClient
 
@@ -16,6 +16,8 @@ RUN_TOKEN = "{run_token}"  # noqa: S105 - stands for one
 RELAY_VARIABLE = "ORION_RELAY"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _URL = TypeAdapter(HttpUrl)
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,14 @@ class _Http(BaseModel):
     oauth: _OAuth | None = None
 
 
+class _Command(BaseModel):
+    """The least; what else there may be differs by agent."""
+
+    command: str = Field(min_length=1)
+    args: list[str] = []
+    env: dict[str, str] = {}
+
+
 class _File(BaseModel):
     mcpServers: dict[str, dict[str, Any]]  # noqa: N815 - the field's own name in the file
 
@@ -90,28 +100,48 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
     try:
         found = _File.model_validate_json(path.read_bytes())
     except ValidationError as exc:
-        raise ValueError(f"{path}: {exc.errors()[0]['msg']}") from exc
+        problems = (f"{_place(error['loc'])}{error['msg']}" for error in exc.errors())
+        raise ValueError(f"{path}: {'; '.join(problems)}") from exc
     inside: dict[str, Mapping[str, Any]] = {}
     outside: dict[str, McpServer] = {}
+    told: list[str] = []
     for name, server in found.mcpServers.items():
-        where = f"{path}: mcpServers.{name}"
-        if not NAME.fullmatch(name):
-            raise ValueError(f"{where}: a name has letters, digits, _ and -, at most 64")
-        if "url" in server or server.get("type", "stdio") != "stdio":
-            outside[name] = _http(server, environment, where=where)
-        elif isinstance(server.get("command"), str):
-            inside[name] = server
-        else:
-            raise ValueError(f"{where}: it has neither a command nor a url")
+        where = f"mcpServers.{name}"
+        try:
+            if not NAME.fullmatch(name):
+                raise ValueError(f"{where}: a name has letters, digits, _ and -, at most 64")  # noqa: TRY301 - told with the others
+            if "url" in server or server.get("type", "stdio") != "stdio":
+                outside[name] = _http(server, environment, where=where)
+            else:
+                inside[name] = _command(server, where=where)
+        except ValueError as exc:
+            told.append(str(exc))
+    if told:
+        raise ValueError(f"{path}: {'; '.join(told)}")
     return McpServers(inside=inside, outside=outside)
 
 
-def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: str) -> McpServer:
+def _command(server: Mapping[str, Any], *, where: str) -> Mapping[str, Any]:
+    if "command" not in server:
+        raise ValueError(f"{where}: it has neither a command nor a url")
+    _validated(_Command, server, where=where)
+    return server
+
+
+def _validated(kind: type[ModelT], server: Mapping[str, Any], *, where: str) -> ModelT:
     try:
-        found = _Http.model_validate({"type": "http", **server})
+        return kind.model_validate(server)
     except ValidationError as exc:
-        error = exc.errors()[0]
-        raise ValueError(f"{where}.{'.'.join(map(str, error['loc']))}: {error['msg']}") from exc
+        problems = (f"{where}.{_place(error['loc'])}{error['msg']}" for error in exc.errors())
+        raise ValueError("; ".join(problems)) from exc
+
+
+def _place(location: tuple[str | int, ...]) -> str:
+    return f"{'.'.join(map(str, location))}: " if location else ""
+
+
+def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: str) -> McpServer:
+    found = _validated(_Http, {"type": "http", **server}, where=where)
     if found.type not in ("http", "streamable-http"):
         raise ValueError(f"{where}.type: http or stdio, not {found.type!r}")
     url = _expanded_url(found.url, environment, where=f"{where}.url")

@@ -26,7 +26,7 @@ from app.parts import (
 )
 from app.providers import choose_provider, create_named, create_provider
 from app.runs.options import Wishes
-from app.slack.api import SlackFault
+from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import open_slack
 from app.store.schema import UnreadableStoreError
 from app.store.sql import open_sqlite_store
@@ -205,7 +205,9 @@ async def _slack(settings: Settings) -> str:
         async with open_slack(slack_options(settings)) as slack:
             identity = await slack.identify()
     except SlackFault as exc:
+        is_refused = isinstance(exc, SlackRefusal)
         fix = "check the token, and that the app is installed in the workspace"
+        fix = fix if is_refused else "check the network, and the proxy if there is one"
         raise _ProblemError(f"auth.test: {exc}", fix) from exc
     return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
 

@@ -12,7 +12,7 @@ from app.dispatch.lock import StateDirectoryBusyError
 from app.log import get_logger
 from app.main import Overrides, open_service
 from app.parts import UnsupportedPythonError
-from app.slack.api import SlackFault
+from app.slack.api import SlackFault, SlackRefusal
 from app.store.schema import UnreadableStoreError
 from app.web.hosting import serve as serve_http
 from app.web.routes import install_routes
@@ -51,9 +51,19 @@ def serve(settings: Settings, *, overrides: Overrides | None = None) -> int:
     try:
         asyncio.run(_serve(settings, overrides or Overrides()))
     except EXPECTED as exc:
-        print(f"orion cannot start: {exc}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
+        print(f"orion cannot start: {_reason(exc)}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
         return 1
     return 0
+
+
+def _reason(problem: Exception) -> str:
+    match problem:
+        case SlackRefusal():
+            return f"SLACK_APP_TOKEN: Slack refuses it: {problem}"
+        case SlackFault():
+            return f"Slack cannot be reached: {problem}"
+        case _:
+            return str(problem)
 
 
 async def _serve(settings: Settings, overrides: Overrides) -> None:

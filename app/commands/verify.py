@@ -18,7 +18,7 @@ from app.commands.report import Print, ReportedTrace, SilentReply
 from app.config import Settings
 from app.errors import OrionError
 from app.log import configure_logging
-from app.model_access import missing_for_agent
+from app.model_access import asks_by_itself, missing_for_agent, needs_own_key
 from app.parts import create_runner, run_policy
 from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
@@ -49,6 +49,10 @@ async def verify(settings: Settings, *, write: Print) -> bool:
     """Run it and print each step; True when the agent answered with the tool's output."""
     masker = Masker((*settings.secrets, *settings.mcp_servers.secrets))
     configure_logging(fmt=settings.orion_log_format, level="ERROR", masker=masker)
+    agent = settings.orion_agent
+    if asks_by_itself(agent) and (missing := missing_for_agent(settings, agent)):
+        write(f"FAIL {missing}")
+        return False
     try:
         async with open_model(settings, write) as answering:
             return await _run(answering, masker, write, has_key=_has_key(settings))
@@ -84,7 +88,8 @@ async def _removed(directory: Path) -> AsyncIterator[None]:
 
 
 def _has_key(settings: Settings) -> bool:
-    return not missing_for_agent(settings, settings.orion_agent)
+    agent = settings.orion_agent
+    return not missing_for_agent(settings, agent) and not needs_own_key(settings, agent)
 
 
 async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: bool) -> bool:

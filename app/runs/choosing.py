@@ -41,11 +41,13 @@ class Choosing:
         request = run.request
         options, offers = request.options, self._offers
         command = options.command
-        if command is None and not options.model:
+        if command is None and not options.model and not options.branch:
             return None
         around = await self._around(run)
-        agent = choose(options, around, offers).agent.value
-        problem = find_problem(options, offers.agents, agent)
+        choice = choose(options, around, offers)
+        problem = find_problem(options, offers.agents, choice.agent.value)
+        if options.branch and not choice.repo.value:
+            problem = problem or f"branch={options.branch} needs its repository: repo=owner/name"
         if command is not None:
             problem = problem or find_command_problem(command, around, offers)
         if problem:

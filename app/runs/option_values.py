@@ -15,6 +15,7 @@ MAX_REPO_CHARS = 500
 MAX_BRANCH_CHARS = 200
 SHOWN_CHARS = 40
 
+_AGENT = re.compile(r"[A-Za-z][A-Za-z-]{0,30}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\[\]-]*")
 """Ids of the providers and of gateways (`openai/gpt-5.4`, `claude-sonnet-5-5[1m]`); never a flag."""
 _OWNER = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}")
@@ -37,11 +38,14 @@ def check_sandbox(word: str) -> str:
 
 
 def check_agent(word: str) -> str:
-    """Raises: OptionError."""
-    word = word.lower()
-    if word not in agent_names():
+    """Its form alone: which agents there are here, whoever knows says.
+
+    Raises:
+        OptionError
+    """
+    if not _AGENT.fullmatch(word):
         raise OptionError(unknown_word("agent", word, agent_names()))
-    return word
+    return word.lower()
 
 
 def check_model(name: str) -> str:
@@ -61,7 +65,9 @@ def check_repo(text: str) -> str:
     Raises:
         OptionError
     """
-    if not (_is_named(text) or _is_url(text)):
+    if _is_named(text):
+        return text.removesuffix(".git")
+    if not _is_url(text):
         raise OptionError(
             f"{_cut(_without_credentials(text))} is no repository; write repo=owner/name or repo=https://…, without credentials"
         )
@@ -113,8 +119,9 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
     if not word:
         article = "an" if kind[0] in "aeiou" else "a"
         return f"{article} {kind} is not named; there are: {', '.join(known)}"
-    near = difflib.get_close_matches(word, known, n=1)
-    which = f"did you mean {near[0]}? There" if near else "there"
+    by_case = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(word.lower(), by_case, n=1)
+    which = f"did you mean {by_case[near[0]]}? There" if near else "there"
     return f"there is no {kind} {_cut(word)} here; {which} are: {', '.join(known)}"
 
 

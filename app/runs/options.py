@@ -17,13 +17,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent_scripts.registry import agent_names
-from app.runs.option_values import CHECKS, SANDBOX_WORDS, OptionError, unknown_word
+from app.runs.option_values import CHECKS, SANDBOX_WORDS, SHOWN_CHARS, OptionError, unknown_word
 
 _WORDED = "/provider"
 _BEFORE_AGENT = ("use", "with")
 _NEAR, _NEAR_COMMAND = 0.75, 0.8
 _NO_MISS = ("mode", "report", "reports")
 """Near an option's name, but words of their own."""
+_DEFAULTS = tuple(name for name in CHECKS if name != "pr")
+"""What `settings` can keep."""
 _PLURALS = {"pr": "prs", "branch": "branches", "sandbox": "sandboxes"}
 _OPTION = re.compile(r"(?P<key>[A-Za-z_]{2,20})=(?P<value>\S*)|(?P<command>/[A-Za-z]{2,20})")
 
@@ -158,16 +160,24 @@ def _bare(word: str) -> str:
 
 def _command(text: str) -> SettingsCommand | None:
     word, rest = _split(text)
-    if word.lower() != "settings":
+    if word.lower().rstrip("?!.:") != "settings":
         return None
     scope, (first, behind) = Scope.PERSON, _split(rest)
     if first.lower() == Scope.CHANNEL:
         scope, rest = Scope.CHANNEL, behind
-    if rest.strip().lower() == "reset":
+    first, behind = _split(rest)
+    if first.lower() == "reset":
+        if behind:
+            raise OptionError("settings reset forgets all of them, with nothing behind it")
         return SettingsCommand(scope=scope, is_reset=True)
     said, left = _take_options(rest)
     if found := _OPTION.match(left):
-        raise OptionError(unknown_word("setting", found["key"] or found["command"], CHECKS))
+        raise OptionError(unknown_word("setting", found["key"] or found["command"], _DEFAULTS))
+    if said and left:
+        word, _ = _split(left)
+        raise OptionError(
+            f"settings takes {', '.join(_DEFAULTS)}, and nothing behind them: {word[:SHOWN_CHARS]!r}"
+        )
     return None if left else SettingsCommand(scope=scope, wishes=Wishes(**said))
 
 

@@ -112,7 +112,9 @@ def _invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown
     is_empty = not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names
     if is_empty and not options.pr:
-        return "your message has no question in it"
+        said = " ".join(f"{name}={value}" for name, value in options.said.items())
+        keep = f"; to be answered so from now on, write settings {said}" if said else ""
+        return f"your message has no question in it{keep}"
     return ""
 
 

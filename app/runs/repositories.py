@@ -36,7 +36,7 @@ MAX_COMMAND_OUTPUT_BYTES = 64 * 1024
 
 _SENTENCES: Mapping[RepositoryProblem, str] = {
     RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it",
-    RepositoryProblem.REFUSED: "the repository {repo} does not let me in; the operator can give me access to it",
+    RepositoryProblem.REFUSED: "the repository {repo} does not let me in; on the operator's own code host I may be given access, elsewhere it must be public",
     RepositoryProblem.UNREACHABLE: "the server of {repo} does not answer now",
     RepositoryProblem.UNKNOWN_BRANCH: "the repository {repo} has no branch {branch}",
     RepositoryProblem.HUGE: "the repository {repo} is larger than my workspace",

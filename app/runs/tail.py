@@ -31,7 +31,8 @@ STOP_GRACE_S = 1.0
 """The supervisor sees the stop file within 0.1 s and needs 0.5 s from SIGTERM to SIGKILL; after this the tree is killed."""
 DEADLINE_SLACK_S = 10.0
 """The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
-STDERR_TAIL_CHARS = 4_000
+STDERR_TAIL_CHARS = 64_000
+"""A line about one MCP server that did not start has more than a thousand in codex, and comes twice."""
 RECONNECTIONS = 10
 RECONNECTION_WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Before each try to make one."""
@@ -51,7 +52,8 @@ class AgentTail:
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._carry = ""
-        self._stderr = ""
+        self._stderr_pieces: list[str] = []
+        self._stderr_chars = 0
         self._last_seq = -1
         self._seen_seq = -1
         """Records up to this one come again from the log."""
@@ -186,7 +188,14 @@ class AgentTail:
                 pass
 
     def _keep_stderr(self, text: str) -> None:
-        self._stderr = (self._stderr + text)[-STDERR_TAIL_CHARS:]
+        self._stderr_pieces.append(text)
+        self._stderr_chars += len(text)
+        if self._stderr_chars > 2 * STDERR_TAIL_CHARS:
+            tail = self._stderr_tail()
+            self._stderr_pieces, self._stderr_chars = [tail], len(tail)
+
+    def _stderr_tail(self) -> str:
+        return "".join(self._stderr_pieces)[-STDERR_TAIL_CHARS:]
 
     def _trace(self, event: AgentEvent, at: datetime) -> None:
         step = self._attempt.agent_step
@@ -218,7 +227,7 @@ class AgentTail:
             AgentExit(
                 exit_code=self._exited.exit_code if self._exited else None,
                 reason=self.exit_reason,
-                stderr_tail=self._stderr,
+                stderr_tail=self._stderr_tail(),
             )
         )
 

@@ -56,19 +56,14 @@ class UpdateBudget:
 @asynccontextmanager
 async def publishing(publisher: "Publisher") -> AsyncIterator["Publisher"]:
     """Lets a publisher work while inside; on leaving, its call in flight is over. The block's errors pass through."""
-    failure: Exception | None = None
     async with open_task_group() as group:
         group.create_task(publisher.publish(), name="slack-progress")
         try:
             yield publisher
-        except Exception as exc:  # noqa: BLE001 - raised again below, as it is and not in a group
-            failure = exc
         finally:
             # Not cancelled: a call that was cut off could still be carried out after the answer's.
             publisher.close()
             await publisher.closed()
-    if failure is not None:
-        raise failure
 
 
 class Publisher:

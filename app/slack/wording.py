@@ -79,7 +79,7 @@ def spent_text(result: RunResult) -> str:
     facts = []
     if result.tokens:
         facts.append(f"{_short(result.tokens)} token{'' if result.tokens == 1 else 's'}")
-    if result.cost_usd is not None:
+    if result.cost_usd is not None and (result.cost_usd or result.tokens):
         facts.append(money_text(to_micro(result.cost_usd)))
     return " · ".join(facts)
 

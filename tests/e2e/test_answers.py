@@ -7,8 +7,18 @@ from itertools import pairwise
 
 import pytest
 
+from app.errors import ErrorCode
 from app.playground.slack_types import BOT_USER_ID, COLLEAGUE, YOU
-from tests.e2e.harness import Stage, blocks_of_type, has_stop_button, part_of, run_of, text_of
+from tests.e2e.conftest import OpenOrion
+from tests.e2e.harness import (
+    Stage,
+    World,
+    blocks_of_type,
+    has_stop_button,
+    part_of,
+    run_of,
+    text_of,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -161,3 +171,14 @@ async def test_each_update_says_something_new(shared: Stage) -> None:
 
 def _without_elapsed_time(text: str) -> str:
     return " · ".join(part for part in text.split(" · ") if not part.endswith(" s"))
+
+
+async def test_a_provider_that_is_not_there_is_told(world: World, start_orion: OpenOrion) -> None:
+    """Whoever asks for a sandbox that cannot be made is not told of a bug; the record says why."""
+    async with start_orion(world, DOCKER_HOST="unix:///nowhere/docker.sock") as stage:
+        ts = await stage.client.say("@Orion sandbox=docker hello")
+        assert "trouble starting up" in text_of(await stage.answer(ts))
+        run = await stage.record(ts)
+        assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert "docker cannot be used" in run.error_detail
+        assert "You wrote" in await stage.ask("@Orion hello")

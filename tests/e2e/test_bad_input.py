@@ -172,6 +172,10 @@ async def test_nothing_but_a_mention_is_no_question(shared: Stage) -> None:
         shown = [m for m in await shared.client.messages() if m["is_bot"] and m["ts"] > ts]
         assert [message["ephemeral_to"] for message in shown] == [YOU]
         assert "no question in it" in shown[0]["text"]
+    ts = await shared.client.say("@Orion use anthropic:")
+    assert (await shared.ended(ts)).error_detail == (
+        "your message has no question in it; to be answered so from now on, write settings agent=anthropic"
+    )
 
 
 async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Stage) -> None:

@@ -65,6 +65,11 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     code, said = await shared.cli("doctor", **nowhere)
     (line,) = (line for line in said.splitlines() if line.startswith("FAIL sandbox"))
     assert line.endswith("->  start the engine, or set ORION_SANDBOX=local")
+    code, said = await shared.cli("verify", "--agent", "cursor")
+    assert (code, said.splitlines()[-1]) == (
+        FAILED,
+        "FAIL CURSOR_API_KEY: missing; the agent cursor asks its maker's own servers",
+    )
 
 
 async def test_a_second_service_on_the_same_state_is_refused(shared: Stage) -> None:

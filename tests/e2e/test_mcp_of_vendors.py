@@ -21,6 +21,8 @@ pytestmark = [
 
 _SILENT = ("opencode",)
 """Says nothing of a server that does not start."""
+_NAMELESS = ("gemini",)
+"""Says that there are some."""
 
 
 @pytest.fixture(
@@ -44,9 +46,9 @@ async def test_a_server_outside_beside_sick_ones(
             "headers": {"Authorization": "Bearer ${NOTES_KEY}"},
         }
         dead = {"command": "/bin/false", "args": []}
-        file.write_text(
-            json.dumps({"mcpServers": {"notes": outside, "dead": dead, "silent": {"url": silent}}})
-        )
+        absent = {"command": "no-such-program"}
+        servers = {"notes": outside, "dead": dead, "absent": absent, "silent": {"url": silent}}
+        file.write_text(json.dumps({"mcpServers": servers}))
         async with open_orion(
             world,
             new_state_dir(tmp_path),
@@ -60,6 +62,8 @@ async def test_a_server_outside_beside_sick_ones(
             run = await stage.record(ts)
             assert "kept first" in said, run.error_detail
             assert ("could not be used" in said) is (agent not in _SILENT), said
+            if agent not in (*_SILENT, *_NAMELESS):
+                assert all(f"`{name}` could not be used" in said for name in ("dead", "absent"))
             assert notes == ["first"]
             assert run.has_outside_effect
             assert CANARY not in run.answer

@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import World
+from tests.e2e.harness import Stage, World
+from tests.e2e.orion_process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -25,3 +26,20 @@ async def test_a_mention_is_answered_over_the_socket_also_after_a_reconnect(
         assert "and later" in await stage.ask("@Orion and later")
         answer = await world.http.post(f"{stage.orion.url}/slack/events", content=b"{}")
         assert answer.status_code == 404
+
+
+async def test_what_slack_refuses_at_the_start_is_one_line(world: World, shared: Stage) -> None:
+    """A token that is no good, and a Slack that is not there: which setting, and no traceback."""
+    for settings, said in (
+        ({}, "orion cannot start: SLACK_APP_TOKEN: Slack refuses it: invalid_auth"),
+        (
+            {"SLACK_API_URL": f"http://127.0.0.1:{free_port()}/api/"},
+            "orion cannot start: Slack cannot be reached: ClientConnectorError",
+        ),
+    ):
+        state = str(shared.orion.state_dir / "another")
+        own = {"SLACK_APP_TOKEN": "xapp-wrong", "SLACK_API_URL": f"{world.url}/api/", **settings}
+        code, told = await shared.cli("serve", **own, ORION_STATE_DIR=state)
+        assert code == 1
+        assert said in told
+        assert "Traceback" not in told

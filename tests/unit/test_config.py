@@ -121,7 +121,7 @@ def test_a_model_for_the_chosen_agent_comes_first(
 ) -> None:
     """One setting for all agents, and one for each that wins."""
     monkeypatch.setenv("ORION_AGENT", "claude")
-    monkeypatch.setenv("ORION_MODEL_ANTHROPIC", "not mine")
+    monkeypatch.setenv("ORION_MODEL_ANTHROPIC", "not-mine")
     monkeypatch.setenv("ORION_MODEL_CLAUDE", own or "")
     monkeypatch.setenv("ORION_MODEL", general or "")
     assert load_settings(env_file=None).model == model
@@ -251,3 +251,26 @@ def test_a_short_secret_for_keys_is_refused() -> None:
         with pytest.raises(SettingsError, match="ORION_OWN_KEYS_SECRET: needs 32") as caught:
             load_settings(env_file=None, given={"orion_own_keys_secret": value})
         assert "short" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("ORION_MODEL_CODEX", "gpt 5", "ORION_MODEL_CODEX: 'gpt 5' is no name of a model"),
+        ("ORION_MODEL", "--flag", "ORION_MODEL: '--flag' is no name of a model"),
+        (
+            "ORION_MODELS_CODEX",
+            "gpt-5,=gpt-6",
+            "ORION_MODELS_CODEX: '=gpt-6' is no name of a model",
+        ),
+        ("ORION_GITHUB_URL", "http://git.example", "ORION_GITHUB_URL: GITHUB_TOKEN would be sent"),
+    ],
+)
+def test_values_that_cannot_work_are_told(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, with the setting and the value."""
+    monkeypatch.setenv("GITHUB_TOKEN", "ghp_0123456789")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=said):
+        load_settings(env_file=None)

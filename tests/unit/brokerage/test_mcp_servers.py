@@ -74,8 +74,12 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
             {"a": {"url": "http://x", "headers": {"authorization": "x"}, "oauth": CLIENT}},
             "mcpServers.a: either oauth or the header Authorization, not both",
         ),
-        ({"a": 1}, "mcp.json: Input should be an object"),
-        ([], "mcp.json: Input should be an object"),
+        ({"a": {"command": 5}}, "mcpServers.a.command: Input should be a valid string"),
+        ({"a": {"command": ""}}, "mcpServers.a.command: String should have at least 1"),
+        ({"a": {"command": "x", "args": "--y"}}, "mcpServers.a.args: Input should be a valid list"),
+        ({"a": {}, "b c": {}}, "a: it has neither a command nor a url; mcpServers.b c: a name has"),
+        ({"a": 1, "b": 2}, "mcp.json: mcpServers.a: Input should be an object; mcpServers.b: "),
+        ([], "mcp.json: mcpServers: Input should be an object"),
     ],
 )
 def test_bad_files_name_the_place(servers: object, reason: str, tmp_path: Path) -> None:

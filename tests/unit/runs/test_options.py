@@ -72,6 +72,8 @@ def test_options_are_taken_from_the_start_of_a_message(
             "there is no setting 'colour' here; there are: sandbox, agent",
         ),
         ("settings model=x /foo", "there is no setting '/foo'"),
+        ("settings model=x please", "and nothing behind them: 'please'"),
+        ("settings reset agent", "settings reset forgets all of them"),
     ],
 )
 def test_what_is_nearly_right_is_told(text: str, said: str) -> None:
@@ -99,8 +101,10 @@ def test_a_long_word_is_cut() -> None:
         ("agent=claude model=opus fix", {"agent": "claude", "model": "opus"}, "fix"),
         ("repo=acme/api use claude branch=fix/a sandbox=local go", _ALL, "go"),
         ("repo=https://git.example/a/b.git x", {"repo": "https://git.example/a/b.git"}, "x"),
+        ("repo=acme/api.git x", {"repo": "acme/api"}, "x"),
         ("use the other file", {}, "use the other file"),
         ("use cluade fix", {}, "use cluade fix"),
+        ("use cluade: fix", {"agent": "cluade"}, "fix"),
         ("use bash: fix", {}, "use bash: fix"),
         ("with claude", {"agent": "claude"}, ""),
         ("mode=fast is what?", {}, "mode=fast is what?"),
@@ -115,8 +119,9 @@ def test_agents_models_and_repositories(text: str, said: dict[str, str], prompt:
 @pytest.mark.parametrize(
     "text",
     [
-        "use cluade: fix",
-        "agent=cluade fix",
+        "agent=cl@ude fix",
+        "settings agent=claude please",
+        "settings channel model=x is this right?",
         "agent=claude use anthropic fix",
         'model="gpt 5" fix',
         "model= fix",

@@ -33,7 +33,7 @@ async def test_a_failure_at_the_end_is_no_cancellation() -> None:
 
 
 async def test_a_failure_of_the_block_ends_the_children() -> None:
-    """As asyncio has it."""
+    """And passes as it is; beside a child's own failure it is in a group, as asyncio has it."""
     ended = asyncio.Event()
 
     async def fail_beside_it() -> None:
@@ -42,9 +42,25 @@ async def test_a_failure_of_the_block_ends_the_children() -> None:
             await asyncio.sleep(0)
             raise OSError("broken")
 
-    with pytest.raises(ExceptionGroup):
+    with pytest.raises(OSError, match="broken"):
         await fail_beside_it()
     assert ended.is_set()
+
+    async def fail_late() -> None:
+        try:
+            await asyncio.sleep(10)
+        finally:
+            raise ValueError("late")
+
+    async def fail_both() -> None:
+        async with open_task_group() as group:
+            group.create_task(fail_late())
+            await asyncio.sleep(0)
+            raise OSError("broken")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await fail_both()
+    assert {type(one) for one in caught.value.exceptions} == {OSError, ValueError}
 
 
 async def test_a_cancellation_stays_one() -> None:
