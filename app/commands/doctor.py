@@ -223,7 +223,7 @@ async def _model(settings: Settings) -> str:
 def _source(settings: Settings, protocol: ModelProtocol) -> str:
     source = model_source(settings, protocol)
     if source is None:
-        return "no key"
+        return "people's own keys alone" if settings.orion_own_keys_secret else "no key"
     return "AI gateway" if source.is_gateway else source.base_url
 
 

@@ -303,6 +303,7 @@ async def open_core(
     channels: Mapping[str, Wishes] | None = None,
     pool_size: int = 0,
     pool_wait_s: float = MAX_WAIT_S,
+    pool_rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
@@ -323,6 +324,7 @@ async def open_core(
                 broker=broker,
                 size=pool_size,
                 max_wait_s=pool_wait_s,
+                rest_s=pool_rest_s,
             )
             workspaces = Workspaces(
                 provider=provider,

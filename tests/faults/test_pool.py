@@ -52,6 +52,7 @@ async def pooled(
     size: int = 1,
     policy: RunPolicy = POLICY,
     wait_s: float = MAX_WAIT_S,
+    rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
 ) -> AsyncIterator[Core]:
     """With the environment ready."""
@@ -60,6 +61,7 @@ async def pooled(
         socket=str(tmp_path / "s"),
         pool_size=size,
         pool_wait_s=wait_s,
+        pool_rest_s=rest_s,
         sandboxes=sandboxes,
     ) as core:
         await core.room.runner.prepare_environment()
@@ -284,3 +286,15 @@ async def test_nothing_waits_before_there_is_an_environment(tmp_path: Path) -> N
 def test_the_longest_wait_fits_into_every_providers_life() -> None:
     """With a run of the default length and what is saved after it, half an hour."""
     assert pool_module.MAX_WAIT_S + 600 + 120 + 60 <= 1800
+
+
+async def test_the_next_is_made_when_the_agent_of_the_last_has_started(tmp_path: Path) -> None:
+    """Not at once: the two would be in each other's way. Whoever comes meanwhile has one of their own."""
+    async with pooled(tmp_path, rest_s=0.4) as core:
+        await filled(core)
+        started_s = asyncio.get_running_loop().time()
+        assert (await ask(core)).state is RunState.SUCCEEDED
+        assert (await ask(core, thread=1)).state is RunState.SUCCEEDED
+        assert (figures(core).taken, figures(core).missed) == (1, 1)
+        await filled(core)
+        assert asyncio.get_running_loop().time() - started_s >= 0.4
