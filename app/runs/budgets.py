@@ -1,7 +1,8 @@
 """Budgets: how much model calls may cost for a run, and in a day for a person, a channel and all; kept while runs go.
 
-What people pay themselves, with keys of their own, is not Orion's to limit. A day is one of UTC. What runs spend is known from the broker's count and the price table, not from agents; it is counted in
-memory as each call ends, and written behind, so that the next process goes on from there.
+A day is one of UTC. What runs spend is known from the broker's count and the price table, not from agents; it is counted in
+memory as each call ends, and written behind, so that the next process goes on from there. What people pay themselves, with
+keys of their own, is told but not limited.
 """
 
 import asyncio

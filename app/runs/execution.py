@@ -116,16 +116,16 @@ class AgentRunner:
             OrionError: no sandbox, no environment, or the sandbox was lost.
             RunStoppedError: stopped before the agent had started.
         """
-        self._choose_key(attempt)
         with mapped_errors():
             finished = None
+            await self._choose_key(attempt)
             if attempt.run.attempt > 1:
                 finished = await self._follow_left_agent(attempt)
                 if finished is None and attempt.run.has_outside_effect:
                     raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
             return finished or await self._run_turn(attempt)
 
-    def _choose_key(self, attempt: Attempt) -> None:
+    async def _choose_key(self, attempt: Attempt) -> None:
         """Raises: OrionError: REQUEST_INVALID: there is none that can be used."""
         agent, protocol = self._adapter.name, self._settings.own_key_protocol
         own = attempt.own_keys.get(protocol)
@@ -137,12 +137,15 @@ class AgentRunner:
         elif own and not self._has_broker(attempt):
             problem = f"your own key for {protocol} cannot be used at {self._provider.name} here, where no broker is reached; {HOW_TO_CHANGE}, or ask for another sandbox"
         if problem:
+            if attempt.run.attempt > 1:
+                await self.abandon(attempt.run)
             raise OrionError(ErrorCode.REQUEST_INVALID, problem)
         attempt.use_own_key(protocol if own else "")
 
     def _has_broker(self, attempt: Attempt) -> bool:
         """Otherwise the sandbox's network adds the operator's key by itself."""
-        return not self._broker.endpoint_for(session_id_for(attempt.run.thread)).headers
+        endpoint = self._broker.endpoint_for(session_id_for(attempt.run.thread))
+        return "{relay}/broker" in endpoint.model_url
 
     async def _follow_left_agent(self, attempt: Attempt) -> TurnFinished | None:
         """Follow the agent that an earlier process started to its end; None = the turn must be run again."""

@@ -91,7 +91,7 @@ class MemoryRunStore:
             other.request.team == run.request.team
             and other.request.user == run.request.user
             and other.created_at >= since
-            and other.error_code not in REFUSAL_CODES
+            and (other.error_code not in REFUSAL_CODES or other.attempt > 0)
             for other in self._runs.values()
         )
         return Standing(

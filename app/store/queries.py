@@ -8,7 +8,7 @@ from app.errors import ErrorCode
 from app.runs.model import STARTED_STATES, WAITING_STATES, QueuePosition, Run, RunId
 
 REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
-"""Runs that ended in these did not cost anything, so they do not count against a person's hourly limit."""
+"""Runs that ended in these before they began did not cost anything, so they do not count against a person's hourly limit."""
 
 
 def position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> QueuePosition:

@@ -229,7 +229,11 @@ class SqlRunStore:
             (runs.c.team == request.team)
             & (runs.c.user == request.user)
             & (runs.c.created_at >= since)
-            & sa.or_(runs.c.error_code.is_(None), runs.c.error_code.not_in(_REFUSALS))
+            & sa.or_(
+                runs.c.error_code.is_(None),
+                runs.c.error_code.not_in(_REFUSALS),
+                runs.c.attempt > 0,
+            )
         )
         other = UNFINISHED & (runs.c.id != run.id)
         in_thread = other & (

@@ -245,7 +245,7 @@ async def test_people_take_turns_in_the_position(store: RunStore) -> None:
 
 
 async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
-    """Runs since a time, per person, without those that were refused."""
+    """Runs since a time, per person, without those that were refused before they began."""
     old = make_run(make_request(ts="1.000001"), age_s=7200)
     fresh = make_run(make_request(ts="2.000001"))
     refused = make_run(make_request(ts="3.000001"))
@@ -256,6 +256,12 @@ async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
     standing = await store.standing(fresh, since=T0 - timedelta(hours=1), capacity=32)
     assert standing.runs_of_user == 1
     assert standing.unfinished == 4
+    tried = make_run(make_request(ts="5.000001"))
+    await store.add(tried)
+    await store.update(tried.id, attempt=1, error_code=ErrorCode.REQUEST_INVALID)
+    standing = await store.standing(fresh, since=T0 - timedelta(hours=1), capacity=32)
+    assert standing.runs_of_user == 2  # it had a sandbox
+    await store.update(tried.id, state=RunState.FAILED)
     await store.update(refused.id, state=RunState.FAILED)
     assert (await store.standing(fresh, since=T0, capacity=32)).unfinished == 3
 
