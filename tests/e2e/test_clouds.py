@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from app.errors import ErrorCode
 from app.runs.model import Resumption, RunState
 from tests.e2e.clouds import CLOUDS, KEY, Cloud, open_stage_at
+from tests.e2e.giving_keys import OWN, SECRET, give_key
 from tests.e2e.harness import Stage, text_of
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", CLOUDS)
 async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None:
     """In one service, since its environment takes a while to make; no key was ever sent, and nothing is left."""
-    async with open_stage_at(name, tmp_path) as (stage, cloud):
+    async with open_stage_at(name, tmp_path, ORION_OWN_KEYS_SECRET=SECRET) as (stage, cloud):
         ts = await stage.client.say("@Orion run: id -un; pwd; echo 4711 > notes")
         answer = text_of(await stage.answer(ts, timeout_s=150))
         assert "agent" in answer
@@ -44,8 +46,13 @@ async def test_answers_files_stop_and_a_crash(name: str, tmp_path: Path) -> None
         stopped = await stage.ended(slow, timeout_s=10)
         assert stopped.state is RunState.STOPPED
         await _crash(stage, cloud)
+        await give_key(stage, OWN)
+        own = await stage.client.say("@Orion hello with a key of my own")
+        await stage.answer(own, timeout_s=150)
+        assert (await stage.world.model_requests())[-1]["headers"]["x-api-key"] == OWN
         assert await stage.orion.terminate() == 0
         assert KEY.encode() not in cloud.sent()
+        assert OWN.encode() not in cloud.sent()
 
 
 async def _crash(stage: Stage, cloud: Cloud) -> None:
@@ -90,8 +97,14 @@ async def test_a_sandbox_that_waited_there(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", CLOUDS)
 async def test_without_a_public_address_the_network_adds_the_key(name: str, tmp_path: Path) -> None:
-    """The model answers, and the agent, who looks in its environment and among its files, has not seen the key."""
-    async with open_stage_at(name, tmp_path, has_broker=False) as (stage, _cloud):
+    """The model answers, and the agent, who looks in its environment and among its files, has not seen the key.
+
+    A person's own could not be added there, and is not passed over in silence.
+    """
+    async with open_stage_at(name, tmp_path, has_broker=False, ORION_OWN_KEYS_SECRET=SECRET) as (
+        stage,
+        _cloud,
+    ):
         look = f"env > seen; grep -rsl {KEY[7:]} /work /orion /home /tmp /proc/self/environ || echo nothing"
         ts = await stage.client.say(f"@Orion run: {look}")
         assert "nothing" in text_of(await stage.answer(ts, timeout_s=150))
@@ -101,3 +114,7 @@ async def test_without_a_public_address_the_network_adds_the_key(name: str, tmp_
             assert headers["authorization"] == f"Bearer {KEY}"
         code, said = await stage.cli("doctor")
         assert "the agent may use any model" in said, (code, said)
+        await give_key(stage, OWN)
+        ts = await stage.client.say("@Orion hello")
+        assert f"cannot be used at {name} here" in text_of(await stage.answer(ts))
+        assert (await stage.record(ts)).error_code is ErrorCode.REQUEST_INVALID

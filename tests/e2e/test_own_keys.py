@@ -1,8 +1,6 @@
 """People's own keys in the whole service: given in a modal, used for their runs alone, found nowhere."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
@@ -13,36 +11,12 @@ from app.playground.world import OFFLINE_MODEL_KEY
 from app.runs.model import RunState
 from app.slack.own_keys import KEYS_ACTION
 from tests.e2e.conftest import OpenOrion
+from tests.e2e.giving_keys import OWN, SECRET, ask_settings, give_key, open_modal
 from tests.e2e.harness import Stage, World, blocks_of_type, text_of
 from tests.e2e.secret_scan import KEYS, scan
 from tests.e2e.test_budgets import PRICES
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
-
-OWN = "own-key-of-a-person-canary-0123456789"
-SECRET = "a-secret-for-the-keys-of-people-in-tests"  # noqa: S105 - of people who are not real
-
-
-async def _settings(
-    stage: Stage, *, user: str = YOU, channel: str = "general"
-) -> Mapping[str, Any]:
-    ts = await stage.client.say("@Orion settings", user=user, channel=channel)
-    return await stage.answer(ts, channel=channel)
-
-
-async def _modal(stage: Stage, *, user: str = YOU, channel: str = "general") -> Mapping[str, Any]:
-    message = await _settings(stage, user=user, channel=channel)
-    pressed = await stage.client.press(dict(message), KEYS_ACTION, user=user)
-    assert pressed["ok"], pressed
-    view: Mapping[str, Any] | None = pressed["view"]
-    assert view is not None
-    return view
-
-
-async def _give(stage: Stage, key: str, *, user: str = YOU) -> None:
-    view = await _modal(stage, user=user)
-    sent = await stage.client.submit(dict(view), {"anthropic": key}, user=user)
-    assert (sent["ok"], sent["errors"]) == (True, {})
 
 
 async def _key_of(stage: Stage, question: str, *, user: str = YOU) -> tuple[str, str]:
@@ -58,7 +32,7 @@ async def test_a_persons_requests_are_asked_with_their_own_key(
 ) -> None:
     """Theirs alone, also after a crash; it is in no message, file, log or trace, and taken back it is used no more."""
     async with start_orion(world, ORION_OWN_KEYS_SECRET=SECRET) as stage:
-        view = await _modal(stage)
+        view = await open_modal(stage)
         assert [block.get("block_id") for block in view["blocks"] if block["type"] == "input"] == [
             *("anthropic", "openai", "gemini")
         ]
@@ -73,15 +47,15 @@ async def test_a_persons_requests_are_asked_with_their_own_key(
         await stage.orion.kill9()
         await stage.orion.start()
         assert (await _key_of(stage, "hello again"))[0] == OWN
-        assert "your own for anthropic, else Orion's" in text_of(await _settings(stage))
-        assert "your own" not in text_of(await _settings(stage, user=COLLEAGUE))
+        assert "your own for anthropic, else Orion's" in text_of(await ask_settings(stage))
+        assert "your own" not in text_of(await ask_settings(stage, user=COLLEAGUE))
 
         ts = await stage.client.say("@Orion run: echo bird-in-the-mine > bird")
         await stage.answer(ts)
         found = await scan(stage, {**KEYS, "own key": OWN}, there="bird-in-the-mine", thread_ts=ts)
         assert found["log"] > 0
 
-        view = await _modal(stage)
+        view = await open_modal(stage)
         hints = {block["block_id"]: block.get("hint") for block in view["blocks"]}
         assert hints["anthropic"]["text"].startswith("There is one that ends in 6789")
         assert hints["openai"] is None
@@ -101,9 +75,9 @@ async def test_what_goes_wrong_with_an_own_key_is_its_persons_to_mend(
         assert await _failed(stage, "hello") == (
             "I have no key for the models of anthropic; write settings and press Your model keys to give one of your own."
         )
-        await _give(stage, OWN)
+        await give_key(stage, OWN)
         assert (await _key_of(stage, "hello mine"))[0] == OWN
-        await _give(stage, f"{OWN}-{REVOKED}")
+        await give_key(stage, f"{OWN}-{REVOKED}")
         assert await _failed(stage, "hello again") == (
             "The model did not accept your own key; write settings and press Your model keys to change it or take it back."
         )
@@ -113,7 +87,7 @@ async def test_what_goes_wrong_with_an_own_key_is_its_persons_to_mend(
         assert (await _failed(stage, "hello once more")).startswith(
             "I cannot read your own key for anthropic any more; write settings"
         )
-        view = await _modal(stage)
+        view = await open_modal(stage)
         assert "cannot be read any more" in str(view)
 
 
@@ -135,7 +109,7 @@ async def test_budgets_are_not_for_what_people_pay_themselves(
         await asyncio.to_thread(toml.write_text, PRICES)
         stage.orion.environment |= {"ORION_BUDGET_DAY_USD": "0.05"}
         await stage.orion.start()
-        await _give(stage, OWN)
+        await give_key(stage, OWN)
         for _ in range(2):
             key, said = await _key_of(stage, "tell me much of it")
             assert (key, "$" in said) == (OWN, True)
@@ -151,7 +125,7 @@ async def test_budgets_are_not_for_what_people_pay_themselves(
 async def test_only_where_the_operator_allows_it(world: World, start_orion: OpenOrion) -> None:
     """Without the secret there is no button, and a modal that is sent all the same is not taken."""
     async with start_orion(world) as stage:
-        message = await _settings(stage)
+        message = await ask_settings(stage)
         assert blocks_of_type(message, "actions") == []
         trigger = world.lookalike.modals.trigger(YOU)
         view = world.lookalike.modals.open(trigger, FORGED)
@@ -165,7 +139,7 @@ async def test_people_of_other_companies_give_none(world: World, start_orion: Op
     async with start_orion(
         world, ORION_OWN_KEYS_SECRET=SECRET, ORION_ALLOW_EXTERNAL="true"
     ) as stage:
-        message = await _settings(stage, user=EXTERNAL, channel="partners")
+        message = await ask_settings(stage, user=EXTERNAL, channel="partners")
         pressed = await stage.client.press(dict(message), KEYS_ACTION, user=EXTERNAL)
         assert (pressed["ok"], pressed["view"]) == (True, None)
         view = world.lookalike.modals.open(world.lookalike.modals.trigger(EXTERNAL), FORGED)
