@@ -138,6 +138,7 @@ SLACK_CALLS: Mapping[str, str] = {
 SLACK_SPARED: Mapping[str, str] = {
     "auth.test": "asks who the bot is, at start; changes nothing",
     "users.info": "asks a person's name, once in the life of a process; changes nothing",
+    "views.open": "shows a modal to one person, who may press again",
 }
 
 

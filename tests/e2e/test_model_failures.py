@@ -66,7 +66,7 @@ async def test_an_unknown_model_is_named_as_the_cause(world: World, start_orion:
     async with start_orion(world, ORION_MODEL="gpt-no-such-model") as stage:
         told = await _not_found(stage, "@Orion hello")
         assert "There is no model gpt-no-such-model, which is configured; please ask" in told
-        await stage.client.say("@Orion settings channel model=nope")
+        await stage.answer(await stage.client.say("@Orion settings channel model=nope"))
         told = await _not_found(stage, "@Orion hello")
         assert "There is no model nope, this channel's default; write settings channel" in told
         told = await _not_found(stage, "@Orion model=gone hello")
