@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -32,6 +33,7 @@ from app.runs.model import (
 )
 from app.runs.options import Wishes
 from app.runs.own_keys import OwnKeyStore
+from app.runs.patience import patiently
 from app.runs.placing import Placing
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import (
@@ -191,7 +193,8 @@ class RunService:
         with self._signals.watch(
             run.id
         ) as stop:  # before the update, which tells of an earlier wish
-            run = await self._store.update(
+            begin = partial(
+                self._store.update,
                 run.id,
                 while_in=BEGINNING_STATES,
                 state=RunState.RUNNING,
@@ -202,6 +205,7 @@ class RunService:
                 model=model,
                 provider=provider,
             )
+            run = await patiently(begin)
             if run.state is not RunState.RUNNING:  # it was ended while it waited
                 return AgainIn(seconds=ENDING_RETRY_S)
             if run.stop_requested_by is not None:

@@ -68,11 +68,11 @@ async def test_any_sandbox_call_may_fail(
             assert core.provider.alive == 0
 
 
-@pytest.mark.parametrize("change", ["reply_ts", "outcome"])
+@pytest.mark.parametrize("change", ["reply_ts", "attempt", "outcome"])
 async def test_what_is_done_outlasts_a_sick_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """What stands in Slack, and what the agent worked for, is recorded as soon as the database takes it."""
+    """What stands in Slack, that a run begins, and what its agent worked for, is recorded as soon as the database takes it."""
     async with core_of(tmp_path) as core:
         update, failures = core.store.update, [TimeoutError(), OSError("locked")]
 
