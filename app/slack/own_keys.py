@@ -13,7 +13,7 @@ from app.slack.shapes import is_id
 KEYS_ACTION: Final = "orion_keys"
 KEYS_VIEW: Final = "orion_keys"
 OPEN_TIMEOUT_S: Final = 2.0
-"""For each of the two things before the press is acknowledged: 3 s later its trigger is dead.
+"""For all that comes before the acknowledgement: after 3 s the press has failed, and its trigger is dead.
 
 Source: Slack, "Modals", `trigger_id`, read 2026-11.
 """
@@ -62,10 +62,11 @@ class KeyDesk:
         if person is None or not isinstance(trigger, str):
             self._log.info("event.ignored", reason="not_for_keys")
             return
-        async with asyncio.timeout(OPEN_TIMEOUT_S):
+        deadline_s = asyncio.get_running_loop().time() + OPEN_TIMEOUT_S
+        async with asyncio.timeout_at(deadline_s):
             kept = await self._store.of(person.team, person.id)
         try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S):
+            async with asyncio.timeout_at(deadline_s):
                 await self._api.once(
                     "views.open", {"trigger_id": trigger, "view": self._modal(kept)}
                 )
