@@ -110,7 +110,9 @@ class Attempting:
                 branch=choice.branch.value,
                 wants_pull_request=bool(run.request.options.pr),
                 spending=await self._ledger.spending(run),
-                own_keys=await self._own_keys.of(run.request.team, run.request.user),
+                own_keys=await patiently(
+                    lambda: self._own_keys.of(run.request.team, run.request.user)
+                ),
             )
             attempt.on_effect = partial(self._note_effect, attempt)
             async with _refreshing(attempt, self._clock):

@@ -1,6 +1,7 @@
 """The core under failure: whatever breaks, a run ends once, and nothing is left behind."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from app.runs.attempt import Attempt
 from app.runs.execution import AgentRunner
 from app.runs.model import Run, RunId, RunState
 from app.runs.ports import Done, EngineState
+from app.store.own_keys import MemoryOwnKeyStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
 from tests.faults.building import (
@@ -291,3 +293,23 @@ async def test_messages_of_a_thread_are_placed_in_order(tmp_path: Path) -> None:
         for request in (*mine, other):
             await ended(core, request.run_id)
         assert core.replies.placed == [other.run_id, *(request.run_id for request in mine)]
+
+
+async def test_a_persons_keys_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A database that is locked as a run begins costs a moment, not the run."""
+    failures, find = [OSError("locked")], MemoryOwnKeyStore.of
+
+    async def sick_of(store: MemoryOwnKeyStore, team: str, person: str) -> Mapping[str, str]:
+        if failures:
+            raise failures.pop()
+        return await find(store, team, person)
+
+    monkeypatch.setattr(MemoryOwnKeyStore, "of", sick_of)
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.state, failures) == (RunState.SUCCEEDED, [])
+        assert_ended_once(core, run)
