@@ -63,7 +63,7 @@ lock: setup
 
 # After a new pin of an agent's command line: what the tests of its parser read.
 record-transcripts: setup
-	@for agent in claude codex opencode; do $(BIN)/python -m tests.agents.record_$$agent || exit 1; done
+	@for agent in claude codex opencode gemini copilot; do $(BIN)/python -m tests.agents.record_$$agent || exit 1; done
 
 clean:
 	@rm -rf $(VENV)

@@ -91,15 +91,16 @@ class Settings(SettingsFields):
     def _check_model_keys(self) -> "Settings":
         for name in MODEL_KEYS:
             key = getattr(self, name)
-            url = name.replace("_api_key", "_base_url")
-            field = type(self).model_fields.get(url)
-            is_vendors = url == name or field is None or getattr(self, url) == field.default
-            problem = key and find_key_problem(
-                name.upper(), key.get_secret_value(), is_vendors=is_vendors
-            )
-            if problem:
+            if key and (problem := self.find_key_problem(name, key.get_secret_value())):
                 raise ValueError(f"{name.upper()}: {problem}")
         return self
+
+    def find_key_problem(self, name: str, key: str) -> str:
+        """What is wrong with such a key, for the field of that name, without its value; empty when nothing is."""
+        url = name.replace("_api_key", "_base_url")
+        field = type(self).model_fields.get(url)
+        is_vendors = url == name or field is None or getattr(self, url) == field.default
+        return find_key_problem(name.upper(), key, is_vendors=is_vendors)
 
     @model_validator(mode="after")
     def _check_github(self) -> "Settings":

@@ -6,7 +6,6 @@ from functools import partial
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_names, create_adapter
 from app.config import Settings
-from app.key_forms import find_key_problem
 from app.model_access import DIRECT, asks_by_itself
 from app.runs.own_keys import NoOwnKeys, OwnKeyStore
 from app.slack.connection import SlackConnection
@@ -39,18 +38,10 @@ def create_key_desk(
     )
 
 
-def find_own_key_problem(settings: Settings, protocol: ModelProtocol, key: str) -> str:
-    """What is wrong with such a key, without its value; empty when nothing is."""
-    name = DIRECT[protocol]
-    field = f"{name}_base_url"
-    is_vendors = getattr(settings, field) == type(settings).model_fields[field].default
-    return find_key_problem(f"{name.upper()}_API_KEY", key, is_vendors=is_vendors)
-
-
 def _vendor(settings: Settings, protocol: ModelProtocol) -> Vendor:
     adapters = [create_adapter(name) for name in agent_names() if not asks_by_itself(name)]
     agents = ", ".join(one.name for one in adapters if one.protocol is protocol)
     return Vendor(
         name=f"{_NAMES[protocol]} ({agents})",
-        find_problem=partial(find_own_key_problem, settings, protocol),
+        find_problem=partial(settings.find_key_problem, f"{DIRECT[protocol]}_api_key"),
     )

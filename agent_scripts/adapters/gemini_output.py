@@ -41,7 +41,9 @@ _CODE_OF_EXIT_CODE = {
 """Its own. Source: Gemini CLI 0.61.0, docs/cli/headless and ExitCodes, read 2026-11."""
 _TURN_LIMIT = "FatalTurnLimitedError"
 _API_ERROR = "[API Error: "
-# Recorded: with status 400 they have no code of their own.
+# Recorded: with status 400 these have no code of their own.
+_INVALID_KEY = "API_KEY_INVALID"
+"""As `reason`: wrong, taken back or expired. Source: google-gemini/gemini-cli, issue 25198, read 2026-11."""
 _CONTEXT = "exceeds the maximum number of tokens allowed"
 _BROKEN_SESSION = (
     "the number of function response parts is equal to the number of function call parts"
@@ -112,16 +114,22 @@ class GeminiParser:
             return AgentErrorCode.MODEL_REFUSED
         if kind == _TURN_LIMIT:
             return AgentErrorCode.TURN_LIMIT
-        if exit_code == _BAD_REQUEST_EXIT_CODE and _CONTEXT in message:
-            return AgentErrorCode.MODEL_CONTEXT_EXCEEDED
-        if exit_code == _BAD_REQUEST_EXIT_CODE and _BROKEN_SESSION in message:
-            # Only of what was there before: then nothing has been done in this turn.
-            is_old = not self._has_worked
-            return AgentErrorCode.SESSION_NOT_FOUND if is_old else AgentErrorCode.EXECUTION_FAILED
+        if exit_code == _BAD_REQUEST_EXIT_CODE:
+            return self._code_of_bad_request(message)
         code = code_of_status(_STATUS_OF_EXIT_CODE.get(exit_code or 0))
         if code is None and exit_code == 1 and message.startswith(_API_ERROR):
             return AgentErrorCode.MODEL_UNAVAILABLE  # no answer, or none that is one
         return code or _CODE_OF_EXIT_CODE.get(exit_code or 0) or AgentErrorCode.EXECUTION_FAILED
+
+    def _code_of_bad_request(self, message: str) -> AgentErrorCode:
+        if _INVALID_KEY in message:
+            return AgentErrorCode.MODEL_AUTH_FAILED
+        if _CONTEXT in message:
+            return AgentErrorCode.MODEL_CONTEXT_EXCEEDED
+        if _BROKEN_SESSION in message and not self._has_worked:
+            # Only of what was there before: then nothing has been done in this turn.
+            return AgentErrorCode.SESSION_NOT_FOUND
+        return AgentErrorCode.EXECUTION_FAILED
 
     def _read(self, record: Mapping[str, Any]) -> Iterator[AgentEvent]:
         match record:

@@ -94,6 +94,7 @@ class AgentRig:
         stop_at: str | None = None,
         has_grant: bool = True,
         granted_model: str | None = None,
+        own_key: str = "",
         **changes: Any,
     ) -> RigTurn:
         """One turn; it is stopped at the first line that holds `stop_at`."""
@@ -112,6 +113,8 @@ class AgentRig:
             models=(granted_model or fields["model"], *self.adapter.helper_models),
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
             session_id=SESSION,
+            own_key=own_key,
+            own_key_protocol=self.adapter.protocol if own_key else "",
         )
         async with AsyncExitStack() as stack:
             token = await stack.enter_async_context(

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_scripts.adapter import AgentSession
 from agent_scripts.adapters.gemini import GeminiAdapter
+from app.playground.offline.question import REVOKED
 from tests.agents.recording import OUR_ID, Noise, Scene, record
 
 _NOISE = (
@@ -41,6 +42,7 @@ SCENES = (
     Scene(name="resumed", texts=("what did I ask?",), options=_session(2, resume=True)),
     Scene(name="session-unknown", texts=("hello",), options=_session(3, resume=True)),
     Scene(name="status-401", texts=("hello",), options={"has_grant": False}),
+    Scene(name="key-refused", texts=("hello",), options={"own_key": f"a-{REVOKED}-key"}),
     Scene(name="status-403", texts=("hello",), options={"granted_model": "another"}),
     Scene(name="status-404", texts=("hello",), options={"model": "no-such-model"}),
     Scene(name="status-429", texts=("!429",)),

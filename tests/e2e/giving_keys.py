@@ -31,8 +31,8 @@ async def open_modal(
     return view
 
 
-async def give_key(stage: Stage, key: str, *, user: str = YOU) -> None:
-    """For Anthropic's models."""
-    view = await open_modal(stage, user=user)
-    sent = await stage.client.submit(dict(view), {"anthropic": key}, user=user)
+async def give_key(stage: Stage, key: str, *, protocol: str = "anthropic") -> None:
+    """For the models of that protocol."""
+    view = await open_modal(stage)
+    sent = await stage.client.submit(dict(view), {protocol: key})
     assert (sent["ok"], sent["errors"]) == (True, {})

@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from agent_scripts.registry import create_adapter
+from app.errors import ErrorCode
+from app.playground.offline.question import REVOKED
 from app.runs.model import RunState
 from tests.e2e.docker_world import open_docker_orion, prepared_image
+from tests.e2e.giving_keys import OWN, SECRET, give_key
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
@@ -56,6 +60,22 @@ async def test_in_docker(image: tuple[str, str], tmp_path: Path) -> None:
         open_docker_orion(world, new_state_dir(tmp_path), name, ORION_AGENT=agent) as stage,
     ):
         await _converse(stage, agent)
+
+
+@pytest.mark.bubblewrap
+async def test_a_persons_own_key_that_is_refused(
+    prepared: tuple[str, Path], tmp_path: Path
+) -> None:
+    """Each maker has an answer of its own to a wrong key; it is told as the person's to mend."""
+    agent, directory = prepared
+    state_dir = new_state_dir(tmp_path)
+    settings = {"ORION_AGENT": agent, "ORION_OWN_KEYS_SECRET": SECRET}
+    async with open_world() as world, open_orion(world, state_dir, directory, **settings) as stage:
+        await give_key(stage, f"{OWN}-{REVOKED}", protocol=create_adapter(agent).protocol)
+        ts = await stage.client.say("@Orion hello")
+        said = text_of(await stage.answer(ts, timeout_s=120))
+        assert said.startswith("The model did not accept your own key; write settings"), said
+        assert (await stage.record(ts)).error_code == ErrorCode.REQUEST_INVALID
 
 
 async def _converse(stage: Stage, agent: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from app.runs.session import Session
 from app.store.sql import open_sqlite_store
 from tests.crash.rig import members_of_group
-from tests.e2e.docker_world import inspect, objects_of
+from tests.e2e.docker_world import docker, objects_of
 from tests.e2e.orion_process import OrionProcess
 
 DESCRIPTORS = "open descriptors of the service"
@@ -99,15 +99,20 @@ def _workspaces(state_dir: Path, sessions: Iterable[Session]) -> dict[str, list[
 
 def _engine(namespace: str, sessions: Iterable[Session]) -> dict[str, list[str]]:
     owned = {session.snapshot_slug for session in sessions}
-    images = inspect("image", objects_of(namespace, "images", "--all"))
+    listed = docker(
+        *("images", "--all", "--no-trunc", "--filter", f"label=orion.name={namespace}"),
+        *("--format", "{{.ID}} {{.Tag}}"),
+    )
+    tags: dict[str, set[str]] = {}
+    for line in listed.splitlines():
+        image, _, tag = line.partition(" ")
+        tags.setdefault(image, set()).add(tag)
     return {
         "containers": objects_of(namespace, "ps", "--all"),
         "volumes": objects_of(namespace, "volume", "ls"),
         "networks": objects_of(namespace, "network", "ls"),
         "images beside those of threads (one is the agent's)": [
-            str(image["Id"])
-            for image in images
-            if not {tag.rpartition(":")[2] for tag in image["RepoTags"] or ()} & owned
+            image for image, named in tags.items() if not named & owned
         ],
     }
 

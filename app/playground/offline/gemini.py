@@ -10,7 +10,14 @@ from typing import Any
 
 from app.playground.offline.answers import Shape
 from app.playground.offline.openai import cached_tokens, new_id
-from app.playground.offline.question import Message, Question, RequestError, Tool, wire_chars
+from app.playground.offline.question import (
+    REVOKED,
+    Message,
+    Question,
+    RequestError,
+    Tool,
+    wire_chars,
+)
 from app.playground.offline.reply import Reply, Stop
 from app.playground.offline.streaming import SSE, Block, Stream, data_event, split_text
 
@@ -74,6 +81,9 @@ class GeminiContent:
         if not (self._key or headers.get("x-goog-api-key") or headers.get("authorization")):
             message = "Method doesn't allow unregistered callers (callers without established identity). Please use API Key or other form of API consumer identity to call this API."
             raise RequestError(403, "PERMISSION_DENIED", message)
+        if REVOKED in (self._key or headers.get("x-goog-api-key", "")):
+            message = "API key not valid. Please pass a valid API key."
+            raise RequestError(400, "INVALID_ARGUMENT", message, code="API_KEY_INVALID")
         if not self._model.startswith("gemini") or self._method not in _METHODS:
             message = f"models/{self._model} is not found for API version v1beta, or is not supported for {self._method}. Call ListModels to see the list of available models and their supported methods."
             raise RequestError(404, "NOT_FOUND", message)
@@ -105,7 +115,20 @@ class GeminiContent:
 
     def error(self, problem: RequestError, request_id: str) -> dict[str, Any]:
         del request_id
-        error = {"code": problem.status, "message": str(problem), "status": problem.kind}
+        error: dict[str, Any] = {
+            "code": problem.status,
+            "message": str(problem),
+            "status": problem.kind,
+        }
+        if problem.code is not None:
+            error["details"] = [
+                {
+                    "@type": "type.googleapis.com/google.rpc.ErrorInfo",
+                    "reason": problem.code,
+                    "domain": "googleapis.com",
+                    "metadata": {"service": "generativelanguage.googleapis.com"},
+                }
+            ]
         return {"error": error}
 
     def plain(self, question: Question, reply: Reply) -> dict[str, Any]:

@@ -33,7 +33,7 @@ class RequestError(Exception):
         self.kind = kind
         """Anthropic's and OpenAI's `error.type`, Gemini's `error.status`."""
         self.code = code
-        """OpenAI's `error.code`."""
+        """OpenAI's `error.code`, the reason in Gemini's `error.details`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

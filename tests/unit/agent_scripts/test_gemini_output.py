@@ -75,6 +75,7 @@ def test_a_resumed_turn_remembers() -> None:
     ("name", "code"),
     [
         ("status-401", AgentErrorCode.MODEL_AUTH_FAILED),
+        ("key-refused", AgentErrorCode.MODEL_AUTH_FAILED),
         ("status-403", AgentErrorCode.MODEL_AUTH_FAILED),
         ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
         ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.playground.offline.question import REVOKED
 from tests.unit.playground.speaking import Model, Speech, turns_of
 from tests.unit.playground.speeches import CHAT, GEMINI, RESPONSES
 
@@ -85,6 +86,9 @@ async def test_keys_are_demanded(model: Model) -> None:
         assert (await model.http.post(url, json=body, headers=wrong)).status_code == status
     url = GEMINI.url(is_stream=False)
     assert (await model.http.post(f"{url}?key=k", json=body)).status_code == 200
+    refused = await model.http.post(f"{url}?key={REVOKED}", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["details"][0]["reason"] == "API_KEY_INVALID"
 
 
 async def test_gemini_has_further_methods_and_another_stream(model: Model) -> None:

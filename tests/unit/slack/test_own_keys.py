@@ -1,11 +1,13 @@
 """The modal for people's own keys: the real Bolt app, a Slack that refuses or hangs, payloads of any shape."""
 
+import asyncio
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from slack_bolt.async_app import AsyncApp
+from structlog.testing import capture_logs
 from typing_extensions import override
 
 from app.slack.connection import SlackConnection
@@ -130,6 +132,28 @@ async def test_a_modal_that_does_not_open_is_no_failure(
     slack_server.fail("views.open", answer)
     assert (await _press(app))[0] == 200
     assert len(slack_server.arguments("views.open")) == 1
+
+
+async def test_what_opens_the_modal_has_one_deadline(
+    slack: SlackConnection,
+    slack_server: SlackServer,
+    intake: RecordingIntake,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A slow database leaves Slack less of it, so that both together are within what Slack allows."""
+    monkeypatch.setattr("app.slack.own_keys.OPEN_TIMEOUT_S", 0.5)
+
+    class Slow(MemoryOwnKeyStore):
+        @override
+        async def of(self, team: str, person: str) -> Mapping[str, str]:
+            await asyncio.sleep(0.4)
+            return await super().of(team, person)
+
+    slack_server.fail("views.open", Answer(delay_s=0.4))
+    with capture_logs() as logged:
+        assert (await _press(make_app(intake, keys=slack.key_desk(Slow(), VENDORS))))[0] == 200
+    (failed,) = (one for one in logged if one["event"] == "slack.update_failed")
+    assert (failed["operation"], failed["error"]) == ("modal", "timeout")
 
 
 async def test_a_press_without_a_trigger_opens_nothing(
