@@ -108,6 +108,8 @@ class Attempting:
                 repo=choice.repo.value,
                 is_repo_said=choice.repo.source is Source.MESSAGE,
                 branch=choice.branch.value,
+                is_branch_said=choice.branch.source is Source.MESSAGE,
+                chosen_model=choice.chosen_model,
                 wants_pull_request=bool(run.request.options.pr),
                 spending=await self._ledger.spending(run),
                 own_keys=await patiently(

@@ -18,7 +18,7 @@ from app.runs.attempt import Attempt
 from app.runs.broker_ports import CodeHost, Proposal, RepositoryGrant
 from app.runs.git_token import git_token
 from app.runs.patience import patiently
-from app.runs.session import Session, SessionStore
+from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
@@ -101,25 +101,27 @@ class Repositories:
         """The thread's repository; None = it has none.
 
         Raises:
-            OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has.
+            OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has, or for another branch to begin from.
         """
-        wish = attempt.repo or session.repo
+        wish = session.repo or attempt.repo
         if not wish:
             return None
         if session.mount_dir:
             raise _unavailable(f"agents work in a directory of the operator's here, not in {wish}")
-        if session.repo and wish != session.repo:
-            if attempt.is_repo_said:
-                raise _unavailable(
-                    f"this thread works in {session.repo}; start a new thread for {wish}"
-                )
-            wish = session.repo
+        if session.repo and attempt.is_repo_said and attempt.repo != session.repo:
+            other = f"for {attempt.repo}" if attempt.repo else "to work in none"
+            raise _unavailable(f"this thread works in {session.repo}; start a new thread {other}")
+        base = session.base_branch if session.repo else attempt.branch
+        if base and attempt.is_branch_said and attempt.branch != base:
+            raise _unavailable(
+                f"this thread began from {base}; start a new thread for {attempt.branch}"
+            )
         url = wish if "://" in wish else f"{self.policy.github_url.rstrip('/')}/{wish}.git"
         return ThreadRepository(
             wish=wish,
             url=url,
             directory=f"{work}/{directory_name(wish)}",
-            branch=attempt.branch,
+            branch=base,
             own_branch=session.branch or f"orion/{session.name}",
         )
 
@@ -143,10 +145,13 @@ class Repositories:
                 _log.warning("repository.unavailable", repo=found.wish, reason=report.problem)
                 sentence = _SENTENCES[report.problem]
                 raise _unavailable(sentence.format(repo=found.wish, branch=found.branch))
-        if (session.repo, session.branch) != (found.wish, found.own_branch):
-            await patiently(
-                lambda: self._sessions.update(session.id, repo=found.wish, branch=found.own_branch)
+        if report.is_new or not session.repo:
+            begun = SessionChanges(
+                repo=found.wish,
+                branch=found.own_branch,
+                extra=session.with_base_branch(report.base or found.branch),
             )
+            await patiently(lambda: self._sessions.update(session.id, **begun))
         if report.is_new:
             await self._initialise(attempt, ask.sandbox, found)
 

@@ -49,6 +49,7 @@ from app.runs.ports import (
 )
 from app.runs.run_store import RunFiles, RunStore
 from app.runs.runners import Runners
+from app.runs.session import SessionStore
 from app.runs.stops import StopSignals
 
 ENDING_RETRY_S = 1.0
@@ -70,6 +71,7 @@ class RunService:
         tracer: Tracer,
         runners: Runners,
         defaults: DefaultStore,
+        sessions: SessionStore,
         channels: Mapping[str, Wishes],
         live_logs: LiveLogs,
         signals: StopSignals,
@@ -92,6 +94,7 @@ class RunService:
             store=store,
             defaults=defaults,
             own_keys=own_keys,
+            sessions=sessions,
             channels=channels,
             offers=runners.offers,
         )

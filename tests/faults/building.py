@@ -371,6 +371,7 @@ async def open_core(
             tracer=tracer,
             runners=runners,
             defaults=store.defaults,
+            sessions=store.sessions,
             channels=channels or {},
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
