@@ -94,6 +94,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "retry_of": run.request.retry_of,
         "created_at": run.created_at.isoformat(),
         "duration_s": seconds,
+        "steps": run.steps,
         "delivery": run.delivery,
         "changes": asdict(run.changes) if run.changes else None,
         "stopped_by": run.stop_requested_by,
