@@ -174,6 +174,23 @@ def test_every_result_fits_slack(run: Run, answer: str, outcome: RunState) -> No
             assert len(part.blocks) <= 10
 
 
+def test_without_blocks_the_same_is_said(run: Run) -> None:
+    """The line of facts stands below the answer, or below what is said instead of one."""
+    ended = RunResult(outcome=RunState.SUCCEEDED, answer="Hello", duration_s=12, steps=3)
+    (done,) = plain_result(run, ended)
+    assert done.text == "Hello\n\n12 s · 3 steps"
+    *rest, last = plain_result(run, replace(ended, answer="word\n" * 2_000))
+    assert last.text.endswith("word\n\n12 s · 3 steps")
+    assert not [part for part in rest if "3 steps" in part.text]
+    failed = replace(ended, outcome=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
+    _, why = plain_result(run, failed)
+    assert why.text.startswith(error_text(ErrorCode.SANDBOX_TIMEOUT))
+    assert why.text.endswith(f"\n`SANDBOX_TIMEOUT` · `{run.id}` · 12 s")
+    stopped = replace(ended, outcome=RunState.STOPPED, answer="")
+    (part,) = plain_result(run, stopped)
+    assert part.text == "Stopped before it began"
+
+
 def test_manifest_names_exactly_what_is_used() -> None:
     """HTTP needs a public URL, Socket Mode none; agent_view alone is declared."""
     http = manifest(public_url="https://orion.test/", socket_mode=False)
