@@ -1,6 +1,6 @@
 """Reads run records, and writes the wish to stop one; works beside a running service."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -106,3 +106,10 @@ def as_row(run: Run) -> Mapping[str, object]:
         "cost_usd": run.cost_usd,
         "trace_id": run.trace_id,
     }
+
+
+def lines_of(row: Mapping[str, object]) -> Iterator[str]:
+    """The same for a person. What has not begun has cost nothing; of the rest that may be unknown."""
+    for name, value in row.items():
+        nothing = "unknown" if name == "cost_usd" and row["attempt"] else ""
+        yield f"{name:14} {nothing if value is None else value}"

@@ -14,7 +14,7 @@ from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
 from app.slack.blocks import plain_result, progress, result, thinking
 from app.slack.manifest import manifest
-from app.slack.wording import error_text
+from app.slack.wording import error_text, spent_text
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -117,6 +117,22 @@ def test_answer_has_footer_and_feedback(run: Run) -> None:
     assert buttons["action_id"] == "orion_feedback"
     assert buttons["positive_button"]["value"] == f"up:{run.id}"
     assert buttons["negative_button"]["value"] == f"down:{run.id}"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cost_usd", "said"),
+    [
+        (1234, None, "1.2k tokens · cost unknown"),
+        (1234, 0.0042, "1.2k tokens · $0.0042"),
+        (1234, 0.0, "1.2k tokens · $0"),
+        (0, 0.5, "$0.50"),
+        (0, None, ""),
+    ],
+)
+def test_what_was_used_says_what_it_cost(tokens: int, cost_usd: float | None, said: str) -> None:
+    """Where tokens were counted and nobody knows their price, that is said."""
+    used = RunResult(outcome=RunState.SUCCEEDED, tokens=tokens, cost_usd=cost_usd)
+    assert spent_text(used) == said
 
 
 def test_stopped_run_keeps_what_was_written(run: Run) -> None:
