@@ -10,6 +10,8 @@ from app.runs.model import Usage
 MICRO = 1_000_000
 """Micro-dollars in a dollar; so a price in dollars for a million tokens is one in micro-dollars for a token."""
 ANY_ENDING = "*"
+MAX_RUN_USD = 1_000_000
+"""What an agent says beyond this is no cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +74,17 @@ class RunCost:
     """Micro-dollars; None = nobody knows."""
 
 
+def known_cost(dollars: float | None) -> float | None:
+    """What an agent or an old record says, if it is an amount of money; None = nobody knows."""
+    if dollars is None or isinstance(dollars, bool):
+        return None
+    return dollars if 0 <= dollars < MAX_RUN_USD else None
+
+
 def to_micro(dollars: Decimal | float | str) -> int:
-    """Micro-dollars, rounded to the nearest."""
-    return int((Decimal(str(dollars)) * MICRO).to_integral_value())
+    """Micro-dollars, rounded to the nearest; nothing for what is infinite or no number, so that no sum and no answer fails for it."""
+    exact = Decimal(dollars)
+    return int((exact * MICRO).to_integral_value()) if exact.is_finite() else 0
 
 
 def to_dollars(micro: int) -> float:

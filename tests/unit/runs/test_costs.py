@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.costs import MICRO, Price, Prices, money_text, to_dollars, to_micro
+from app.runs.costs import MICRO, Price, Prices, known_cost, money_text, to_dollars, to_micro
 from app.runs.model import Usage
 
 SONNET = Price(
@@ -83,3 +83,15 @@ def test_money_is_told_shortly(micro: int, text: str) -> None:
 def test_money_survives_a_record(micro: int) -> None:
     """A record keeps dollars."""
     assert to_micro(to_dollars(micro)) == micro
+
+
+@pytest.mark.parametrize("said", [float("inf"), -float("inf"), float("nan"), -3.0, True, 1e300])
+def test_what_is_no_amount_of_money_is_unknown(said: float) -> None:
+    """Whatever an agent says, and whatever an old record holds; and no sum fails for it."""
+    assert known_cost(said) is None
+    assert money_text(to_micro(said))
+
+
+def test_an_amount_of_money_is_as_it_was() -> None:
+    """Nothing at all, too; None is unknown."""
+    assert (known_cost(0), known_cost(0.25), known_cost(None)) == (0, 0.25, None)
