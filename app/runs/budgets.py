@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, wait_fixed
 
-from app.runs.costs import Prices, money_text
+from app.runs.costs import Prices, money_text, to_dollars
 from app.runs.model import ModelCall, Run, RunId, RunRequest, Usage
 from app.runs.ports import Clock
 
@@ -119,8 +119,13 @@ class Ledger:
 
     async def spending(self, run: Run) -> "Spending":
         """Of a run that begins, or goes on after a crash."""
-        earlier = await self._store.of_run(run.id) if run.attempt > 1 else ()
-        return Spending(self, run, earlier)
+        return await self.spent(run) if run.attempt > 1 else Spending(self, run, ())
+
+    async def spent(self, run: Run) -> "Spending":
+        """With all that it has spent, in earlier processes, too."""
+        unwritten = {call.id: call for call in self._unwritten if call.run_id == run.id}
+        written = {call.id: call for call in await self._store.of_run(run.id)}
+        return Spending(self, run, (unwritten | written).values())
 
     def excess(self, request: RunRequest, *, run_cost: int = 0) -> Excess | None:
         """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself."""
@@ -172,14 +177,12 @@ class Ledger:
 
     async def write(self) -> None:
         """What has not been written yet. What the database does not take now is written the next time."""
-        calls, self._unwritten = self._unwritten, []
+        calls = tuple(self._unwritten)
         if not calls:
             return
-        try:
-            await self._store.add(calls)
-        except BaseException:
-            self._unwritten = [*calls, *self._unwritten]
-            raise
+        await self._store.add(calls)
+        written = {call.id for call in calls}
+        self._unwritten = [call for call in self._unwritten if call.id not in written]
 
     def _turn_day(self) -> None:
         today = self._clock.now().astimezone(UTC).date()
@@ -221,6 +224,12 @@ class Spending:
     def cost(self) -> int | None:
         """Micro-dollars so far; None = nobody knows, as the price of a model is not set."""
         return None if self._is_unknown else self._cost
+
+    @property
+    def cost_usd(self) -> float | None:
+        """For the record; None also when no model was asked."""
+        is_known = not self._is_unknown and self.usage.model_calls
+        return to_dollars(self._cost) if is_known else None
 
     def refusal(self) -> str:
         """Why it may not ask a model now; empty = it may."""
