@@ -23,6 +23,9 @@ WRITE_RETRY_S = 1.0
 MAX_UNWRITTEN = 10_000
 """Calls that a sick database may make wait; then the oldest are given up, and with them their part of the next process's sums."""
 
+KEPT_DAYS = 8
+"""Days whose sums are in memory, those that the clock came to last; one is needed, others are for a clock that jumps."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budgets:
@@ -103,8 +106,8 @@ class Ledger:
         self._budgets = budgets
         self._store = store
         self._clock = clock
-        self._day = date.min
-        self._spent: Counter[tuple[str, ...]] = Counter()
+        self._spent: dict[date, Counter[tuple[str, ...]]] = {}
+        """By days, and in them by whose budget it is."""
         self._unwritten: list[SpentCall] = []
         self._has_news = asyncio.Event()
         self.figures: dict[tuple[str, str], CallFigures] = {}
@@ -112,8 +115,7 @@ class Ledger:
 
     async def load(self) -> None:
         """Take up what has been spent today."""
-        self._turn_day()
-        midnight = datetime.combine(self._day, datetime.min.time(), UTC)
+        midnight = datetime.combine(self._today(), datetime.min.time(), UTC)
         for call in await self._store.since(midnight):
             self._add(call)
 
@@ -129,11 +131,11 @@ class Ledger:
 
     def excess(self, request: RunRequest, *, run_cost: int = 0) -> Excess | None:
         """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself."""
-        self._turn_day()
         limit = self._budgets.run
         if limit is not None and run_cost >= limit:
             sentence = f"this request has used the {money_text(limit)} that one may cost"
             return Excess(sentence=sentence)
+        spent = self._spent.get(self._today(), Counter())
         channel_limit = self._budgets.channels.get(request.channel, self._budgets.channel_day)
         for key, of_whom, limit in (
             (_user_key(request.team, request.user), "your budget", self._budgets.user_day),
@@ -144,7 +146,7 @@ class Ledger:
             ),
             (_ALL, "Orion's budget", self._budgets.day),
         ):
-            if limit is not None and self._spent[key] >= limit:
+            if limit is not None and spent[key] >= limit:
                 sentence = f"{of_whom} for today ({money_text(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
         return None
@@ -155,7 +157,6 @@ class Ledger:
 
     def count(self, call: SpentCall) -> None:
         """From now on it is spent."""
-        self._turn_day()
         self._add(call)
         figures = self.figures.setdefault((call.agent, call.model), CallFigures())
         figures.calls += 1
@@ -184,17 +185,18 @@ class Ledger:
         written = {call.id for call in calls}
         self._unwritten = [call for call in self._unwritten if call.id not in written]
 
-    def _turn_day(self) -> None:
-        today = self._clock.now().astimezone(UTC).date()
-        if today > self._day:  # never back: a clock that jumps must not open yesterday's budget
-            self._day = today
-            self._spent.clear()
+    def _today(self) -> date:
+        return self._clock.now().astimezone(UTC).date()
 
     def _add(self, call: SpentCall) -> None:
-        if call.is_own_key or call.cost is None or call.at.astimezone(UTC).date() < self._day:
+        """To its own day, which a clock that jumps ahead and back finds again as it was."""
+        if call.is_own_key or call.cost is None:
             return
+        day = self._spent.setdefault(call.at.astimezone(UTC).date(), Counter())
+        if len(self._spent) > KEPT_DAYS:
+            del self._spent[next(iter(self._spent))]
         for key in (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL):
-            self._spent[key] += call.cost
+            day[key] += call.cost
 
     def _wait_text(self) -> str:
         now = self._clock.now().astimezone(UTC)

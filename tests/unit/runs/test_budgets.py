@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from typing_extensions import override
 
-from app.runs.budgets import Budgets, Ledger, Spending
+from app.runs.budgets import KEPT_DAYS, Budgets, Ledger, Spending
 from app.runs.costs import Price, Prices
 from app.runs.model import ModelCall, Run, Usage
 from app.store.spending import MemorySpendingStore
@@ -95,8 +95,27 @@ async def test_a_day_that_is_used_up_refuses_until_midnight(
     assert "in 2 min" in (await ledger.spending(asking)).refusal()
     world.clock.at = NOON.replace(hour=0) + timedelta(days=1)
     assert (await ledger.spending(asking)).refusal() == ""
-    world.clock.at = NOON  # a clock that jumps back opens nothing anew, and closes nothing
-    assert (await ledger.spending(asking)).refusal() == ""
+    world.clock.at = NOON  # a clock that jumps back opens nothing anew
+    assert said in (await ledger.spending(asking)).refusal()
+
+
+async def test_a_clock_that_jumps_ahead_and_back_finds_its_day_again() -> None:
+    """What was spent before counts, what is spent then, too; and there is no end of days in memory."""
+    world = World()
+    ledger = world.ledger(day=100)
+    await spend(ledger, world, 60, run_of())
+    world.clock.at = NOON + timedelta(days=400)
+    assert ledger.excess(run_of().request) is None
+    world.clock.at = NOON
+    spending = await spend(ledger, world, 39, run_of(number=2))
+    assert spending.refusal() == ""
+    spending.count(world.call(1))
+    assert "Orion's budget for today" in spending.refusal()
+    for _ in range(20):
+        world.clock.at += timedelta(days=1)
+        await spend(ledger, world, 100, run_of(number=3))
+        assert ledger.excess(run_of().request) is not None
+    assert len(ledger._spent) == KEPT_DAYS
 
 
 async def test_a_channel_may_have_a_budget_of_its_own() -> None:
