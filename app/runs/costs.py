@@ -22,14 +22,22 @@ class Price:
     output: Decimal
     cache_read: Decimal
     cache_write: Decimal
+    cache_write_1h: Decimal | None = None
+    """Of what is kept for an hour; None = twice the input, as Anthropic has it.
+
+    Source: Claude documentation, Prompt caching, pricing, read 2026-11.
+    """
 
     def of(self, usage: Usage) -> int:
         """Micro-dollars."""
+        kept_1h = min(usage.cache_creation_1h_tokens, usage.cache_creation_tokens)
+        write_1h = 2 * self.input if self.cache_write_1h is None else self.cache_write_1h
         exact = (
             self.input * usage.input_tokens
             + self.output * usage.output_tokens
             + self.cache_read * usage.cache_read_tokens
-            + self.cache_write * usage.cache_creation_tokens
+            + self.cache_write * (usage.cache_creation_tokens - kept_1h)
+            + write_1h * kept_1h
         )
         return int(exact.to_integral_value(rounding=ROUND_CEILING))
 

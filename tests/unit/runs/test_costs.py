@@ -1,5 +1,6 @@
 """What calls cost, to the micro-dollar."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -30,6 +31,15 @@ def test_each_kind_of_token_has_its_price() -> None:
         input_tokens=1000, output_tokens=100, cache_read_tokens=10_000, cache_creation_tokens=200
     )
     assert SONNET.of(usage) == 3000 + 1500 + 3000 + 750
+
+
+def test_what_is_kept_for_an_hour_has_a_price_of_its_own() -> None:
+    """Twice the input, where the operator says no other."""
+    usage = Usage(input_tokens=10, cache_creation_tokens=1000, cache_creation_1h_tokens=600)
+    assert SONNET.of(usage) == 30 + 400 * 3.75 + 600 * 6
+    assert replace(SONNET, cache_write_1h=Decimal(7)).of(usage) == 30 + 400 * 3.75 + 600 * 7
+    assert (usage + usage).cache_creation_1h_tokens == 1200
+    assert usage.tokens == 1010
 
 
 def test_a_call_is_rounded_up() -> None:
