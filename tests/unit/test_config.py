@@ -315,3 +315,21 @@ def test_an_address_with_more_than_a_path_is_refused(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=f"{name}: {said}"):
         load_settings(env_file=None)
+
+
+def test_names_in_the_file_of_mcp_servers_are_settings_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may stand in `.env`, and the environment wins; one that is nowhere is told at the start, with the setting."""
+    path, env_file = tmp_path / "mcp.json", tmp_path / ".env"
+    path.write_text('{"mcpServers": {"wiki": {"url": "https://wiki.example/${WIKI_KEY}"}}}')
+    env_file.write_text(f"ORION_MCP_CONFIG_FILE={path}\nWIKI_KEY=of-the-file\n")
+    assert load_settings(env_file=env_file).mcp_servers.secrets == ("of-the-file",)
+    monkeypatch.setenv("WIKI_KEY", "of-the-environment")
+    settings = load_settings(env_file=env_file)
+    assert settings.mcp_servers.outside["wiki"].url == "https://wiki.example/of-the-environment"
+    assert "of-the" not in repr(settings)
+    monkeypatch.delenv("WIKI_KEY")
+    env_file.write_text(f"ORION_MCP_CONFIG_FILE={path}\n")
+    with pytest.raises(SettingsError, match=r"ORION_MCP_CONFIG_FILE: .*url: there is no WIKI_KEY"):
+        load_settings(env_file=env_file)
