@@ -1,5 +1,6 @@
 """Stands between sandboxes and their models: checks the run token and the model, adds the key, streams through, counts."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,6 +33,17 @@ class Upstream:
 
     base_url: str
     key_headers: Mapping[str, str] = field(repr=False)
+    name_at: Callable[[str], str] = str
+    """What a model is called there."""
+
+    def named(self, granted: ModelRequest) -> ModelRequest:
+        """With the model's name as it is there; it is counted by the run's own one."""
+        name = self.name_at(granted.model)
+        if name == granted.model:
+            return granted
+        return replace(
+            granted, body=json.dumps(json.loads(granted.body) | {"model": name}).encode()
+        )
 
 
 OwnUpstream = Callable[[str, str], Upstream]
@@ -155,7 +167,7 @@ class ModelsBroker:
         outgoing = self._http.build_request(
             "POST",
             passage.upstream.base_url.rstrip("/") + granted.path,
-            content=granted.body,
+            content=passage.upstream.named(granted).body,
             # identity: the usage is read from the bytes that pass by
             headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
