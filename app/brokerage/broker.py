@@ -15,7 +15,7 @@ from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unau
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
-from app.runs.broker_ports import ModelGrant
+from app.runs.broker_ports import Denied, ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
@@ -138,8 +138,9 @@ class ModelsBroker:
         upstream = self._upstream(live.grant, protocol.name)
         if isinstance(upstream, Refused):
             return self._admission.refuse(upstream, live, render)
-        if live.refusal is not None and (reason := live.refusal()):
-            return self._admission.refuse(forbidden(reason), live, render)
+        asked_tokens = len(granted.body) // BYTES_PER_TOKEN
+        if live.refusal is not None and (denied := live.refusal(granted.model, asked_tokens)):
+            return self._admission.refuse(_refused(denied), live, render)
         live.calls += 1
         if live.calls > live.grant.max_calls:
             refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
@@ -244,6 +245,13 @@ class _Passage:
     protocol: WireProtocol
     endpoint: Endpoint
     upstream: Upstream
+
+
+def _refused(denied: Denied) -> Refused:
+    """With 429 clients try again after a pause."""
+    if denied.may_pass:
+        return Refused(status=429, kind="rate_limit_error", message=denied.reason)
+    return forbidden(denied.reason)
 
 
 def _asked(request: Request, protocol: WireProtocol, body: bytes) -> Asked:

@@ -7,7 +7,7 @@ keys of their own, is told but not limited.
 
 import asyncio
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -15,6 +15,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, wait_fixed
 
+from app.runs.broker_ports import Denied
 from app.runs.costs import Prices, money_text, to_dollars
 from app.runs.model import ModelCall, Run, RunId, RunRequest, Usage
 from app.runs.ports import Clock
@@ -129,27 +130,28 @@ class Ledger:
         written = {call.id: call for call in await self._store.of_run(run.id)}
         return Spending(self, run, (unwritten | written).values())
 
-    def excess(self, request: RunRequest, *, run_cost: int = 0) -> Excess | None:
-        """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself."""
+    def excess(self, request: RunRequest, *, run_cost: int = 0, held: int = 0) -> Excess | None:
+        """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself, `held` what it is about to."""
         limit = self._budgets.run
-        if limit is not None and run_cost >= limit:
+        if limit is not None and run_cost + held >= limit:
             sentence = f"this request has used the {money_text(limit)} that one may cost"
             return Excess(sentence=sentence)
         spent = self._spent.get(self._today(), Counter())
         channel_limit = self._budgets.channels.get(request.channel, self._budgets.channel_day)
+        channel = _channel_key(request.team, request.channel)
         for key, of_whom, limit in (
             (_user_key(request.team, request.user), "your budget", self._budgets.user_day),
-            (
-                _channel_key(request.team, request.channel),
-                "this channel's budget",
-                channel_limit,
-            ),
+            (channel, "this channel's budget", channel_limit),
             (_ALL, "Orion's budget", self._budgets.day),
         ):
-            if limit is not None and spent[key] >= limit:
+            if limit is not None and spent[key] + held >= limit:
                 sentence = f"{of_whom} for today ({money_text(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
         return None
+
+    def least_cost(self, model: str, asked_tokens: int) -> int:
+        """Micro-dollars for what a call reads, whatever it answers; nothing where nobody knows."""
+        return self._prices.cost(model, Usage(input_tokens=asked_tokens)) or 0
 
     def cost(self, call: ModelCall) -> int | None:
         """Micro-dollars of one call; None = nobody knows."""
@@ -215,6 +217,8 @@ class Spending:
         """Of all its calls."""
         self._cost = 0
         self._is_unknown = False
+        self._in_flight: deque[int] = deque()
+        """Micro-dollars for what they read, of calls that have leave and are not counted."""
         self.excess: Excess | None = None
         """The budget that has ended it."""
         self.is_own_key = False
@@ -233,17 +237,31 @@ class Spending:
         is_known = not self._is_unknown and self.usage.model_calls
         return to_dollars(self._cost) if is_known else None
 
-    def refusal(self) -> str:
-        """Why it may not ask a model now; empty = it may."""
+    def refusal(self, model: str, asked_tokens: int) -> Denied | None:
+        """Why it may not ask that model now; see `AskLeave`.
+
+        What its own calls in flight read counts as spent. That is dearer than the truth where the provider has it in its
+        cache, so it ends nothing: the call may be made when they are counted.
+        """
         if self.is_own_key:
-            return ""
-        self.excess = self.excess or self._ledger.excess(self._run.request, run_cost=self._cost)
-        return self.excess.sentence if self.excess else ""
+            return None
+        request = self._run.request
+        self.excess = self.excess or self._ledger.excess(request, run_cost=self._cost)
+        if self.excess is not None:
+            return Denied(reason=self.excess.sentence)
+        held = sum(self._in_flight)
+        if held and (excess := self._ledger.excess(request, run_cost=self._cost, held=held)):
+            reason = f"with the calls that are in flight, {excess.sentence}"
+            return Denied(reason=reason, may_pass=True)
+        self._in_flight.append(self._ledger.least_cost(model, asked_tokens))
+        return None
 
     def count(self, call: ModelCall) -> ModelCall:
         """The call with its cost."""
         if call.is_refused:
             return call
+        if self._in_flight:
+            self._in_flight.popleft()  # one of them, mostly the oldest; their number is right
         request = self._run.request
         spent = SpentCall(
             id=uuid.uuid4().hex,

@@ -22,7 +22,7 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
-from app.runs.broker_ports import BrokerEndpoint, ModelGrant
+from app.runs.broker_ports import AskLeave, BrokerEndpoint, ModelGrant
 from app.runs.budgets import Budgets, Ledger
 from app.runs.clock import SystemClock
 from app.runs.costs import Price, Prices
@@ -260,7 +260,7 @@ class PaperBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AsyncIterator[str]:
         del refusal
         self.grants.append(grant)
