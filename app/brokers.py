@@ -25,6 +25,7 @@ from app.model_access import (
     injected_headers,
     key_headers,
     model_source,
+    name_at,
     own_source,
 )
 from app.runs.broker_ports import ModelBroker
@@ -108,7 +109,11 @@ def _own_upstream(settings: Settings, protocol: str, key: str) -> Upstream:
 
 
 def _upstream(protocol: ModelProtocol, source: ModelSource) -> Upstream:
-    return Upstream(base_url=source.base_url, key_headers=key_headers(protocol, source))
+    return Upstream(
+        base_url=source.base_url,
+        key_headers=key_headers(protocol, source),
+        name_at=partial(name_at, source, protocol),
+    )
 
 
 def network_for(settings: Settings, session: Session, provider: SandboxProvider) -> BrokeredNetwork:

@@ -10,6 +10,7 @@ from app.agents import usable_agents
 from app.config import Settings, SettingsError
 from app.model_access import asks_by_itself, needs_own_key
 from app.orion_toml import ORION_TOML
+from app.providers import usable_clouds
 from app.runs.budgets import Budgets, Ledger, SpendingStore
 from app.runs.costs import Prices, to_micro
 from app.runs.patience import patiently
@@ -62,6 +63,9 @@ def find_problems(settings: Settings) -> Sequence[str]:
 
 def _find_holes(settings: Settings, prices: Prices) -> Iterator[str]:
     """Calls that a budget would not see: what is left out of it would be without a limit."""
+    if not settings.orion_public_url:
+        for cloud in usable_clouds(settings):
+            yield f"at {cloud} no call is counted without ORION_PUBLIC_URL; set it, or take the credentials of {cloud} out of the settings"
     for agent, offer in usable_agents(settings).items():
         if asks_by_itself(agent):
             yield f"the agent {agent} asks its models by itself, past Orion; take its key out of the settings"

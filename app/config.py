@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
-from pydantic import SecretStr, ValidationError, field_validator, model_validator
+from pydantic import PrivateAttr, SecretStr, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from typing_extensions import override
@@ -68,12 +68,8 @@ class Settings(SettingsFields):
         env_file=".env", extra="ignore", frozen=True, env_ignore_empty=True
     )
 
-    @field_validator("orion_mcp_config_file", mode="after")
-    @classmethod
-    def _must_name_servers(cls, value: Path | None) -> Path | None:
-        if value is not None:
-            read_mcp_servers(value, os.environ)
-        return value
+    _environment: Mapping[str, str] = PrivateAttr(default_factory=lambda: dict(os.environ))
+    """What the names in the file of MCP servers stand for."""
 
     @model_validator(mode="after")
     def _check_token_kinds(self) -> "Settings":
@@ -218,9 +214,13 @@ class Settings(SettingsFields):
 
     @property
     def mcp_servers(self) -> McpServers:
-        """What the file says now. It was good when the settings were read."""
+        """What the file says now. It was good when the settings were read.
+
+        Raises:
+            ValueError: it is not any more.
+        """
         path = self.orion_mcp_config_file
-        return read_mcp_servers(path, os.environ) if path else McpServers()
+        return read_mcp_servers(path, self._environment) if path else McpServers()
 
     @property
     def database_path(self) -> Path:
@@ -286,9 +286,10 @@ def load_settings(
         SettingsError: naming every bad setting and its value (secrets' values are not shown).
     """
     try:
-        names = _own_names(env_file)
+        environment = _environment(env_file)
     except (UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"{env_file} cannot be read: {exc}") from exc
+    names = sorted(name for name in environment if name.startswith("ORION_"))
     lines = [_unknown(name) for name in names if name.lower() not in Settings.model_fields]
     try:
         settings = Settings(_env_file=env_file, **(given or {}))
@@ -298,15 +299,20 @@ def load_settings(
     except ValidationError as exc:
         lines += [_explain(error) for error in exc.errors()]
         raise SettingsError("\n".join(lines)) from None
+    settings._environment = environment  # noqa: SLF001 - this is how they are made
+    try:
+        _ = settings.mcp_servers
+    except ValueError as exc:
+        lines.append(f"ORION_MCP_CONFIG_FILE: {exc}")
     if lines:
         raise SettingsError("\n".join(lines))
     return settings
 
 
-def _own_names(env_file: Path | None) -> tuple[str, ...]:
-    """Names that are meant for Orion, from environment and file."""
-    names = [*os.environ, *(dotenv_values(env_file) if env_file is not None else ())]
-    return tuple(sorted({name for name in names if name.startswith("ORION_")}))
+def _environment(env_file: Path | None) -> Mapping[str, str]:
+    """What the file says, and the environment, which wins."""
+    said = dotenv_values(env_file) if env_file is not None else {}
+    return {name: value for name, value in said.items() if value is not None} | dict(os.environ)
 
 
 def _unknown(name: str) -> str:

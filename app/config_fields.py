@@ -2,11 +2,19 @@
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
 from app.agent_fields import AgentFields, WordList, split_words
 from app.budget_fields import BudgetFields
+
+MODEL_VERSIONS = {
+    "anthropic_base_url": "v1",
+    "openai_base_url": "v1",
+    "gemini_base_url": "v1beta",
+}
+"""What the broker's paths begin with, by fields. Sources: the vendors' API references, read 2026-11."""
 
 
 class SettingsFields(AgentFields, BudgetFields):
@@ -29,19 +37,20 @@ class SettingsFields(AgentFields, BudgetFields):
     # -- Models --------------------------------------------------------------------------------------------------------
     anthropic_api_key: SecretStr | None = Field(None, description="Key for the Anthropic API.")
     anthropic_base_url: str = Field(
-        "https://api.anthropic.com", description="Any server that speaks the Messages API."
+        "https://api.anthropic.com",
+        description="Any server that speaks the Messages API, with or without /v1.",
     )
     openai_api_key: SecretStr | None = Field(
         None, description="Key for the OpenAI API: codex, and what else speaks with its models."
     )
     openai_base_url: str = Field(
         "https://api.openai.com",
-        description="Any server that speaks OpenAI's Responses and Chat Completions, without /v1.",
+        description="Any server that speaks OpenAI's Responses and Chat Completions, with or without /v1.",
     )
     gemini_api_key: SecretStr | None = Field(None, description="Key for the Gemini API: gemini.")
     gemini_base_url: str = Field(
         "https://generativelanguage.googleapis.com",
-        description="Any server that speaks the Gemini API, without /v1beta.",
+        description="Any server that speaks the Gemini API, with or without /v1beta.",
     )
     ai_gateway_api_key: SecretStr | None = Field(
         None,
@@ -262,9 +271,21 @@ class SettingsFields(AgentFields, BudgetFields):
     )
     @classmethod
     def _check_url(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("https://", "http://")):
+        if value is None:
+            return value
+        if not value.startswith(("https://", "http://")):
             raise ValueError("must start with https:// or http://")
+        if not urlsplit(value).hostname:
+            raise ValueError("names no host")
+        if "?" in value or "#" in value:
+            raise ValueError("must end before ? and #: Orion puts its own paths behind it")
         return value
+
+    @field_validator(*MODEL_VERSIONS)
+    @classmethod
+    def _leave_out_version(cls, value: str, info: ValidationInfo) -> str:
+        """OpenAI's SDK wants the version in its base URL, Anthropic's does not; Orion puts it behind what remains."""
+        return value.rstrip("/").removesuffix(f"/{MODEL_VERSIONS[info.field_name or '']}")
 
     @field_validator("orion_state_dir", "orion_mount_dir")
     @classmethod

@@ -28,6 +28,11 @@ DIRECT: Mapping[ModelProtocol, str] = {
 _BY_GATEWAY = frozenset({ModelProtocol.ANTHROPIC, ModelProtocol.OPENAI})
 """Source: Vercel AI Gateway, "Anthropic Messages API" and "OpenAI Responses API" (and Chat Completions); it has no Gemini API.
 Read 2026-11."""
+_MAKERS: Mapping[ModelProtocol, str] = {
+    ModelProtocol.ANTHROPIC: "anthropic/",
+    ModelProtocol.OPENAI: "openai/",
+}
+"""What the gateway puts before the vendors' own names of models."""
 
 
 def model_source(settings: Settings, protocol: ModelProtocol) -> ModelSource | None:
@@ -43,6 +48,19 @@ def own_source(settings: Settings, protocol: ModelProtocol, key: str) -> ModelSo
     """Where a person's own key is used: the provider itself, past the gateway."""
     base_url = getattr(settings, f"{DIRECT[protocol]}_base_url")
     return ModelSource(base_url=base_url, key=key, is_gateway=False)
+
+
+def name_at(source: ModelSource, protocol: ModelProtocol, model: str) -> str:
+    """What that source calls the model: the operator's names are the gateway's or the vendor's, people's own keys are at the vendor.
+
+    Source: Vercel AI Gateway, "OpenAI Codex" (with `openai/`) and "Claude Code" (with the vendor's names), read 2026-11.
+    """
+    maker = _MAKERS.get(protocol, "")
+    if source.is_gateway:
+        is_bare = protocol is ModelProtocol.OPENAI and "/" not in model
+        return maker + model if is_bare else model
+    is_vendor = source.base_url == Settings.model_fields[f"{DIRECT[protocol]}_base_url"].default
+    return model.removeprefix(maker) if is_vendor else model
 
 
 def injected_headers(protocol: ModelProtocol, key: str) -> Mapping[str, str]:

@@ -18,7 +18,8 @@
     cache_read = 0.3
     cache_write = 3.75
 
-Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so.
+Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so. `cache_write_1h`, of what
+is kept in the cache for an hour, need not be said: it is twice the input.
 
 `init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
@@ -168,6 +169,7 @@ class _PriceTable(BaseModel):
     output: _Rate
     cache_read: _Rate
     cache_write: _Rate
+    cache_write_1h: _Rate | None = None
 
 
 class OrionToml(BaseModel):

@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import SecretStr
@@ -15,6 +15,8 @@ from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.registry import load_provider
 
 ENGINE_TIMEOUT_S = 12.0
+_HERE = ("local", "docker")
+"""Providers whose sandboxes are on this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,12 +162,19 @@ def _namespace(settings: Settings) -> str:
     return f"s{hashlib.sha256(str(settings.orion_state_dir).encode()).hexdigest()[:10]}"
 
 
+def usable_clouds(settings: Settings) -> Sequence[str]:
+    """Those of them that are no machine of the operator's."""
+    return [
+        name for word, name in usable_words(settings).items() if word == name and name not in _HERE
+    ]
+
+
 def usable_words(settings: Settings) -> Mapping[str, str]:
     """What a message may ask for, and the provider that it then gets: those that this Orion is set up for."""
     if settings.mount is not None and not settings.mount.is_overlay:
         return {}
     names = [name for name, is_set_up in _IS_SET_UP.items() if is_set_up(settings)]
-    clouds = [name for name in names if name not in ("local", "docker")]
+    clouds = [name for name in names if name not in _HERE]
     return {name: name for name in names} | ({CLOUD: clouds[0]} if clouds else {})
 
 

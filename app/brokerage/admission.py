@@ -14,7 +14,7 @@ from app.brokerage.anthropic_rules import render_error
 from app.brokerage.requests import Refused, unauthorized
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.log import get_logger
-from app.runs.broker_ports import ModelGrant
+from app.runs.broker_ports import AskLeave, ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
@@ -40,7 +40,7 @@ class LiveGrant:
     grant: ModelGrant
     on_call: Callable[[ModelCall], None]
     on_effect: Callable[[], Awaitable[None]] | None
-    refusal: Callable[[], str] | None
+    refusal: AskLeave | None
     opened_at: datetime
     opened_s: float = field(default_factory=time.monotonic)
     calls: int = 0
@@ -67,7 +67,7 @@ class Admission:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> Iterator[str]:
         """A run token, good while inside; by a door only by that of the grant's session."""
         self._live[grant.run_id] = LiveGrant(

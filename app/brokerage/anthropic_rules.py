@@ -1,6 +1,7 @@
 """What a run may ask of the Anthropic Messages API, and what its answers tell: pure."""
 
 import json
+from collections import Counter
 from typing import Any
 
 from app.brokerage.requests import (
@@ -46,6 +47,14 @@ MESSAGE_FIELDS = frozenset({"role", "content", "output_config", "clear_at"})
 INLINE_SOURCES = ("base64", "text", "content")
 """Sources of images and documents that are in the request itself; `url` would be fetched, `file` is of the operator's account."""
 
+_COUNTS = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_input_tokens",
+    "cache_creation_tokens": "cache_creation_input_tokens",
+}
+"""Ours, and theirs."""
+
 
 def check_messages(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
     """Whether a request keeps to its grant: model, size of the answer, and nothing that reaches the network elsewhere."""
@@ -83,17 +92,24 @@ def render_error(refused: Refused) -> dict[str, Any]:
 
 
 def _counts(usage: dict[str, Any]) -> dict[str, int]:
-    names = {
-        "input_tokens": "input_tokens",
-        "output_tokens": "output_tokens",
-        "cache_read_input_tokens": "cache_read_tokens",
-        "cache_creation_input_tokens": "cache_creation_tokens",
-    }
-    return {
-        names[name]: value
-        for name, value in usage.items()
-        if name in names and isinstance(value, int)
-    }
+    """With compaction, a call of its own to the model, which the counts of the answer itself leave out.
+
+    Source: Claude documentation, Compaction, "Understanding usage", read 2026-11.
+    """
+    iterations = usage.get("iterations")
+    counts = _own_counts(usage)
+    together: Counter[str] = Counter()
+    for one in iterations if isinstance(iterations, list) else ():
+        together.update(_own_counts(one) if isinstance(one, dict) else {})
+    return counts | {name: max(total, counts.get(name, 0)) for name, total in together.items()}
+
+
+def _own_counts(usage: dict[str, Any]) -> dict[str, int]:
+    creation = usage.get("cache_creation")
+    kept = creation.get("ephemeral_1h_input_tokens") if isinstance(creation, dict) else None
+    found = {name: usage.get(told) for name, told in _COUNTS.items()}
+    found["cache_creation_1h_tokens"] = kept
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def _problem(fields: dict[str, Any], grant: ModelGrant) -> str:

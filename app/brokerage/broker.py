@@ -1,5 +1,6 @@
 """Stands between sandboxes and their models: checks the run token and the model, adds the key, streams through, counts."""
 
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -14,7 +15,7 @@ from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unau
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
-from app.runs.broker_ports import ModelGrant
+from app.runs.broker_ports import Denied, ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
@@ -32,6 +33,17 @@ class Upstream:
 
     base_url: str
     key_headers: Mapping[str, str] = field(repr=False)
+    name_at: Callable[[str], str] = str
+    """What a model is called there."""
+
+    def named(self, granted: ModelRequest) -> ModelRequest:
+        """With the model's name as it is there; it is counted by the run's own one."""
+        name = self.name_at(granted.model)
+        if name == granted.model:
+            return granted
+        return replace(
+            granted, body=json.dumps(json.loads(granted.body) | {"model": name}).encode()
+        )
 
 
 OwnUpstream = Callable[[str, str], Upstream]
@@ -126,8 +138,9 @@ class ModelsBroker:
         upstream = self._upstream(live.grant, protocol.name)
         if isinstance(upstream, Refused):
             return self._admission.refuse(upstream, live, render)
-        if live.refusal is not None and (reason := live.refusal()):
-            return self._admission.refuse(forbidden(reason), live, render)
+        asked_tokens = len(granted.body) // BYTES_PER_TOKEN
+        if live.refusal is not None and (denied := live.refusal(granted.model, asked_tokens)):
+            return self._admission.refuse(_refused(denied), live, render)
         live.calls += 1
         if live.calls > live.grant.max_calls:
             refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
@@ -155,7 +168,7 @@ class ModelsBroker:
         outgoing = self._http.build_request(
             "POST",
             passage.upstream.base_url.rstrip("/") + granted.path,
-            content=granted.body,
+            content=passage.upstream.named(granted).body,
             # identity: the usage is read from the bytes that pass by
             headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
@@ -232,6 +245,13 @@ class _Passage:
     protocol: WireProtocol
     endpoint: Endpoint
     upstream: Upstream
+
+
+def _refused(denied: Denied) -> Refused:
+    """With 429 clients try again after a pause."""
+    if denied.may_pass:
+        return Refused(status=429, kind="rate_limit_error", message=denied.reason)
+    return forbidden(denied.reason)
 
 
 def _asked(request: Request, protocol: WireProtocol, body: bytes) -> Asked:

@@ -82,8 +82,8 @@ class ClientCredentialsAuth(httpx.Auth):
         try:
             found = _Answer.model_validate_json(answer.content)
         except ValidationError as exc:
-            raise TokenRefusedError(
-                f"no token from {self._client.token_url}: HTTP {answer.status_code}"
-            ) from exc
+            # A query, or a name before the host, may hold a secret.
+            url = httpx.URL(self._client.token_url).copy_with(query=None, userinfo=b"")
+            raise TokenRefusedError(f"no token from {url}: HTTP {answer.status_code}") from exc
         self._token = found.access_token
         self._stale_at = time.monotonic() + max(0.0, found.expires_in - _EARLY_S)

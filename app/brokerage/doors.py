@@ -9,7 +9,7 @@ from typing import Protocol
 from fastapi import APIRouter
 
 from app.brokerage.admission import Admission
-from app.runs.broker_ports import BrokerEndpoint, ModelGrant
+from app.runs.broker_ports import AskLeave, BrokerEndpoint, ModelGrant
 from app.runs.model import ModelCall
 from app.runs.session import SessionId
 
@@ -50,7 +50,7 @@ class DoorBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
         # In this order: an agent that waits for its broker must not be told that its run is over.

@@ -29,6 +29,8 @@ class McpServer:
     """With their secrets; they never enter a sandbox."""
     oauth: OAuthClient | None = None
     """Whose tokens the server wants; beside `headers`."""
+    inserted: frozenset[str] = field(default=frozenset(), repr=False)
+    """What the environment gave for names in the file, wherever they stand."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +43,14 @@ class McpServers:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """For masking: secrets of clients, and values of headers, whole and without the scheme of an Authorization."""
+        """For masking: what stands for names in the file, secrets of clients, and values of headers, whole and without the
+        scheme of an Authorization.
+        """
         servers = self.outside.values()
         values = [value for server in servers for value in server.headers.values()]
         parts = {part for value in values for part in (value, value.partition(" ")[2])}
         parts |= {server.oauth.client_secret for server in servers if server.oauth}
+        parts = parts.union(*(server.inserted for server in servers))
         return tuple(sorted(parts - {""}))
 
     def for_sandbox(self) -> bytes:
@@ -144,26 +149,31 @@ def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: s
     found = _validated(_Http, {"type": "http", **server}, where=where)
     if found.type not in ("http", "streamable-http"):
         raise ValueError(f"{where}.type: http or stdio, not {found.type!r}")
-    url = _expanded_url(found.url, environment, where=f"{where}.url")
+    names = _Names(environment)
+    url = _expanded_url(found.url, names, where=f"{where}.url")
     headers = {
-        name: _expanded(value, environment, where=f"{where}.headers.{name}")
+        name: names.expand(value, where=f"{where}.headers.{name}")
         for name, value in found.headers.items()
     }
-    if found.oauth is None:
-        return McpServer(url=url, headers=headers)
-    if any(name.lower() == "authorization" for name in headers):
-        raise ValueError(f"{where}: either oauth or the header Authorization, not both")
-    where = f"{where}.oauth"
+    oauth = None
+    if found.oauth is not None:
+        if any(name.lower() == "authorization" for name in headers):
+            raise ValueError(f"{where}: either oauth or the header Authorization, not both")
+        oauth = _oauth(found.oauth, names, where=f"{where}.oauth")
+    return McpServer(url=url, headers=headers, oauth=oauth, inserted=frozenset(names.inserted))
+
+
+def _oauth(found: _OAuth, names: "_Names", *, where: str) -> OAuthClient:
     said = {
-        name: _expanded(value, environment, where=f"{where}.{name}")
-        for name, value in found.oauth.model_dump(exclude={"token_url"}).items()
+        name: names.expand(value, where=f"{where}.{name}")
+        for name, value in found.model_dump(exclude={"token_url"}).items()
     }
-    token_url = _expanded_url(found.oauth.token_url, environment, where=f"{where}.token_url")
-    return McpServer(url=url, headers=headers, oauth=OAuthClient(token_url=token_url, **said))
+    token_url = _expanded_url(found.token_url, names, where=f"{where}.token_url")
+    return OAuthClient(token_url=token_url, **said)
 
 
-def _expanded_url(text: str, environment: Mapping[str, str], *, where: str) -> str:
-    url = _expanded(text, environment, where=where)
+def _expanded_url(text: str, names: "_Names", *, where: str) -> str:
+    url = names.expand(text, where=where)
     try:
         _URL.validate_python(url)
     except ValidationError as exc:
@@ -171,12 +181,24 @@ def _expanded_url(text: str, environment: Mapping[str, str], *, where: str) -> s
     return url
 
 
-def _expanded(text: str, environment: Mapping[str, str], *, where: str) -> str:
-    def value(match: re.Match[str]) -> str:
-        name, default = match.groups()
-        found = environment.get(name, default)
-        if found is None:
-            raise ValueError(f"{where}: the environment has no {name}")
-        return found
+class _Names:
+    """What names in the texts of one server stand for."""
 
-    return _VARIABLE.sub(value, text)
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self.inserted: set[str] = set()
+
+    def expand(self, text: str, *, where: str) -> str:
+        def value(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            found = self._environment.get(name)
+            if found is not None:
+                self.inserted.add(found)
+                return found
+            if default is None:
+                raise ValueError(
+                    f"{where}: there is no {name}, neither in the environment nor in .env"
+                )
+            return str(default)
+
+        return _VARIABLE.sub(value, text)

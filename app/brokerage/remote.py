@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from app.brokerage.admission import Admission
-from app.runs.broker_ports import BrokerEndpoint, ModelGrant
+from app.runs.broker_ports import AskLeave, BrokerEndpoint, ModelGrant
 from app.runs.model import ModelCall
 from app.runs.session import SessionId
 
@@ -29,7 +29,7 @@ class PublicBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AsyncIterator[str]:
         with self._admission.open_grant(grant, on_call, on_effect, refusal) as token:
             yield token
@@ -63,7 +63,7 @@ class DirectBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AsyncIterator[str]:
         del grant, on_call, on_effect, refusal
         yield STAND_IN

@@ -65,6 +65,7 @@ class UsageReader:
             output_tokens=count("output_tokens", 0),
             cache_read_tokens=count("cache_read_tokens", 0),
             cache_creation_tokens=count("cache_creation_tokens", 0),
+            cache_creation_1h_tokens=count("cache_creation_1h_tokens", 0),
         )
 
     def _read(self, data: bytes) -> None:

@@ -37,7 +37,7 @@ CHECK_TIMEOUT_S = 20.0
 HTTP_TIMEOUT_S = 5.0
 LOST_WITHOUT_BROKER = (
     "without ORION_PUBLIC_URL its network adds the model key to requests by itself: the agent may use any model, "
-    "calls and tokens are neither limited nor counted, no budget holds, and MCP servers with a url cannot be reached"
+    "calls and tokens are neither limited nor counted, so no budget may be set, and MCP servers with a url cannot be reached"
 )
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from agent_scripts.adapter import TurnMessage
 from app.runs.budgets import Excess, Spending
 from app.runs.changes import Difference
-from app.runs.costs import to_dollars
+from app.runs.costs import known_cost
 from app.runs.model import ModelCall, Resumption, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
@@ -44,7 +44,6 @@ class Attempt:
     """What went wrong, for the operator; masked."""
     agent_step: TraceStep | None = None
     resumed: Resumption | None = None
-    cost_usd: float | None = None
     repo: str = ""
     """The repository that was chosen for it; empty = none."""
     is_repo_said: bool = False
@@ -59,6 +58,10 @@ class Attempt:
     difference: Difference | None = None
     """What it did to the thread's files."""
     transcript: Transcript = field(default_factory=Transcript)
+    _told_usd: list[float | None] = field(default_factory=list)
+    """By the agent, of each of its starts."""
+    _is_cut_short: bool = False
+    """One of them could not tell all."""
     _began_s: float = field(default_factory=time.monotonic)
     _shown_at: datetime | None = None
     _shown_steps: int = 0
@@ -103,13 +106,27 @@ class Attempt:
         """The budget that has ended it."""
         return self.spending.excess if self.spending is not None else None
 
-    def report_cost(self, dollars: float | None) -> None:
-        """The agent's own word, that counts; without one, the price table's."""
-        spent = self.spending.cost if self.spending is not None else None
-        if dollars is not None:
-            self.cost_usd = dollars
-        elif spent is not None and self.usage.model_calls:
-            self.cost_usd = to_dollars(spent)
+    @property
+    def cost_usd(self) -> float | None:
+        """Of the run: by the agent's own word where that covers all starts and attempts, else by the price table.
+
+        Where that does not know it, by what the agent has told; None = nobody has told anything.
+        """
+        told = [dollars for dollars in self._told_usd if dollars is not None]
+        spent = self.spending.cost_usd if self.spending is not None else None
+        is_told = len(told) == len(self._told_usd) > 0 and not self._is_cut_short
+        if spent is not None and (not is_told or self.run.attempt > 1):
+            return spent
+        return sum(told) if told else None
+
+    def begin_start(self) -> None:
+        """Of the agent's process; until `report_cost` nobody has told what it costs."""
+        self._told_usd.append(None)
+
+    def report_cost(self, dollars: float | None, *, is_cut_short: bool) -> None:
+        """The agent's word on the start that was begun last; None = it has none."""
+        self._told_usd[-1] = known_cost(dollars)
+        self._is_cut_short |= is_cut_short
 
     def count_call(self, call: ModelCall) -> None:
         """The broker's word on a model call; it decides, not the agent's."""

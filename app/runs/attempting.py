@@ -144,8 +144,6 @@ class Attempting:
             code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
         if (excess := attempt.excess) is not None:
             code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
-        if attempt.cost_usd is None:  # its agent was lost, or never came to say it
-            attempt.report_cost(None)
         attempt.detail = self._mask(detail)[:4000]
         if stop.user is not None and (code is not None or not answer):
             outcome, code = RunState.STOPPED, None

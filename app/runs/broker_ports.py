@@ -64,6 +64,19 @@ class Proposal:
     body: str = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denied:
+    """Why a model call must not be made now."""
+
+    reason: str
+    may_pass: bool = False
+    """It may be asked again, when those in flight have ended."""
+
+
+AskLeave = Callable[[str, int], Denied | None]
+"""Told the model and about how many tokens it would read; None = the call may be made, and is in flight until it has been counted."""
+
+
 class CodeHost(Protocol):
     """Where pull requests are opened."""
 
@@ -90,13 +103,13 @@ class ModelBroker(Protocol):
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AbstractAsyncContextManager[str]:
         """A run token, good while inside (and never after `expires_at`), and a listener at the thread's endpoint.
 
         `on_call` hears of each model call that has ended, and of what was refused to the thread's sandbox. `on_effect` is
         awaited before the first request that may change something outside is let through; without it none is. `refusal` is
-        asked before each model call, and says why it must not be made; empty = it may.
+        asked before each model call.
         """
         ...
 

@@ -7,7 +7,7 @@ keys of their own, is told but not limited.
 
 import asyncio
 import uuid
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -15,13 +15,17 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, wait_fixed
 
-from app.runs.costs import Prices, money_text
+from app.runs.broker_ports import Denied
+from app.runs.costs import Prices, money_text, to_dollars
 from app.runs.model import ModelCall, Run, RunId, RunRequest, Usage
 from app.runs.ports import Clock
 
 WRITE_RETRY_S = 1.0
 MAX_UNWRITTEN = 10_000
 """Calls that a sick database may make wait; then the oldest are given up, and with them their part of the next process's sums."""
+
+KEPT_DAYS = 8
+"""Days whose sums are in memory, those that the clock came to last; one is needed, others are for a clock that jumps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,8 +107,8 @@ class Ledger:
         self._budgets = budgets
         self._store = store
         self._clock = clock
-        self._day = date.min
-        self._spent: Counter[tuple[str, ...]] = Counter()
+        self._spent: dict[date, Counter[tuple[str, ...]]] = {}
+        """By days, and in them by whose budget it is."""
         self._unwritten: list[SpentCall] = []
         self._has_news = asyncio.Event()
         self.figures: dict[tuple[str, str], CallFigures] = {}
@@ -112,37 +116,42 @@ class Ledger:
 
     async def load(self) -> None:
         """Take up what has been spent today."""
-        self._turn_day()
-        midnight = datetime.combine(self._day, datetime.min.time(), UTC)
+        midnight = datetime.combine(self._today(), datetime.min.time(), UTC)
         for call in await self._store.since(midnight):
             self._add(call)
 
     async def spending(self, run: Run) -> "Spending":
         """Of a run that begins, or goes on after a crash."""
-        earlier = await self._store.of_run(run.id) if run.attempt > 1 else ()
-        return Spending(self, run, earlier)
+        return await self.spent(run) if run.attempt > 1 else Spending(self, run, ())
 
-    def excess(self, request: RunRequest, *, run_cost: int = 0) -> Excess | None:
-        """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself."""
-        self._turn_day()
+    async def spent(self, run: Run) -> "Spending":
+        """With all that it has spent, in earlier processes, too."""
+        unwritten = {call.id: call for call in self._unwritten if call.run_id == run.id}
+        written = {call.id: call for call in await self._store.of_run(run.id)}
+        return Spending(self, run, (unwritten | written).values())
+
+    def excess(self, request: RunRequest, *, run_cost: int = 0, held: int = 0) -> Excess | None:
+        """The budget that keeps this request from asking a model now; `run_cost` is what it has spent itself, `held` what it is about to."""
         limit = self._budgets.run
-        if limit is not None and run_cost >= limit:
+        if limit is not None and run_cost + held >= limit:
             sentence = f"this request has used the {money_text(limit)} that one may cost"
             return Excess(sentence=sentence)
+        spent = self._spent.get(self._today(), Counter())
         channel_limit = self._budgets.channels.get(request.channel, self._budgets.channel_day)
+        channel = _channel_key(request.team, request.channel)
         for key, of_whom, limit in (
             (_user_key(request.team, request.user), "your budget", self._budgets.user_day),
-            (
-                _channel_key(request.team, request.channel),
-                "this channel's budget",
-                channel_limit,
-            ),
+            (channel, "this channel's budget", channel_limit),
             (_ALL, "Orion's budget", self._budgets.day),
         ):
-            if limit is not None and self._spent[key] >= limit:
+            if limit is not None and spent[key] + held >= limit:
                 sentence = f"{of_whom} for today ({money_text(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
         return None
+
+    def least_cost(self, model: str, asked_tokens: int) -> int:
+        """Micro-dollars for what a call reads, whatever it answers; nothing where nobody knows."""
+        return self._prices.cost(model, Usage(input_tokens=asked_tokens)) or 0
 
     def cost(self, call: ModelCall) -> int | None:
         """Micro-dollars of one call; None = nobody knows."""
@@ -150,7 +159,6 @@ class Ledger:
 
     def count(self, call: SpentCall) -> None:
         """From now on it is spent."""
-        self._turn_day()
         self._add(call)
         figures = self.figures.setdefault((call.agent, call.model), CallFigures())
         figures.calls += 1
@@ -172,26 +180,25 @@ class Ledger:
 
     async def write(self) -> None:
         """What has not been written yet. What the database does not take now is written the next time."""
-        calls, self._unwritten = self._unwritten, []
+        calls = tuple(self._unwritten)
         if not calls:
             return
-        try:
-            await self._store.add(calls)
-        except BaseException:
-            self._unwritten = [*calls, *self._unwritten]
-            raise
+        await self._store.add(calls)
+        written = {call.id for call in calls}
+        self._unwritten = [call for call in self._unwritten if call.id not in written]
 
-    def _turn_day(self) -> None:
-        today = self._clock.now().astimezone(UTC).date()
-        if today > self._day:  # never back: a clock that jumps must not open yesterday's budget
-            self._day = today
-            self._spent.clear()
+    def _today(self) -> date:
+        return self._clock.now().astimezone(UTC).date()
 
     def _add(self, call: SpentCall) -> None:
-        if call.is_own_key or call.cost is None or call.at.astimezone(UTC).date() < self._day:
+        """To its own day, which a clock that jumps ahead and back finds again as it was."""
+        if call.is_own_key or call.cost is None:
             return
+        day = self._spent.setdefault(call.at.astimezone(UTC).date(), Counter())
+        if len(self._spent) > KEPT_DAYS:
+            del self._spent[next(iter(self._spent))]
         for key in (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL):
-            self._spent[key] += call.cost
+            day[key] += call.cost
 
     def _wait_text(self) -> str:
         now = self._clock.now().astimezone(UTC)
@@ -210,6 +217,8 @@ class Spending:
         """Of all its calls."""
         self._cost = 0
         self._is_unknown = False
+        self._in_flight: deque[int] = deque()
+        """Micro-dollars for what they read, of calls that have leave and are not counted."""
         self.excess: Excess | None = None
         """The budget that has ended it."""
         self.is_own_key = False
@@ -222,17 +231,37 @@ class Spending:
         """Micro-dollars so far; None = nobody knows, as the price of a model is not set."""
         return None if self._is_unknown else self._cost
 
-    def refusal(self) -> str:
-        """Why it may not ask a model now; empty = it may."""
+    @property
+    def cost_usd(self) -> float | None:
+        """For the record; None also when no model was asked."""
+        is_known = not self._is_unknown and self.usage.model_calls
+        return to_dollars(self._cost) if is_known else None
+
+    def refusal(self, model: str, asked_tokens: int) -> Denied | None:
+        """Why it may not ask that model now; see `AskLeave`.
+
+        What its own calls in flight read counts as spent. That is dearer than the truth where the provider has it in its
+        cache, so it ends nothing: the call may be made when they are counted.
+        """
         if self.is_own_key:
-            return ""
-        self.excess = self.excess or self._ledger.excess(self._run.request, run_cost=self._cost)
-        return self.excess.sentence if self.excess else ""
+            return None
+        request = self._run.request
+        self.excess = self.excess or self._ledger.excess(request, run_cost=self._cost)
+        if self.excess is not None:
+            return Denied(reason=self.excess.sentence)
+        held = sum(self._in_flight)
+        if held and (excess := self._ledger.excess(request, run_cost=self._cost, held=held)):
+            reason = f"with the calls that are in flight, {excess.sentence}"
+            return Denied(reason=reason, may_pass=True)
+        self._in_flight.append(self._ledger.least_cost(model, asked_tokens))
+        return None
 
     def count(self, call: ModelCall) -> ModelCall:
         """The call with its cost."""
         if call.is_refused:
             return call
+        if self._in_flight:
+            self._in_flight.popleft()  # one of them, mostly the oldest; their number is right
         request = self._run.request
         spent = SpentCall(
             id=uuid.uuid4().hex,

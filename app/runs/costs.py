@@ -10,6 +10,8 @@ from app.runs.model import Usage
 MICRO = 1_000_000
 """Micro-dollars in a dollar; so a price in dollars for a million tokens is one in micro-dollars for a token."""
 ANY_ENDING = "*"
+MAX_RUN_USD = 1_000_000
+"""What an agent says beyond this is no cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +22,22 @@ class Price:
     output: Decimal
     cache_read: Decimal
     cache_write: Decimal
+    cache_write_1h: Decimal | None = None
+    """Of what is kept for an hour; None = twice the input, as Anthropic has it.
+
+    Source: Claude documentation, Prompt caching, pricing, read 2026-11.
+    """
 
     def of(self, usage: Usage) -> int:
         """Micro-dollars."""
+        kept_1h = min(usage.cache_creation_1h_tokens, usage.cache_creation_tokens)
+        write_1h = 2 * self.input if self.cache_write_1h is None else self.cache_write_1h
         exact = (
             self.input * usage.input_tokens
             + self.output * usage.output_tokens
             + self.cache_read * usage.cache_read_tokens
-            + self.cache_write * usage.cache_creation_tokens
+            + self.cache_write * (usage.cache_creation_tokens - kept_1h)
+            + write_1h * kept_1h
         )
         return int(exact.to_integral_value(rounding=ROUND_CEILING))
 
@@ -72,9 +82,17 @@ class RunCost:
     """Micro-dollars; None = nobody knows."""
 
 
+def known_cost(dollars: float | None) -> float | None:
+    """What an agent or an old record says, if it is an amount of money; None = nobody knows."""
+    if dollars is None or isinstance(dollars, bool):
+        return None
+    return dollars if 0 <= dollars < MAX_RUN_USD else None
+
+
 def to_micro(dollars: Decimal | float | str) -> int:
-    """Micro-dollars, rounded to the nearest."""
-    return int((Decimal(str(dollars)) * MICRO).to_integral_value())
+    """Micro-dollars, rounded to the nearest; nothing for what is infinite or no number, so that no sum and no answer fails for it."""
+    exact = Decimal(dollars)
+    return int((exact * MICRO).to_integral_value()) if exact.is_finite() else 0
 
 
 def to_dollars(micro: int) -> float:

@@ -185,7 +185,7 @@ class AgentRunner:
             # The end of a stopped one is not ours to see: only that of its sandbox is certain.
             workspace.is_usable = attempt.stop.user is None
             workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
-            await self._conclude(attempt, workspace, watch, finished)
+            await self._conclude(attempt, workspace, watch)
             if work is not None:
                 await work.publish(attempt, Place(workspace, left.paths, token), finished)
             return finished
@@ -217,7 +217,7 @@ class AgentRunner:
                 if self._broker.endpoint_for(workspace.session.id).headers:
                     token = await key_stand_in(workspace.sandbox) or token
             finished = await self._run_agent(attempt, workspace, watch, token, work)
-            await self._conclude(attempt, workspace, watch, finished)
+            await self._conclude(attempt, workspace, watch)
             if work is not None:
                 await work.publish(attempt, place, finished)
             return finished
@@ -245,10 +245,7 @@ class AgentRunner:
             own_key_protocol=attempt.own_key_protocol,
         )
 
-    async def _conclude(
-        self, attempt: Attempt, workspace: Workspace, watch: FileWatch, finished: TurnFinished
-    ) -> None:
-        attempt.report_cost(finished.cost_usd)
+    async def _conclude(self, attempt: Attempt, workspace: Workspace, watch: FileWatch) -> None:
         has_worked = attempt.tracker.steps > 0
         is_in_repository = bool(attempt.repo or workspace.session.repo)
         workspace.has_changed = has_worked or self._adapter.has_sessions or is_in_repository

@@ -153,6 +153,8 @@ class Usage:
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_creation_tokens: int = 0
+    cache_creation_1h_tokens: int = 0
+    """Those of `cache_creation_tokens` that are kept for an hour, which costs more."""
     model_calls: int = 0
 
     @property
@@ -167,6 +169,7 @@ class Usage:
             output_tokens=self.output_tokens + other.output_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
             cache_creation_tokens=self.cache_creation_tokens + other.cache_creation_tokens,
+            cache_creation_1h_tokens=self.cache_creation_1h_tokens + other.cache_creation_1h_tokens,
             model_calls=self.model_calls + other.model_calls,
         )
 

@@ -1,10 +1,11 @@
 """Ends what nothing else will end: runs whose engine has given them up, and runs that waited too long."""
 
+from collections.abc import Awaitable
 from datetime import timedelta
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import WAITING_STATES, Run, RunState
+from app.runs.model import WAITING_STATES, Run, RunId, RunRequest, RunState
 from app.runs.policy import RunPolicy
 from app.runs.ports import Clock, Dispatcher, EngineState
 from app.runs.run_store import RunStore
@@ -48,26 +49,38 @@ class Reconciler:
             await self._clock.sleep(max(self._pause_s, LEAST_INTERVAL_S))
 
     async def reconcile(self) -> int:
-        """One round; returns how many runs it ended."""
+        """One round; returns how many runs it ended. One that cannot be ended is logged, and the others are."""
         self._pause_s = min(INTERVAL_S, self._policy.queue_timeout_s)
         ended = 0
         for request in await self._dispatcher.lost_placements():
-            run, _ = await self._store.add(
-                Run(id=request.run_id, request=request, created_at=request.received_at)
-            )
-            if not run.state.is_final:
-                await self._service.end(run, ErrorCode.INTERRUPTED)
-                ended += 1
+            ended += await self._try(request.run_id, self._end_unplaced(request))
         runs = await self._store.unfinished()
         states = await self._dispatcher.engine_states([run.id for run in runs])
         for run in runs:
             code = self._verdict(run, states.get(run.id, EngineState.ENDED))
             if code is not None:
-                await self._service.end(run, code)
-                ended += 1
+                ended += await self._try(run.id, self._end(run, code))
             elif run.state in WAITING_STATES:
                 self._pause_s = min(self._pause_s, self._patience_s(run))
         return ended
+
+    async def _end_unplaced(self, request: RunRequest) -> bool:
+        """Whether it was not at its end."""
+        run, _ = await self._store.add(
+            Run(id=request.run_id, request=request, created_at=request.received_at)
+        )
+        return not run.state.is_final and await self._end(run, ErrorCode.INTERRUPTED)
+
+    async def _end(self, run: Run, code: ErrorCode) -> bool:
+        await self._service.end(run, code)
+        return True
+
+    async def _try(self, run_id: RunId, ending: Awaitable[bool]) -> bool:
+        try:
+            return await ending
+        except Exception:  # noqa: BLE001 - one run that cannot be ended must not leave all others dangling; it is tried again
+            _log.exception("reconciler.run_failed", run_id=run_id)
+            return False
 
     def _patience_s(self, run: Run) -> float:
         """How much longer a waiting run may wait."""

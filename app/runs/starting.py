@@ -115,8 +115,10 @@ class AgentStarter:
             attempt.agent_step = step
             _log.info("agent.started", agent=self._adapter.name, model=self._model(attempt))
             tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
+            attempt.begin_start()
             process = waiting.process if waiting else await sandbox.spawn(argv)
             finished = await tail.run(process)
+            attempt.report_cost(finished.cost_usd, is_cut_short=tail.exit_reason != "exited")
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
             if finished.cost_usd is not None:
                 step.set(cost_usd=finished.cost_usd)

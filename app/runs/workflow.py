@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -89,6 +90,7 @@ class RunService:
         self._runners = runners
         self._signals = signals
         self._policy = policy
+        self._ledger = ledger
         self._clock = clock
         self._choosing = Choosing(
             store=store,
@@ -163,9 +165,7 @@ class RunService:
             if result is None and run.attempt == 0:
                 result = self._invalid(run) or await self._choosing.answer(run)
             if result is not None:
-                if run.attempt:
-                    await self._runners.abandon(run)
-                return await self._ending.finish(run, result)
+                return await self._end_without_running(run, result)
             return await self._run(run)
 
     def _has_waited_too_long(self, run: Run) -> bool:
@@ -242,6 +242,19 @@ class RunService:
                 )
                 return await self._ending.finish(run, result, trace=trace, attempt=attempt)
 
+    async def _end_without_running(self, run: Run, result: RunResult) -> Advance:
+        """With what its attempts have spent, none of which came to its end."""
+        if run.attempt:
+            await self._runners.abandon(run)
+            spent = await patiently(lambda: self._ledger.spent(run))
+            if spent.usage.model_calls:
+                save = partial(
+                    self._store.update, run.id, usage=spent.usage, cost_usd=spent.cost_usd
+                )
+                run = await patiently(save)
+                result = replace(result, tokens=spent.usage.tokens, cost_usd=spent.cost_usd)
+        return await self._ending.finish(run, result)
+
     async def end_stopped(self, run: Run) -> None:
         """End a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
@@ -275,10 +288,8 @@ class RunService:
             with suppress(ConnectionError):
                 run = await self._placing.ensure(run)
             if not run.state.is_final:
-                if run.attempt:
-                    await self._runners.abandon(run)
                 result = failure(code)
                 if code is ErrorCode.QUEUE_FULL:
                     result = waited_too_long(run, self._policy, now=self._clock.now())
-                await self._ending.finish(run, result)
+                await self._end_without_running(run, result)
             self._dispatcher.wake(run.id)

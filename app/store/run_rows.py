@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.errors import ErrorCode
+from app.runs.costs import known_cost
 from app.runs.model import (
     FINAL_STATES,
     STARTED_STATES,
@@ -114,6 +115,7 @@ def from_row(row: Mapping[str, Any]) -> Run:
             "outcome": RunState(row["outcome"]) if row["outcome"] else None,
             "error_code": ErrorCode(row["error_code"]) if row["error_code"] else None,
             "part_ts": tuple(row["part_ts"]),
+            "cost_usd": known_cost(row["cost_usd"]),
             "usage": Usage(**row["usage"]),
             "resumed": Resumption(row["resumed"]) if row["resumed"] else None,
             "changes": Changes(**row["changes"]) if row["changes"] else None,

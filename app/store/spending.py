@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from app.runs.budgets import SpentCall
-from app.runs.costs import RunCost, to_micro
+from app.runs.costs import RunCost, known_cost, to_micro
 from app.runs.model import RunId, Usage
 from app.store import schema
 from app.store.columns import AnyText, UtcTime
@@ -72,7 +72,7 @@ class SqlSpendingStore:
                 agent=row.agent,
                 model=row.model,
                 tokens=Usage(**row.usage).tokens,
-                cost=None if row.cost_usd is None else to_micro(row.cost_usd),
+                cost=None if (cost := known_cost(row.cost_usd)) is None else to_micro(cost),
             )
             for row in rows
         ]

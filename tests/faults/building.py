@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 
 from agent_scripts.adapter import (
@@ -21,10 +22,10 @@ from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
-from app.runs.broker_ports import BrokerEndpoint, ModelGrant
+from app.runs.broker_ports import AskLeave, BrokerEndpoint, ModelGrant
 from app.runs.budgets import Budgets, Ledger
 from app.runs.clock import SystemClock
-from app.runs.costs import Prices
+from app.runs.costs import Price, Prices
 from app.runs.environment import Additions
 from app.runs.execution import AgentRunner
 from app.runs.intake import Intake
@@ -132,6 +133,7 @@ class PlanParser:
     def __init__(self) -> None:
         self._text = ""
         self._final: str | None = None
+        self._cost_usd: float | None = None
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
         match json.loads(line):
@@ -146,14 +148,22 @@ class PlanParser:
             case {"final": str(text)}:
                 self._final = text
                 return []
+            case {"cost_usd": int() | float() as dollars}:
+                self._cost_usd = dollars
+                return []
             case _:
                 return []
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         if agent_exit.reason == "exited" and agent_exit.exit_code == 0 and self._final:
-            return TurnFinished(text=self._final)
+            return TurnFinished(text=self._final, cost_usd=self._cost_usd)
         code = ENDED_BY_US.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
-        return TurnFinished(text=self._text, error=code, detail=agent_exit.stderr_tail)
+        return TurnFinished(
+            text=self._text,
+            error=code,
+            detail=agent_exit.stderr_tail,
+            cost_usd=self._cost_usd,
+        )
 
 
 @dataclass
@@ -235,10 +245,10 @@ class PaperBroker:
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
         self.adopted: list[tuple[SessionId, SessionId]] = []
+        self.model_calls: list[ModelCall] = []
+        """Every run makes them as soon as it may."""
         self.has_effects = False
         """Every run asks for something outside as soon as it may."""
-        self.calls: list[ModelCall] = []
-        """What every run asks models."""
 
     def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
         del session_id
@@ -250,11 +260,11 @@ class PaperBroker:
         grant: ModelGrant,
         on_call: Callable[[ModelCall], None],
         on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: Callable[[], str] | None = None,
+        refusal: AskLeave | None = None,
     ) -> AsyncIterator[str]:
         del refusal
         self.grants.append(grant)
-        for call in self.calls:
+        for call in self.model_calls:
             on_call(call)
         if self.has_effects and on_effect is not None:
             await on_effect()
@@ -313,6 +323,14 @@ async def open_core(
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
+    prices = Prices(
+        {
+            "priced-*": Price(
+                input=Decimal(1), output=Decimal(1), cache_read=Decimal(1), cache_write=Decimal(1)
+            )
+        }
+    )
+    ledger = Ledger(prices=prices, budgets=Budgets(), store=store.spending, clock=clock)
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with (
         sandboxes or FakeProvider() as provider,
@@ -380,9 +398,7 @@ async def open_core(
             channels=channels or {},
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
-            ledger=Ledger(
-                prices=prices or Prices(), budgets=Budgets(), store=store.spending, clock=clock
-            ),
+            ledger=ledger,
             own_keys=MemoryOwnKeyStore(),
             policy=policy,
             clock=clock,

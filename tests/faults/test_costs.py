@@ -1,63 +1,133 @@
-"""What a run has cost is told however it ends, or said to be unknown."""
+"""What a run has cost, however it ends and however often its agent was started."""
 
-from decimal import Decimal
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.costs import Price, Prices
-from app.runs.execution import AgentRunner
-from app.runs.model import ModelCall, Usage
-from app.slack.wording import spent_text
+from app.runs.attempt import Attempt
+from app.runs.clock import SystemClock
+from app.runs.model import ModelCall, Run, RunState, Usage
+from app.runs.progress import ProgressTracker
+from app.runs.stops import StopRequest
+from app.tracing.null import NullRunTrace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from tests.building import T0
-from tests.faults.building import ANSWER, POLICY, ended, open_core, request_of
+from tests.building import T0, make_run
+from tests.faults.building import POLICY, Core, JournalReplies, core_of, ended, request_of, until
 
 CALL = ModelCall(
-    model="plan-1",
+    model="priced-1",
     started_at=T0,
-    first_token_at=T0,
+    first_token_at=None,
     ended_at=T0,
     status=200,
-    usage=Usage(input_tokens=900, output_tokens=100),
+    usage=Usage(input_tokens=400_000),
 )
-DOLLAR = Price(
-    input=Decimal(1000), output=Decimal(1000), cache_read=Decimal(0), cache_write=Decimal(0)
-)
-"""For a thousand tokens."""
+"""Forty cents."""
+SAID: dict[str, object] = {"cost_usd": 0.25}
 
 
-@pytest.mark.parametrize("is_lost", [False, True])
+async def _ran(core: Core, plan: Sequence[dict[str, object]]) -> Run:
+    request = request_of(plan)
+    await core.intake.accept(request)
+    return await ended(core, request.run_id)
+
+
+async def test_the_agents_own_sum_is_the_runs(tmp_path: Path) -> None:
+    """Where it tells one; else the price table's, and nothing where the price is unknown."""
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [CALL]
+        assert (await _ran(core, [SAID, {"final": "x"}])).cost_usd == 0.25
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [CALL, CALL]
+        assert (await _ran(core, [{"final": "x"}])).cost_usd == 0.8
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [replace(CALL, model="unpriced")]
+        assert (await _ran(core, [{"final": "x"}])).cost_usd is None
+
+
+async def test_a_run_whose_sandbox_is_lost_has_cost_what_its_calls_did(tmp_path: Path) -> None:
+    """It has no word of its agent's."""
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [CALL]
+        core.provider.fail("spawn", 1, SandboxError(SandboxErrorCode.UNAVAILABLE, "gone"))
+        run = await _ran(core, [SAID, {"final": "x"}])
+        assert run.error_code is ErrorCode.SANDBOX_LOST
+        assert run.cost_usd == 0.4
+
+
+async def test_an_agent_that_is_ended_has_not_told_all(tmp_path: Path) -> None:
+    """The call that it was at is paid for, too."""
+    async with core_of(tmp_path, replace(POLICY, idle_timeout_s=1)) as core:
+        core.broker.model_calls = [CALL]
+        run = await _ran(core, [SAID, {"sleep": 15}])
+        assert (run.error_code, run.cost_usd) == (ErrorCode.AGENT_IDLE, 0.4)
+
+
+async def test_a_run_that_nobody_ends_has_cost_what_its_calls_did(tmp_path: Path) -> None:
+    """In its record and under its answer, although its agent's process went with another Orion."""
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [CALL]
+        request = request_of([SAID, {"sleep": 60}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.broker.grants))
+        run = await core.store.get(request.run_id)
+        assert run is not None
+        await core.service.end(run, ErrorCode.INTERRUPTED)
+        run = await ended(core, request.run_id)
+        assert (run.cost_usd, run.usage) == (0.4, replace(CALL.usage, model_calls=1))
+        told = core.replies.finished[0][1]
+        assert (told.error_code, told.cost_usd, told.tokens) == (
+            ErrorCode.INTERRUPTED,
+            0.4,
+            400_000,
+        )
+
+
+async def test_a_later_attempt_costs_what_all_of_them_did(tmp_path: Path) -> None:
+    """The agent's own sum is that of its last process; one that is still not written counts, too."""
+    async with core_of(tmp_path) as core:
+        core.broker.model_calls = [CALL]
+        request = request_of([SAID, {"final": "x"}])
+        run, _ = await core.store.add(
+            Run(id=request.run_id, request=request, created_at=request.received_at)
+        )
+        ledger = core.service._ledger
+        (await ledger.spending(replace(run, attempt=1))).count(CALL)
+        await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+        await core.service.advance(run.id)
+        run = await ended(core, run.id)
+        assert (run.attempt, run.state, run.cost_usd) == (2, RunState.SUCCEEDED, 0.8)
+
+
 @pytest.mark.parametrize(
-    ("prices", "cost_usd", "told"),
+    ("told", "cost_usd"),
     [
-        (Prices({"plan-1": DOLLAR}), 1.0, "1k tokens · $1"),
-        (Prices(), None, "1k tokens · cost unknown"),
+        ((), None),
+        ((0.25,), 0.25),
+        ((0.25, 0.5), 0.75),
+        ((None, 0.5), 0.5),
+        ((float("inf"),), None),
     ],
 )
-async def test_the_cost_is_told_whatever_becomes_of_the_agent(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    prices: Prices,
-    cost_usd: float | None,
-    told: str,
-    *,
-    is_lost: bool,
+async def test_a_start_that_was_refused_and_the_next_one_are_added_up(
+    told: tuple[float | None, ...], cost_usd: float | None
 ) -> None:
-    """By the price table, of what was asked until it was lost; without a price nobody knows."""
-
-    async def lose(*_: object) -> None:
-        raise SandboxError(SandboxErrorCode.UNAVAILABLE, "it is gone")
-
-    if is_lost:
-        monkeypatch.setattr(AgentRunner, "_run_agent", lose)
-    async with open_core(POLICY, socket=str(tmp_path / "broker.sock"), prices=prices) as core:
-        core.broker.calls = [CALL]
-        request = request_of(ANSWER)
-        await core.intake.accept(request)
-        run = await ended(core, request.run_id)
-        assert run.error_code is (ErrorCode.SANDBOX_LOST if is_lost else None)
-        assert (run.usage.tokens, run.cost_usd) == (1000, cost_usd)
-        ((_, result),) = core.replies.finished
-        assert spent_text(result) == told
+    """As far as anybody knows; with a price table, a start that told nothing makes that the better word."""
+    attempt = Attempt(
+        run=replace(make_run(), attempt=1),
+        messages=(),
+        deadline_at=T0,
+        trace=NullRunTrace(),
+        live=JournalReplies(),
+        stop=StopRequest(),
+        tracker=ProgressTracker(str),
+        clock=SystemClock(),
+        started_at=T0,
+    )
+    for dollars in told:
+        attempt.begin_start()
+        attempt.report_cost(dollars, is_cut_short=False)
+    assert attempt.cost_usd == cost_usd

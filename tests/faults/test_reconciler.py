@@ -14,6 +14,7 @@ from app.runs.model import Run, RunState
 from app.runs.ports import EngineState
 from app.runs.reconciler import Reconciler
 from app.runs.stops import StopSignals
+from app.runs.workflow import RunService
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
 from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
@@ -105,3 +106,32 @@ async def test_the_reconciler_leaves_a_run_that_goes_on_through_a_jump_of_the_cl
         run = await core.store.get(request.run_id)
         assert run is not None
         assert run.error_code is ErrorCode.SANDBOX_TIMEOUT
+
+
+async def test_a_run_that_cannot_be_ended_leaves_no_other_dangling(tmp_path: Path) -> None:
+    """It is tried again in each round; the others are ended in the first one."""
+    async with core_of(tmp_path) as core:
+        for number, reply_ts in (("0", "poisoned"), ("1", "9.1")):
+            orphan = make_request(ts=f"179530230{number}.000100")
+            await core.store.add(Run(id=orphan.run_id, request=orphan, created_at=T0))
+            changes = {"state": RunState.RUNNING, "attempt": 1, "reply_ts": reply_ts}
+            await core.store.update(orphan.run_id, **changes)  # type: ignore[arg-type]  # as RunChanges says
+
+        class Service(RunService):
+            @override
+            async def end(self, run: Run, code: ErrorCode) -> None:
+                if run.reply_ts == "poisoned":
+                    raise OverflowError("cannot convert Infinity to integer")
+                await core.service.end(run, code)
+
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=Service.__new__(Service),
+            policy=POLICY,
+            signals=StopSignals(),
+            clock=SystemClock(),
+        )
+        assert await reconciler.reconcile() == 1
+        assert [run.reply_ts for run in await core.store.unfinished()] == ["poisoned"]
+        assert await reconciler.reconcile() == 0

@@ -175,6 +175,10 @@ def test_prices_are_exact(toml: Path) -> None:
     price = load_prices(toml)["claude-*"]
     assert (price.input, price.output) == (Decimal(3), Decimal("15.5"))
     assert (price.cache_read, price.cache_write) == (Decimal("0.3"), Decimal(0))
+    assert price.cache_write_1h is None
+    toml.write_text(_PRICE + "cache_write_1h = 6.5\n")
+    assert load_prices(toml)["claude-*"].cache_write_1h == Decimal("6.5")
+    toml.write_text(_PRICE + "[channels.C012345]\nbudget_day_usd = 0.1\n")
     assert load_channel_budgets(toml) == {"C012345": Decimal("0.1")}
 
 

@@ -274,3 +274,62 @@ def test_values_that_cannot_work_are_told(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=said):
         load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kept"),
+    [
+        ("OPENAI_BASE_URL", "https://api.openai.com/v1", "https://api.openai.com"),
+        ("OPENAI_BASE_URL", "https://api.openai.com/v1/", "https://api.openai.com"),
+        ("OPENAI_BASE_URL", "https://models.example/v1/team", "https://models.example/v1/team"),
+        ("ANTHROPIC_BASE_URL", "http://127.0.0.1:9/a/v1", "http://127.0.0.1:9/a"),
+        ("GEMINI_BASE_URL", "https://models.example/v1beta", "https://models.example"),
+        ("GEMINI_BASE_URL", "https://models.example", "https://models.example"),
+    ],
+)
+def test_a_base_url_may_end_with_the_version(
+    name: str, value: str, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the vendor's own SDK has it, or without; the form of its own keys is checked all the same."""
+    monkeypatch.setenv(name, value)
+    assert getattr(load_settings(env_file=None), name.lower()) == kept
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-ant-x")
+    if kept == "https://api.openai.com":
+        with pytest.raises(SettingsError, match="a value for ANTHROPIC_API_KEY"):
+            load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("OPENAI_BASE_URL", "https://models.example/v1?key=x", "must end before"),
+        ("GEMINI_BASE_URL", "https://models.example/#v1beta", "must end before"),
+        ("ORION_PUBLIC_URL", "https://orion.example/?a=b", "must end before"),
+        ("ANTHROPIC_BASE_URL", "https:///v1", "names no host"),
+    ],
+)
+def test_an_address_with_more_than_a_path_is_refused(
+    name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, not as a 404 of the first run."""
+    monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=f"{name}: {said}"):
+        load_settings(env_file=None)
+
+
+def test_names_in_the_file_of_mcp_servers_are_settings_like_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may stand in `.env`, and the environment wins; one that is nowhere is told at the start, with the setting."""
+    path, env_file = tmp_path / "mcp.json", tmp_path / ".env"
+    path.write_text('{"mcpServers": {"wiki": {"url": "https://wiki.example/${WIKI_KEY}"}}}')
+    env_file.write_text(f"ORION_MCP_CONFIG_FILE={path}\nWIKI_KEY=of-the-file\n")
+    assert load_settings(env_file=env_file).mcp_servers.secrets == ("of-the-file",)
+    monkeypatch.setenv("WIKI_KEY", "of-the-environment")
+    settings = load_settings(env_file=env_file)
+    assert settings.mcp_servers.outside["wiki"].url == "https://wiki.example/of-the-environment"
+    assert "of-the" not in repr(settings)
+    monkeypatch.delenv("WIKI_KEY")
+    env_file.write_text(f"ORION_MCP_CONFIG_FILE={path}\n")
+    with pytest.raises(SettingsError, match=r"ORION_MCP_CONFIG_FILE: .*url: there is no WIKI_KEY"):
+        load_settings(env_file=env_file)

@@ -9,11 +9,13 @@ from app.brokers import create_direct_broker
 from app.config import GATEWAY_URL, Settings, SettingsError, load_settings
 from app.key_forms import MODEL_KEYS
 from app.model_access import (
+    ModelSource,
     injected_headers,
     key_headers,
     missing_for_agent,
     missing_for_serving,
     model_source,
+    name_at,
 )
 from app.runs.session import SessionId
 
@@ -160,3 +162,25 @@ def test_every_key_is_known_for_masking(monkeypatch: pytest.MonkeyPatch) -> None
     }
     assert {name.lower() for name in values} == set(MODEL_KEYS)
     assert set(settings_of(monkeypatch, **values).secrets) == set(values.values())
+
+
+@pytest.mark.parametrize(
+    ("protocol", "url", "asked", "named"),
+    [
+        (OPENAI, GATEWAY_URL, "gpt-5.4", "openai/gpt-5.4"),
+        (OPENAI, GATEWAY_URL, "openai/gpt-5.4", "openai/gpt-5.4"),
+        (OPENAI, GATEWAY_URL, "moonshotai/kimi-k3", "moonshotai/kimi-k3"),
+        (OPENAI, "https://api.openai.com", "openai/gpt-5.4", "gpt-5.4"),
+        (OPENAI, "https://api.openai.com", "gpt-5.4", "gpt-5.4"),
+        (OPENAI, "https://others.example", "openai/gpt-5.4", "openai/gpt-5.4"),
+        (ANTHROPIC, GATEWAY_URL, "claude-sonnet-5", "claude-sonnet-5"),
+        (ANTHROPIC, "https://api.anthropic.com", "anthropic/claude-sonnet-5", "claude-sonnet-5"),
+        (GEMINI, "https://generativelanguage.googleapis.com", "gemini-3-pro", "gemini-3-pro"),
+    ],
+)
+def test_each_source_is_asked_by_its_own_name_of_the_model(
+    protocol: ModelProtocol, url: str, asked: str, named: str
+) -> None:
+    """One name for operator and people, whichever key is used; other servers are asked as it was written."""
+    source = ModelSource(base_url=url, key="k", is_gateway=url == GATEWAY_URL)
+    assert name_at(source, protocol, asked) == named

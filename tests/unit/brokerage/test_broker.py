@@ -18,7 +18,7 @@ from app.brokerage.protocols import PROTOCOLS, Endpoint
 from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
 from app.brokerage.usage import UsageReader
 from app.playground.model import ModelPace, create_model_app
-from app.runs.broker_ports import ModelGrant
+from app.runs.broker_ports import Denied, ModelGrant
 from app.runs.clock import SystemClock
 from app.runs.model import ModelCall, RunId
 from app.web.hosting import serve
@@ -117,17 +117,26 @@ async def test_a_plain_call_is_counted_too(world: World) -> None:
 
 async def test_a_refusal_of_the_runs_owner_keeps_a_call_from_the_model(world: World) -> None:
     """Asked before each call: once it says no, the model is asked no more, and the agent is told why in its protocol."""
-    reasons = ["", "the budget is used up"]
-    with world.admission.open_grant(
-        grant(), world.calls.append, None, lambda: reasons.pop(0)
-    ) as token:
+    replies = [None, Denied(reason="wait", may_pass=True), Denied(reason="the budget is used up")]
+    told: list[tuple[str, int]] = []
+
+    def refusal(model: str, asked_tokens: int) -> Denied | None:
+        told.append((model, asked_tokens))
+        return replies.pop(0)
+
+    with world.admission.open_grant(grant(), world.calls.append, None, refusal) as token:
         assert (await world.ask(token)).status_code == 200
+        ((model, asked_tokens),) = told
+        assert model == world.calls[0].model
+        assert 10 < asked_tokens < 10_000
+        answer = await world.ask(token)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (429, "rate_limit_error")
         asked = len((await world.model.get("/requests")).json())
         answer = await world.ask(token)
     assert answer.status_code == 403
     assert answer.json()["error"]["message"] == "the budget is used up"
     assert len((await world.model.get("/requests")).json()) == asked
-    assert [call.is_refused for call in world.calls] == [False, True]
+    assert [call.is_refused for call in world.calls] == [False, True, True]
 
 
 async def test_provider_errors_come_through_untouched(world: World) -> None:

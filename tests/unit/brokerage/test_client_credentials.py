@@ -106,3 +106,12 @@ async def test_a_wrong_secret_is_not_repeated_in_the_error(place: Place) -> None
         await _ask(place, place.login("canary-wrong"))
     assert "canary" not in str(failure.value)
     assert not place.bodies
+
+
+async def test_a_refusal_does_not_tell_what_the_address_holds_besides(place: Place) -> None:
+    """A query or a login in it may be secret; which endpoint it was is told."""
+    address = f"{place.url}/token?key=canary".replace("://", "://me:canary@")
+    client = OAuthClient(token_url=address, client_id="me:", client_secret="wrong")
+    with pytest.raises(TokenRefusedError, match="/token: HTTP 401") as failure:
+        await _ask(place, ClientCredentialsAuth(client))
+    assert "canary" not in str(failure.value)

@@ -61,14 +61,14 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
         ({"a": {"url": "file:///etc"}}, "mcpServers.a.url: URL scheme should be"),
         (
             {"a": {"url": "http://x", "headers": {"K": "${NONE}"}}},
-            "mcpServers.a.headers.K: the environment has no NONE",
+            "mcpServers.a.headers.K: there is no NONE, neither in the environment nor in .env",
         ),
         ({"a": {"url": "http://x", "auth": {}}}, "mcpServers.a.auth: Extra inputs"),
         ({"a": {"url": "http://x", "oauth": {}}}, "mcpServers.a.oauth.token_url: Field required"),
         ({"a": {"url": "http://x", "oauth": {**CLIENT, "token_url": "x"}}}, "a.oauth.token_url: "),
         (
             {"a": {"url": "http://x", "oauth": {**CLIENT, "client_secret": "${NONE}"}}},
-            "mcpServers.a.oauth.client_secret: the environment has no NONE",
+            "mcpServers.a.oauth.client_secret: there is no NONE, neither in the environment nor in .env",
         ),
         (
             {"a": {"url": "http://x", "headers": {"authorization": "x"}, "oauth": CLIENT}},
@@ -98,7 +98,7 @@ def test_a_client_with_its_secret_by_reference(tmp_path: Path) -> None:
         client_secret="canary-wiki",
         scope="read write",
     )
-    assert servers.secrets == ("canary-wiki",)
+    assert servers.secrets == ("canary-wiki", "wiki.example")
     assert "canary" not in repr(servers) + servers.for_sandbox().decode()
 
 
@@ -109,3 +109,18 @@ def test_no_json(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Invalid JSON") as failure:
         read_mcp_servers(path, ENVIRONMENT)
     assert "secret" not in str(failure.value)
+
+
+def test_what_a_name_stands_for_is_masked_wherever_it_stands(tmp_path: Path) -> None:
+    """In a URL, and in the middle of a header; a default is in the file for all to read."""
+    wiki = {
+        "url": "https://wiki.example/${URL_KEY}/mcp?key=${URL_KEY}&lang=${LANGUAGE:-english}",
+        "headers": {"X-Key": "k ${WIKI_TOKEN}-tail"},
+        "oauth": {**CLIENT, "token_url": "https://wiki.example/token?key=${TOKEN_KEY}"},
+    }
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"wiki": wiki}}))
+    values = {"URL_KEY": "canary-url", "TOKEN_KEY": "canary-token", "WIKI_TOKEN": "canary-wiki"}
+    servers = read_mcp_servers(path, values)
+    assert set(values.values()) <= set(servers.secrets)
+    assert "english" not in servers.secrets

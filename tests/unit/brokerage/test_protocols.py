@@ -224,7 +224,11 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
 
         def own_upstream(protocol: str, key: str) -> Upstream:
             name = "x-goog-api-key" if protocol == "gemini" else "authorization"
-            return Upstream(base_url=url, key_headers={name: f"Bearer {key}"})
+            return Upstream(
+                base_url=url,
+                key_headers={name: f"Bearer {key}"},
+                name_at=str if protocol == "gemini" else "openai/{}".format,
+            )
 
         broker = ModelsBroker(
             admission=admission,
@@ -239,7 +243,11 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
             own = replace(grant(), own_key="own-1", own_key_protocol=api.protocol)
             with admission.open_grant(own, world.calls.append) as world.token:
                 assert (await world.ask(api)).status_code == 200
-            assert "Bearer own-1" in (await world.seen())["headers"].values()
+            seen = await world.seen()
+            assert "Bearer own-1" in seen["headers"].values()
+            named = world.calls[-1].model  # by the run's name, whatever it is called there
+            assert seen["body"].get("model") in (None, f"openai/{named}")
+            assert ("model" in seen["body"]) is (api.protocol != "gemini")
             own = replace(own, own_key_protocol=other)
             with admission.open_grant(own, world.calls.append) as world.token:
                 answer = await world.ask(api)

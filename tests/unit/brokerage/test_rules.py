@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.brokerage.anthropic_rules import read_messages_event
 from app.brokerage.gemini_rules import check_content, read_content_event
 from app.brokerage.openai_rules import (
     check_chat,
@@ -297,3 +298,39 @@ def test_counts_are_read_from_each_protocols_fields() -> None:
         },
     }
     assert read_content_event(content).counts == counts
+
+
+def test_what_is_cached_for_an_hour_is_told_apart() -> None:
+    """It costs more than what is cached for five minutes."""
+    usage = {
+        "input_tokens": 10,
+        "output_tokens": 1,
+        "cache_creation_input_tokens": 900,
+        "cache_creation": {"ephemeral_5m_input_tokens": 300, "ephemeral_1h_input_tokens": 600},
+    }
+    assert read_messages_event({"type": "message", "usage": usage}).counts == {
+        "input_tokens": 10,
+        "output_tokens": 1,
+        "cache_creation_tokens": 900,
+        "cache_creation_1h_tokens": 600,
+    }
+    usage["cache_creation"] = None
+    seen = read_messages_event({"type": "message_start", "message": {"usage": usage}})
+    assert "cache_creation_1h_tokens" not in seen.counts
+
+
+@pytest.mark.parametrize("kind", ["message", "message_delta"])
+def test_compaction_is_counted_beside_the_answer(kind: str) -> None:
+    """Whose own counts leave it out; less than these is never counted."""
+    usage: dict[str, object] = {"input_tokens": 23_000, "output_tokens": 1000}
+    compacted = {"type": "compaction", "input_tokens": 180_000, "output_tokens": 3500}
+    for iterations, counted in (
+        ([compacted, {"type": "message", **usage}], (203_000, 4500)),
+        ([{"type": "message", "input_tokens": 5}], (23_000, 1000)),
+        ([], (23_000, 1000)),
+        (None, (23_000, 1000)),
+        (["x", {"input_tokens": "y"}], (23_000, 1000)),
+    ):
+        event = {"type": kind, "usage": usage | {"iterations": iterations}}
+        counts = read_messages_event(event).counts
+        assert (counts["input_tokens"], counts["output_tokens"]) == counted

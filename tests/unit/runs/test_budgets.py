@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from typing_extensions import override
 
-from app.runs.budgets import Budgets, Ledger, Spending
+from app.runs.budgets import KEPT_DAYS, Budgets, Ledger, Spending
 from app.runs.costs import Price, Prices
 from app.runs.model import ModelCall, Run, Usage
 from app.store.spending import MemorySpendingStore
@@ -66,6 +66,11 @@ async def spend(ledger: Ledger, world: World, tokens: int, run: Run) -> Spending
     return spending
 
 
+def said_to(spending: Spending, tokens: int = 0) -> str:
+    denied = spending.refusal("m-1", tokens)
+    return denied.reason if denied else ""
+
+
 @pytest.mark.parametrize(
     ("name", "other", "said"),
     [
@@ -83,20 +88,39 @@ async def test_a_day_that_is_used_up_refuses_until_midnight(
     await ledger.load()
     asking = run_of(number=3)
     spending = await spend(ledger, world, 99, run_of())
-    assert spending.refusal() == ""
+    assert said_to(spending) == ""
     spending.count(world.call(1))
-    assert said in spending.refusal()
-    assert "$0.00010" in spending.refusal()
-    assert "00:00 UTC, in 12 h" in spending.refusal()
-    assert said in (await ledger.spending(asking)).refusal()
+    assert said in said_to(spending)
+    assert "$0.00010" in said_to(spending)
+    assert "00:00 UTC, in 12 h" in said_to(spending)
+    assert said in said_to(await ledger.spending(asking))
     if other is not None:
-        assert (await ledger.spending(other)).refusal() == ""
+        assert said_to(await ledger.spending(other)) == ""
     world.clock.at = NOON.replace(hour=23, minute=58)
-    assert "in 2 min" in (await ledger.spending(asking)).refusal()
+    assert "in 2 min" in said_to(await ledger.spending(asking))
     world.clock.at = NOON.replace(hour=0) + timedelta(days=1)
-    assert (await ledger.spending(asking)).refusal() == ""
-    world.clock.at = NOON  # a clock that jumps back opens nothing anew, and closes nothing
-    assert (await ledger.spending(asking)).refusal() == ""
+    assert said_to(await ledger.spending(asking)) == ""
+    world.clock.at = NOON  # a clock that jumps back opens nothing anew
+    assert said in said_to(await ledger.spending(asking))
+
+
+async def test_a_clock_that_jumps_ahead_and_back_finds_its_day_again() -> None:
+    """What was spent before counts, what is spent then, too; and there is no end of days in memory."""
+    world = World()
+    ledger = world.ledger(day=100)
+    await spend(ledger, world, 60, run_of())
+    world.clock.at = NOON + timedelta(days=400)
+    assert ledger.excess(run_of().request) is None
+    world.clock.at = NOON
+    spending = await spend(ledger, world, 39, run_of(number=2))
+    assert said_to(spending) == ""
+    spending.count(world.call(1))
+    assert "Orion's budget for today" in said_to(spending)
+    for _ in range(20):
+        world.clock.at += timedelta(days=1)
+        await spend(ledger, world, 100, run_of(number=3))
+        assert ledger.excess(run_of().request) is not None
+    assert len(ledger._spent) == KEPT_DAYS
 
 
 async def test_a_channel_may_have_a_budget_of_its_own() -> None:
@@ -104,8 +128,8 @@ async def test_a_channel_may_have_a_budget_of_its_own() -> None:
     world = World()
     ledger = world.ledger(channel_day=100)
     in_its_own = await spend(ledger, world, 5, run_of(channel="C9"))
-    assert "this channel's budget for today ($0.0000050)" in in_its_own.refusal()
-    assert (await spend(ledger, world, 5, run_of(channel="C1"))).refusal() == ""
+    assert "this channel's budget for today ($0.0000050)" in said_to(in_its_own)
+    assert said_to(await spend(ledger, world, 5, run_of(channel="C1"))) == ""
 
 
 async def test_the_budget_of_a_run_is_its_own_and_survives_a_crash() -> None:
@@ -122,14 +146,14 @@ async def test_the_budget_of_a_run_is_its_own_and_survives_a_crash() -> None:
     await later.load()
     again = await later.spending(run_of(attempt=2))
     assert (again.cost, again.usage) == (60, first.usage)
-    assert again.refusal() == ""
+    assert said_to(again) == ""
     again.count(world.call(40))
-    assert "this request has used the $0.00010 that one may cost" in again.refusal()
+    assert "this request has used the $0.00010 that one may cost" in said_to(again)
     other = await later.spending(run_of("U2", "C2", number=2))
-    assert other.refusal() == ""
+    assert said_to(other) == ""
     other.count(world.call(50))
-    assert "Orion's budget" in other.refusal()
-    assert "Orion's budget" in (await later.spending(run_of(number=4))).refusal()
+    assert "Orion's budget" in said_to(other)
+    assert "Orion's budget" in said_to(await later.spending(run_of(number=4)))
 
 
 async def test_what_was_spent_yesterday_does_not_count_today() -> None:
@@ -142,7 +166,7 @@ async def test_what_was_spent_yesterday_does_not_count_today() -> None:
     world.clock.at = NOON
     later = world.ledger(day=100)
     await later.load()
-    assert (await later.spending(run_of())).refusal() == ""
+    assert said_to(await later.spending(run_of())) == ""
 
 
 async def test_a_model_without_a_price_makes_the_cost_unknown() -> None:
@@ -193,8 +217,33 @@ async def test_what_people_pay_themselves_uses_no_budget_up() -> None:
     spending = await ledger.spending(run_of())
     spending.is_own_key = True
     assert spending.count(world.call(500)).cost == 500
-    assert (spending.refusal(), spending.cost) == ("", 500)
+    assert (said_to(spending), spending.cost) == ("", 500)
     await ledger.write()
     later = world.ledger(run=100, day=150)
     await later.load()
     assert later.excess(run_of(number=2).request) is None
+
+
+@pytest.mark.parametrize("name", ["run", "day"])
+async def test_calls_in_flight_count_for_what_they_read(name: str) -> None:
+    """The next one may be asked again when they are counted: what they really cost decides, and nothing ends before it is spent."""
+    world = World()
+    ledger = world.ledger(**{name: 100})
+    spending = await spend(ledger, world, 10, run_of())
+    passed = [spending.refusal("m-1", 30) for _ in range(360)]
+    assert passed.count(None) == 3
+    assert passed[3] == passed[-1]
+    assert passed[3] is not None
+    assert (passed[3].may_pass, spending.excess) == (True, None)
+    assert passed[3].reason.startswith("with the calls that are in flight, ")
+    spending.count(world.call(0, is_refused=True))
+    assert spending.refusal("m-1", 30) is not None
+    for _ in range(3):
+        spending.count(world.call(5))
+    assert spending.refusal("m-1", 30) is None
+    spending.count(world.call(75))
+    denied = spending.refusal("m-1", 0)
+    assert denied is not None
+    assert (denied.may_pass, spending.excess is not None) == (False, True)
+    spending.is_own_key = True
+    assert spending.refusal("m-1", 1000) is None

@@ -1,12 +1,13 @@
 """What calls cost, to the micro-dollar."""
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.costs import MICRO, Price, Prices, money_text, to_dollars, to_micro
+from app.runs.costs import MICRO, Price, Prices, known_cost, money_text, to_dollars, to_micro
 from app.runs.model import Usage
 
 SONNET = Price(
@@ -30,6 +31,15 @@ def test_each_kind_of_token_has_its_price() -> None:
         input_tokens=1000, output_tokens=100, cache_read_tokens=10_000, cache_creation_tokens=200
     )
     assert SONNET.of(usage) == 3000 + 1500 + 3000 + 750
+
+
+def test_what_is_kept_for_an_hour_has_a_price_of_its_own() -> None:
+    """Twice the input, where the operator says no other."""
+    usage = Usage(input_tokens=10, cache_creation_tokens=1000, cache_creation_1h_tokens=600)
+    assert SONNET.of(usage) == 30 + 400 * 3.75 + 600 * 6
+    assert replace(SONNET, cache_write_1h=Decimal(7)).of(usage) == 30 + 400 * 3.75 + 600 * 7
+    assert (usage + usage).cache_creation_1h_tokens == 1200
+    assert usage.tokens == 1010
 
 
 def test_a_call_is_rounded_up() -> None:
@@ -83,3 +93,15 @@ def test_money_is_told_shortly(micro: int, text: str) -> None:
 def test_money_survives_a_record(micro: int) -> None:
     """A record keeps dollars."""
     assert to_micro(to_dollars(micro)) == micro
+
+
+@pytest.mark.parametrize("said", [float("inf"), -float("inf"), float("nan"), -3.0, True, 1e300])
+def test_what_is_no_amount_of_money_is_unknown(said: float) -> None:
+    """Whatever an agent says, and whatever an old record holds; and no sum fails for it."""
+    assert known_cost(said) is None
+    assert money_text(to_micro(said))
+
+
+def test_an_amount_of_money_is_as_it_was() -> None:
+    """Nothing at all, too; None is unknown."""
+    assert (known_cost(0), known_cost(0.25), known_cost(None)) == (0, 0.25, None)
