@@ -65,13 +65,15 @@ def check_repo(text: str) -> str:
     Raises:
         OptionError
     """
-    if _is_named(text):
-        return text.removesuffix(".git")
+    name = text.rstrip("/").removesuffix(".git")
+    if _is_named(name):
+        return name
     if not _is_url(text):
         raise OptionError(
             f"{_cut(_without_credentials(text))} is no repository; write repo=owner/name or repo=https://…, without credentials"
         )
-    return text
+    scheme, _, rest = text.partition("://")
+    return f"{scheme.lower()}://{rest}"
 
 
 def check_branch(name: str) -> str:
@@ -128,7 +130,10 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
 def _is_named(text: str) -> bool:
     owner, slash, name = text.partition("/")
     return bool(
-        slash and _OWNER.fullmatch(owner) and _NAME.fullmatch(name) and name not in (".", "..")
+        slash
+        and _OWNER.fullmatch(owner)
+        and _NAME.fullmatch(name)
+        and name not in (".", "..", ".git")
     )
 
 
@@ -145,7 +150,8 @@ def _is_url(text: str) -> bool:
 
 
 def _without_credentials(text: str) -> str:
-    return re.sub(r"//[^/]*@", "//…@", text)
+    """All before the last `@`: a password may hold slashes."""
+    return re.sub(r"^(https?://)?.*@", r"\1…@", text, flags=re.IGNORECASE)
 
 
 def _cut(text: str) -> str:
