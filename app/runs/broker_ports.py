@@ -64,6 +64,10 @@ class Proposal:
     body: str = field(repr=False)
 
 
+class NothingToProposeError(Exception):
+    """The base has all that the branch has."""
+
+
 class CodeHost(Protocol):
     """Where pull requests are opened."""
 
@@ -74,6 +78,7 @@ class CodeHost(Protocol):
 
         Raises:
             ConnectionError: it could not be opened; the message says why and holds no secret.
+            NothingToProposeError
         """
         ...
 

@@ -15,7 +15,7 @@ from agent_scripts.repository import (
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.broker_ports import CodeHost, Proposal, RepositoryGrant
+from app.runs.broker_ports import CodeHost, NothingToProposeError, Proposal, RepositoryGrant
 from app.runs.git_token import git_token
 from app.runs.patience import patiently
 from app.runs.session import Session, SessionStore
@@ -222,6 +222,8 @@ class Repositories:
         )
         try:
             link = await self._host.open_pull_request(proposal)
+        except NothingToProposeError:
+            return f"{pushed} There is nothing to propose: `{report.base}` has all of it."
         except ConnectionError as exc:
             return f"{pushed} No pull request could be opened: {self._mask(str(exc))}"
         return f"Pull request: {link}" if link else pushed
