@@ -81,7 +81,7 @@ def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
         argv=("python3", "-I", inside_path(paths, "repository.py"), config_path),
         env={},
         files=(
-            *inside_files(paths, ("repository.py", "relay.py")),
+            *inside_files(paths, ("repository.py", "git.py", "relay.py")),
             AgentFile(path=config_path, data=config),
         ),
     )

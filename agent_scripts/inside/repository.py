@@ -10,98 +10,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 # -I leaves the script's own folder out of the path; files keep their package layout inside the sandbox.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from agent_scripts.inside.relay import broker_url
-
-_POLL_S = 0.5
-_STDERR_CHARS = 2000
-_SAFE = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "protocol.allow=never")
-_ALLOWED = ("protocol.http.allow=always", "http.followRedirects=false", "http.proxy=")
-
-
-class ProblemError(Exception):
-    """Why it cannot be done: a word, and what git said."""
-
-    def __init__(self, word: str, detail: str = "") -> None:
-        super().__init__(word)
-        self.word = word
-        self.detail = detail
-
-
-class Git:
-    """Runs git with none of the sandbox's configuration, for a bounded time."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._until_s = time.monotonic() + config["timeout_s"]
-        self._max_bytes = config["max_bytes"]
-        url = broker_url(config["broker"])
-        values = [one.split("=", 1) for one in (*_SAFE, *_ALLOWED)]
-        values += [[f"url.{url}/broker/git/.insteadOf", one] for one in ("https://", "http://")]
-        values += [[f"http.{url}/.extraHeader", f"Authorization: Bearer {config['token']}"]]
-        self._env = {
-            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
-            "HOME": "/nonexistent",
-            "LC_ALL": "C",
-            "GIT_CONFIG_GLOBAL": "/dev/null",
-            "GIT_CONFIG_NOSYSTEM": "1",
-            "GIT_TERMINAL_PROMPT": "0",
-            "GIT_LFS_SKIP_SMUDGE": "1",
-            "GIT_CONFIG_COUNT": str(len(values)),
-        }
-        for number, (key, value) in enumerate(values):
-            self._env[f"GIT_CONFIG_KEY_{number}"] = key
-            self._env[f"GIT_CONFIG_VALUE_{number}"] = value
-
-    def run(
-        self, *arguments: str, watched: Path | None = None, env: dict[str, str] | None = None
-    ) -> str:
-        """Its stdout. Raises: ProblemError, when it fails, is too slow, or `watched` grows too large."""
-        code, out, err = self.try_to(*arguments, watched=watched, env=env)
-        if code != 0:
-            raise ProblemError("failed", err)
-        return out
-
-    def try_to(
-        self, *arguments: str, watched: Path | None = None, env: dict[str, str] | None = None
-    ) -> tuple[int, str, str]:
-        """Exit code, stdout, stderr."""
-        try:
-            process = subprocess.Popen(
-                ["git", *arguments],  # noqa: S607 - the sandbox's own
-                env={**self._env, **(env or {})},
-                cwd=(env or {}).get("GIT_WORK_TREE", "/"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except FileNotFoundError:
-            raise ProblemError("no_git") from None
-        while True:
-            try:
-                out, err = process.communicate(timeout=_POLL_S)
-            except subprocess.TimeoutExpired:
-                word = "slow" if time.monotonic() > self._until_s else ""
-                if watched is not None and _size(watched) > self._max_bytes:
-                    word = "huge"
-                if word:
-                    os.killpg(process.pid, signal.SIGKILL)
-                    process.communicate()
-                    raise ProblemError(word) from None
-            else:
-                if watched is not None and _size(watched) > self._max_bytes:
-                    raise ProblemError("huge")
-                text = err.decode("utf-8", "replace")[-_STDERR_CHARS:]
-                return process.returncode, out.decode("utf-8", "replace"), text
+from agent_scripts.inside.git import Git, ProblemError
 
 
 def clone(config: dict[str, Any], git: Git) -> dict[str, Any]:
@@ -197,17 +113,6 @@ def _commit(config: dict[str, Any], git: Git, env: dict[str, str], head: str) ->
     return git.run(
         "commit-tree", tree, *parents, "-m", config["message"], env={**env, **who}
     ).strip()
-
-
-def _size(path: Path) -> int:
-    total = 0
-    for directory, _, files in os.walk(path):
-        for name in files:
-            try:
-                total += os.lstat(f"{directory}/{name}").st_size
-            except OSError:
-                continue
-    return total
 
 
 def main(path: str) -> int:
