@@ -17,7 +17,7 @@ class RepositoryGrant:
     url: str
     """Where it really is, without credentials."""
     branch: str
-    """The thread's own."""
+    """The thread's own; empty = none may be written yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
