@@ -177,10 +177,11 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
 
 
 async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: Path) -> None:
-    """Once for a thread, in the repository; one that fails is told with the answer, and those behind it are left out."""
+    """Once for a thread, in the repository; one that fails is told with the answer, and those behind it are left out; a branch `orion` there is no obstacle."""
     server = GitServer(root=tmp_path / "git")
     server.filled("acme/api", {"a": "1\n"})
-    server.filled("acme/other", {"a": "1\n"})
+    other = server.filled("acme/other", {"a": "1\n"})
+    git(other, "branch", "orion", "main")
     async with _stage(tmp_path, prepared, server) as stage:
         assert await stage.orion.terminate() == 0
         commands = '["pwd >> ../prepared", "exit 3", "echo never >> ../prepared"]'
@@ -194,7 +195,10 @@ async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: 
         second = await stage.client.say("@Orion run: cat ../prepared", thread_ts=ts)
         assert "prepares" not in text_of(await stage.answer(second, thread_ts=ts))
         assert (await _recorded(stage, second)).count("/api\n") == 1
-        assert "No such file" in await stage.ask("@Orion repo=acme/other run: cat ../prepared")
+        asked = "@Orion repo=acme/other pr=yes run: cat ../prepared; echo 2 > a"
+        assert "No such file" in await stage.ask(asked)
+        branch = git(other, "branch", "--list", "orion-*", "--format=%(refname:short)")
+        assert git(other, "show", f"{branch}:a") == "2"
 
 
 async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_path: Path) -> None:
