@@ -203,7 +203,7 @@ def show_run(
     """One run, by its id or the beginning of it."""
     import asyncio
 
-    from app.commands.runs import as_row, file_of_run, find_run
+    from app.commands.runs import as_row, file_of_run, find_run, lines_of
     from app.runs.run_store import RunFileKind
 
     if log or patch:
@@ -219,8 +219,8 @@ def show_run(
     if as_json:
         print(json.dumps(row, indent=2))
         return
-    for name, value in row.items():
-        print(f"{name:14} {'' if value is None else value}")
+    for line in lines_of(row):
+        print(line)
 
 
 @runs.command("cost")

@@ -188,6 +188,7 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
             tracer=tracer,
             runners=runners,
             defaults=around("defaults", store.defaults),
+            sessions=rooms.sessions,
             channels=channels,
             live_logs=live_logs,
             signals=signals,

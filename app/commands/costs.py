@@ -27,8 +27,8 @@ class Sum:
     name: str
     runs: int
     tokens: int
-    cost: int
-    """Micro-dollars, of the runs whose cost is known."""
+    cost: int | None
+    """Micro-dollars, of the runs whose cost is known; None = there is none."""
     unknown: int
     """Runs whose cost is not."""
 
@@ -46,8 +46,10 @@ class Sum:
     @property
     def line(self) -> str:
         """As a person reads it."""
-        unknown = f"  and {self.unknown} of unknown cost" if self.unknown else ""
-        return f"{self.name:26} {self.runs:7} runs {self.tokens:14,} tokens  {money_text(self.cost):>10}{unknown}"
+        money = "unknown" if self.cost is None else money_text(self.cost)
+        is_mixed = self.unknown and self.cost is not None
+        unknown = f"  and {self.unknown} of unknown cost" if is_mixed else ""
+        return f"{self.name:26} {self.runs:7} runs {self.tokens:14,} tokens  {money:>10}{unknown}"
 
 
 async def sum_costs(settings: Settings, *, days: int, by: By) -> Sequence[Sum]:
@@ -67,14 +69,16 @@ def add_up(costs: Iterable[RunCost], *, by: By) -> Sequence[Sum]:
     for one in costs:
         name = f"{one.at:%Y-%m-%d}" if by is By.DAY else getattr(one, by)
         groups.setdefault(name, []).append(one)
-    sums = [
-        Sum(
-            name=name or "unknown",
-            runs=len(group),
-            tokens=sum(one.tokens for one in group),
-            cost=sum(one.cost or 0 for one in group),
-            unknown=sum(one.cost is None for one in group),
-        )
-        for name, group in groups.items()
-    ]
-    return sorted(sums, key=lambda one: (-one.cost, -one.tokens, one.name))
+    sums = [_sum_of(name, group) for name, group in groups.items()]
+    return sorted(sums, key=lambda one: (-(one.cost or 0), -one.tokens, one.name))
+
+
+def _sum_of(name: str, group: Sequence[RunCost]) -> Sum:
+    known = [one.cost for one in group if one.cost is not None]
+    return Sum(
+        name=name or "unknown",
+        runs=len(group),
+        tokens=sum(one.tokens for one in group),
+        cost=sum(known) if known else None,
+        unknown=len(group) - len(known),
+    )

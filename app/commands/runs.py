@@ -1,6 +1,6 @@
 """Reads run records, and writes the wish to stop one; works beside a running service."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -94,6 +94,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "retry_of": run.request.retry_of,
         "created_at": run.created_at.isoformat(),
         "duration_s": seconds,
+        "steps": run.steps,
         "delivery": run.delivery,
         "changes": asdict(run.changes) if run.changes else None,
         "stopped_by": run.stop_requested_by,
@@ -105,3 +106,10 @@ def as_row(run: Run) -> Mapping[str, object]:
         "cost_usd": run.cost_usd,
         "trace_id": run.trace_id,
     }
+
+
+def lines_of(row: Mapping[str, object]) -> Iterator[str]:
+    """The same for a person. What has not begun has cost nothing; of the rest that may be unknown."""
+    for name, value in row.items():
+        nothing = "unknown" if name == "cost_usd" and row["attempt"] else ""
+        yield f"{name:14} {nothing if value is None else value}"

@@ -50,6 +50,9 @@ class Attempt:
     is_repo_said: bool = False
     """By its own message."""
     branch: str = ""
+    is_branch_said: bool = False
+    chosen_model: str = ""
+    """By a person or for a channel; empty = it is the operator's."""
     wants_pull_request: bool = False
     notes: list[str] = field(default_factory=list)
     """Told below the answer."""

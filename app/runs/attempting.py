@@ -108,6 +108,8 @@ class Attempting:
                 repo=choice.repo.value,
                 is_repo_said=choice.repo.source is Source.MESSAGE,
                 branch=choice.branch.value,
+                is_branch_said=choice.branch.source is Source.MESSAGE,
+                chosen_model=choice.chosen_model,
                 wants_pull_request=bool(run.request.options.pr),
                 spending=await self._ledger.spending(run),
                 own_keys=await patiently(
@@ -142,6 +144,8 @@ class Attempting:
             code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
         if (excess := attempt.excess) is not None:
             code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
+        if attempt.cost_usd is None:  # its agent was lost, or never came to say it
+            attempt.report_cost(None)
         attempt.detail = self._mask(detail)[:4000]
         if stop.user is not None and (code is not None or not answer):
             outcome, code = RunState.STOPPED, None

@@ -1,5 +1,6 @@
 """The record of a thread's session when a run begins to use its files."""
 
+from dataclasses import replace
 from datetime import datetime
 
 from app.runs.model import Run
@@ -25,6 +26,7 @@ async def record_begin(
     provider: str,
     agent: str,
     model: str,
+    chosen_model: str,
     mount_dir: str,
     masked_prompt: str,
     now: datetime,
@@ -43,7 +45,7 @@ async def record_begin(
             agent_session_id=session.agent_session_id if session.agent == agent else "",
             sandbox_id=sandbox.id,
             container_name=sandbox.container_name,
-            extra=session.with_detached(""),
+            extra=session.begun(chosen_model=chosen_model),
             used_at=now,
         )
         if updated is not None:
@@ -64,7 +66,7 @@ async def record_begin(
             used_at=now,
         )
         try:
-            return await store.add(made)
+            return await store.add(replace(made, extra=made.begun(chosen_model=chosen_model)))
         except NameTakenError:
             continue
     raise AssertionError(f"{NAME_ATTEMPTS} random names were all taken")

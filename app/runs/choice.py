@@ -1,7 +1,8 @@
 """Which agent, model, provider, repository and branch a run gets, and from whom each comes; pure.
 
-The message's wish counts, else the thread's earlier one, else the person's default, else the channel's, else the one of
-`orion.toml`, else the settings'. A model belongs to an agent, a branch to a repository: a choice of another one from nearer
+The message's wish counts, else what its thread has, else the person's default, else the channel's, else the one of
+`orion.toml`, else the settings'. A thread has the provider where its files are, its repository, and the agent and model that
+answered last, whoever asked; what somebody else has for a default moves nothing. A model belongs to an agent, a branch to a repository: a choice of another one from nearer
 by drops what was chosen for the first.
 """
 
@@ -9,10 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from app.errors import ErrorCode
 from app.runs.defaults import Defaults
 from app.runs.model import Run
-from app.runs.option_values import unknown_word
+from app.runs.option_values import NO_REPO, unknown_word
 from app.runs.options import Options, Wishes
+from app.runs.session import Session
 
 
 class Source(StrEnum):
@@ -72,6 +75,8 @@ class Circumstances:
 
     earlier: Sequence[Run] = ()
     """Those of its thread that were executed before, in order."""
+    session: Session | None = None
+    """Its thread's."""
     person: Defaults = field(default_factory=Defaults)
     channel: Defaults = field(default_factory=Defaults)
     file: Wishes = field(default_factory=Wishes)
@@ -95,6 +100,12 @@ class Choice:
     """The provider."""
     repo: Chosen
     branch: Chosen
+
+    @property
+    def chosen_model(self) -> str:
+        """If a person or a channel chose it; empty = it is the operator's, who may choose another one at any time."""
+        operators = (Source.FILE, Source.SETTING, Source.DEFAULT)
+        return "" if self.model.source in operators else self.model.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +171,7 @@ def choose(said: Wishes, around: Circumstances, offers: Offers) -> Choice:
             offers.sandboxes.get(word, ""),
             Chosen(value=offers.provider, source=where),
         ),
-        repo=chosen(place_of_repo, repo, nothing),
+        repo=chosen(place_of_repo, "" if repo == NO_REPO else repo, nothing),
         branch=chosen(place_of_branch, branch, nothing),
     )
 
@@ -178,13 +189,14 @@ def find_problem(said: Wishes, agents: Mapping[str, AgentOffer], agent: str = ""
     offers = [named] if named is not None else list(agents.values())
     if not offers or any(offer.allows(said.model) for offer in offers):
         return ""
-    return unknown_word(
-        "model", said.model, sorted({one for offer in offers for one in offer.models})
-    )
+    known = {one for offer in offers for one in (*offer.models, offer.model)}
+    return unknown_word("model", said.model, sorted(known))
 
 
 def _layers(said: Wishes, around: Circumstances, offers: Offers) -> Sequence[_Layer]:
     layers = [_Layer(Source.MESSAGE, said)]
+    if around.session is not None:
+        layers.append(_Layer(Source.THREAD, _held(around.session), around.session.agent))
     layers += [_Layer(Source.THREAD, _kept(run), run.agent) for run in reversed(around.earlier)]
     layers.append(_Layer(Source.PERSON, around.person, around.person.model_agent))
     layers.append(_Layer(Source.CHANNEL, around.channel, around.channel.model_agent))
@@ -192,15 +204,26 @@ def _layers(said: Wishes, around: Circumstances, offers: Offers) -> Sequence[_La
     return layers
 
 
+def _held(session: Session) -> Wishes:
+    """What a thread's files are bound to, and the model of its agent."""
+    return Wishes(
+        model=session.chosen_model,
+        sandbox=session.provider,
+        repo=session.repo,
+        branch=session.base_branch,
+    )
+
+
 def _kept(run: Run) -> Wishes:
     """What its thread keeps of an earlier run: what it said, and who answered."""
     said: Options = run.request.options
+    has_repo = run.error_code is not ErrorCode.REPO_UNAVAILABLE
     return Wishes(
         agent=run.agent,
         model=said.model,
         sandbox=said.sandbox,
-        repo=said.repo,
-        branch=said.branch,
+        repo=said.repo if has_repo else "",
+        branch=said.branch if has_repo else "",
     )
 
 

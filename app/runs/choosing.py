@@ -11,6 +11,7 @@ from app.runs.options import Wishes
 from app.runs.own_keys import OwnKeyStore
 from app.runs.patience import patiently
 from app.runs.run_store import RunStore
+from app.runs.session import SessionStore, session_id_for
 
 
 class Choosing:
@@ -22,11 +23,13 @@ class Choosing:
         store: RunStore,
         defaults: DefaultStore,
         own_keys: OwnKeyStore,
+        sessions: SessionStore,
         channels: Mapping[str, Wishes],
         offers: Offers,
     ) -> None:
         """`channels`: what `orion.toml` says of them, by their ids."""
         self._store = store
+        self._sessions = sessions
         self._defaults = defaults
         self._own_keys = own_keys
         self._channels = channels
@@ -67,6 +70,7 @@ class Choosing:
         request = run.request
         return Circumstances(
             earlier=await self._earlier(run),
+            session=await patiently(lambda: self._sessions.get(session_id_for(run.thread))),
             person=await patiently(lambda: self._defaults.get(request.team, request.user)),
             channel=await patiently(lambda: self._defaults.get(request.team, request.channel)),
             file=self._channels.get(request.channel, Wishes()),

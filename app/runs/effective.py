@@ -6,7 +6,7 @@ from typing import cast
 from app.runs.choice import Choice, Circumstances, Offers, choose, find_problem
 from app.runs.defaults import DefaultChanges, Defaults, DefaultStore
 from app.runs.model import RunRequest
-from app.runs.option_values import unknown_word
+from app.runs.option_values import NO_REPO, unknown_word
 from app.runs.options import Scope, SettingsCommand, Wishes
 
 _DONE: Mapping[Scope, tuple[str, str]] = {
@@ -18,7 +18,7 @@ _DONE: Mapping[Scope, tuple[str, str]] = {
 }
 HELP = (
     "Yours: `settings agent=… model=… sandbox=… repo=… branch=…`; this channel's: `settings channel …`; "
-    "forgotten by `settings reset` and `settings channel reset`. One message's own: the same words at its beginning."
+    "forgotten by `settings reset` and `settings channel reset`; `repo=none` is for none. One message's own: the same words at its beginning."
 )
 
 
@@ -34,6 +34,9 @@ def find_command_problem(command: SettingsCommand, around: Circumstances, offers
         return "pr=yes is for one message, not a default"
     if wishes.sandbox and wishes.sandbox not in offers.sandboxes:
         return unknown_word("sandbox", wishes.sandbox, offers.sandboxes)
+    own = around.person if command.scope is Scope.PERSON else around.channel
+    if wishes.branch and (wishes.repo or own.repo) in ("", NO_REPO):
+        return f"branch={wishes.branch} needs its repository: repo=owner/name"
     return find_problem(wishes, offers.agents, _agent_of(command, around, offers))
 
 
@@ -56,6 +59,8 @@ async def carry_out(
     changes = dict(wishes.said)
     if wishes.model:
         changes["model_agent"] = _agent_of(command, around, offers)
+    if wishes.repo:
+        changes.setdefault("branch", "")  # the one before was of another repository
     await store.change(request.team, owner, **cast("DefaultChanges", changes))
     return changed
 

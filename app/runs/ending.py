@@ -73,6 +73,8 @@ class Ending:
             "state": RunState.ANSWERING,
             "outcome": result.outcome,
             "answer": result.answer,
+            "duration_s": result.duration_s,
+            "steps": result.steps,
             "error_code": result.error_code,
         }
         if result.detail:
@@ -169,7 +171,6 @@ def waited_too_long(run: Run, policy: RunPolicy, *, now: datetime) -> RunResult:
 
 def recorded_result(run: Run) -> RunResult:
     """The result as its record has it."""
-    end = run.ended_at or run.started_at or run.created_at
     is_for_asker = run.attempt == 0 or run.error_code in TOLD_WITH_DETAIL
     return RunResult(
         outcome=run.outcome or RunState.FAILED,
@@ -181,7 +182,8 @@ def recorded_result(run: Run) -> RunResult:
         resumed=run.resumed,
         tokens=run.usage.tokens,
         cost_usd=run.cost_usd,
-        duration_s=(end - (run.started_at or run.created_at)).total_seconds(),
+        duration_s=run.duration_s,
+        steps=run.steps,
     )
 
 

@@ -210,6 +210,10 @@ class Run:
     """The final state once it is decided; `state` follows when Slack has been told."""
     answer: str = field(default="", repr=False)
     """Complete answer, or what had been written when the run failed or was stopped."""
+    duration_s: float = 0.0
+    """As its thread is told, which may be long before `ended_at` while Slack cannot be reached."""
+    steps: int = 0
+    """Tool calls of its last attempt."""
     error_code: ErrorCode | None = None
     error_detail: str = field(default="", repr=False)
     """For the operator; masked."""

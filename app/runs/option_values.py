@@ -10,6 +10,8 @@ from agent_scripts.registry import agent_names
 CLOUD = "cloud"
 """Whichever cloud this Orion is set up for."""
 SANDBOX_WORDS = ("local", "docker", "vercel", "deno", CLOUD)
+NO_REPO = "none"
+"""For those who have a default: this time, or by default, none at all."""
 MAX_MODEL_CHARS = 200
 MAX_REPO_CHARS = 500
 MAX_BRANCH_CHARS = 200
@@ -60,11 +62,13 @@ def check_model(name: str) -> str:
 
 
 def check_repo(text: str) -> str:
-    """`owner/name` as on GitHub, or an https URL without credentials.
+    """`owner/name` as on GitHub, an https URL without credentials, or `NO_REPO`.
 
     Raises:
         OptionError
     """
+    if text.lower() == NO_REPO:
+        return NO_REPO
     name = text.rstrip("/").removesuffix(".git")
     if _is_named(name):
         return name

@@ -47,7 +47,7 @@ class Wishes:
     sandbox: str = ""
     """One of `SANDBOX_WORDS`."""
     repo: str = ""
-    """`owner/name`, or an https URL."""
+    """`owner/name`, an https URL, or `NO_REPO`."""
     branch: str = ""
     pr: str = ""
     """`yes`: a pull request with what is changed; of one message, never a default."""

@@ -73,7 +73,7 @@ def find_refusal(
     if is_going:
         invalid = "this is being tried again already; the answer will come in its thread"
     else:
-        invalid = _invalid(request, policy)
+        invalid = find_invalid(request, policy)
     if invalid:
         return Refusal(code=ErrorCode.REQUEST_INVALID, detail=invalid)
     if runs_last_hour > policy.runs_per_user_hour:
@@ -102,7 +102,8 @@ def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
     return ""
 
 
-def _invalid(request: RunRequest, policy: RunPolicy) -> str:
+def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
+    """What is wrong with the message itself, whoever wrote it and whenever; empty = nothing."""
     options = request.options
     if options.problem:
         return options.problem

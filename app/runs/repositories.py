@@ -31,7 +31,7 @@ from app.runs.repository_wording import (
     why_not_cloned,
     why_not_pushed,
 )
-from app.runs.session import Session, SessionStore
+from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
@@ -86,28 +86,32 @@ class Repositories:
         """The thread's repository; None = it has none.
 
         Raises:
-            OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has.
+            OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has, or for another branch to begin from.
         """
-        wish = attempt.repo or session.repo
+        wish = session.repo or attempt.repo
         if not wish:
             return None
         if session.mount_dir:
             raise _unavailable(f"agents work in a directory of the operator's here, not in {wish}")
         github_url = self.policy.github_url
-        if session.repo:
-            is_same = repository_key(wish, github_url) == repository_key(session.repo, github_url)
-            if attempt.is_repo_said and not is_same:
-                raise _unavailable(
-                    f"this thread works in {session.repo}; start a new thread for {wish}"
-                )
-            wish = session.repo
+        is_same = repository_key(attempt.repo, github_url) == repository_key(
+            session.repo, github_url
+        )
+        if session.repo and attempt.is_repo_said and not is_same:
+            other = f"for {attempt.repo}" if attempt.repo else "to work in none"
+            raise _unavailable(f"this thread works in {session.repo}; start a new thread {other}")
+        base = session.base_branch if session.repo else attempt.branch
+        if base and attempt.is_branch_said and attempt.branch != base:
+            raise _unavailable(
+                f"this thread began from {base}; start a new thread for {attempt.branch}"
+            )
         wish = canonical_name(wish, github_url)
         url = wish if "://" in wish else f"{github_url.rstrip('/')}/{wish}.git"
         return ThreadRepository(
             wish=wish,
             url=url,
             directory=f"{work}/{directory_name(wish)}",
-            branch=attempt.branch,
+            branch=base,
             own_branches=own_branches(session),
         )
 
@@ -135,10 +139,13 @@ class Repositories:
                 step.fail(report.problem, self._mask(report.detail))
                 _log.warning("repository.unavailable", repo=found.wish, reason=report.problem)
                 raise _unavailable(why_not_cloned(report.problem, found))
-        if (session.repo, session.branch) != (found.wish, found.own_branch):
-            await patiently(
-                lambda: self._sessions.update(session.id, repo=found.wish, branch=found.own_branch)
+        if report.is_new or not session.repo:
+            begun = SessionChanges(
+                repo=found.wish,
+                branch=found.own_branch,
+                extra=session.with_base_branch(report.base or found.branch),
             )
+            await patiently(lambda: self._sessions.update(session.id, **begun))
         if report.is_new:
             await self._initialise(attempt, ask.sandbox, found)
         return found

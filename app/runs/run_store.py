@@ -39,6 +39,8 @@ class RunChanges(TypedDict, total=False):
     event_offset: int
     outcome: RunState
     answer: str
+    duration_s: float
+    steps: int
     error_code: ErrorCode | None
     error_detail: str
     delivery: str

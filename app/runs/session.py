@@ -77,6 +77,24 @@ class Session:
         )
 
     @property
+    def base_branch(self) -> str:
+        """From which the clone of its repository began; empty = that had none, or there is no clone."""
+        return str(self.extra.get(_BASE_BRANCH, ""))
+
+    def with_base_branch(self, name: str) -> Mapping[str, Any]:
+        """`extra` with it."""
+        return {**self.extra, _BASE_BRANCH: name}
+
+    @property
+    def chosen_model(self) -> str:
+        """Of its agent, for its latest run, by a person or for a channel; empty = nobody chose one."""
+        return str(self.extra.get(_CHOSEN_MODEL, ""))
+
+    def begun(self, *, chosen_model: str) -> Mapping[str, Any]:
+        """`extra` when a run begins, with that model; the sandbox is no longer a person's."""
+        return {**self.with_detached(""), _CHOSEN_MODEL: chosen_model}
+
+    @property
     def kept_environment(self) -> str:
         """The environment of a sandbox that was left running for the next run; empty when there is none."""
         return str(self.extra.get(_DETACHED, "")) if self.sandbox_id else ""
@@ -88,6 +106,8 @@ class Session:
 
 _ELSEWHERE = "elsewhere"
 _DETACHED = "detached"
+_BASE_BRANCH = "base_branch"
+_CHOSEN_MODEL = "chosen_model"
 
 
 def session_id_for(thread: Thread) -> SessionId:

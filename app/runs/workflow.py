@@ -35,7 +35,7 @@ from app.runs.options import Wishes
 from app.runs.own_keys import OwnKeyStore
 from app.runs.patience import patiently
 from app.runs.placing import Placing
-from app.runs.policy import MAX_ATTEMPTS, RunPolicy
+from app.runs.policy import MAX_ATTEMPTS, RunPolicy, find_invalid
 from app.runs.ports import (
     Advance,
     AgainIn,
@@ -49,6 +49,7 @@ from app.runs.ports import (
 )
 from app.runs.run_store import RunFiles, RunStore
 from app.runs.runners import Runners
+from app.runs.session import SessionStore
 from app.runs.stops import StopSignals
 
 ENDING_RETRY_S = 1.0
@@ -70,6 +71,7 @@ class RunService:
         tracer: Tracer,
         runners: Runners,
         defaults: DefaultStore,
+        sessions: SessionStore,
         channels: Mapping[str, Wishes],
         live_logs: LiveLogs,
         signals: StopSignals,
@@ -92,6 +94,7 @@ class RunService:
             store=store,
             defaults=defaults,
             own_keys=own_keys,
+            sessions=sessions,
             channels=channels,
             offers=runners.offers,
         )
@@ -158,7 +161,7 @@ class RunService:
                 return Done()
             result = self._result_without_running(run)
             if result is None and run.attempt == 0:
-                result = await self._choosing.answer(run)
+                result = self._invalid(run) or await self._choosing.answer(run)
             if result is not None:
                 if run.attempt:
                     await self._runners.abandon(run)
@@ -186,8 +189,18 @@ class RunService:
             return waited_too_long(run, self._policy, now=self._clock.now())
         return None
 
+    def _invalid(self, run: Run) -> RunResult | None:
+        """How it ends if its message is none to run. What came so was refused when it was placed; since then it may have been edited."""
+        problem = find_invalid(run.request, self._policy)
+        if not problem:
+            return None
+        return RunResult(
+            outcome=RunState.FAILED, error_code=ErrorCode.REQUEST_INVALID, detail=problem
+        )
+
     async def _run(self, run: Run) -> Advance:
-        now = self._clock.now()
+        """`run` as it was checked; edited since then, it does not begin."""
+        now, checked = self._clock.now(), run.request.text
         choice = await self._choosing.choose(run)
         agent, model, provider = self._runners.identity(run, choice)
         with self._signals.watch(
@@ -208,6 +221,16 @@ class RunService:
             run = await patiently(begin)
             if run.state is not RunState.RUNNING:  # it was ended while it waited
                 return AgainIn(seconds=ENDING_RETRY_S)
+            if run.request.text != checked:  # by an edit just before it began
+                unbegin = partial(
+                    self._store.update,
+                    run.id,
+                    while_in={RunState.RUNNING},
+                    state=RunState.PLACED,
+                    attempt=run.attempt - 1,
+                )
+                await patiently(unbegin)
+                return AgainIn(seconds=0)
             if run.stop_requested_by is not None:
                 stop.set(run.stop_requested_by)
             if run.attempt == 1:

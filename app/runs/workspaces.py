@@ -308,6 +308,7 @@ class Workspaces:
             provider=self._provider.name,
             agent=who.agent,
             model=who.model,
+            chosen_model=attempt.chosen_model,
             mount_dir=str(self._mount.directory) if self._mount else "",
             masked_prompt=self._mask(attempt.run.request.text),
             now=self._clock.now(),

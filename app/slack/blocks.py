@@ -93,9 +93,12 @@ def plain_result(run: Run, ended: RunResult) -> tuple[MessagePart, ...]:
     """The same without blocks, for when Slack refuses them."""
     answer = neutralise(ended.answer)
     _, text = _closing(run, ended)
+    facts = _closing_facts(run, ended)
     texts = [escape(part) for part in _plain_parts(answer)]
-    if ended.outcome is not RunState.SUCCEEDED or not texts:
-        texts.append(text)
+    if ended.outcome is RunState.SUCCEEDED and texts:
+        texts[-1] = f"{texts[-1]}\n\n{facts}"
+    else:
+        texts.append(f"{text}\n{facts}".strip())
     return tuple(MessagePart(blocks=(), text=part) for part in texts)
 
 
@@ -114,27 +117,35 @@ def _plain_parts(text: str) -> list[str]:
 
 def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
     """The blocks under the answer, and the text of a message without one."""
-    took = duration_text(ended.duration_s)
+    facts = _closing_facts(run, ended)
     match ended.outcome:
         case RunState.SUCCEEDED:
-            footer = _facts(
-                took, steps_text(ended.steps), changes_text(ended.changes), spent_text(ended)
-            )
-            return (_context(footer), _feedback_buttons(run)), "Done"
+            return (_context(facts), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
             by = f" by {_person(ended.stopped_by)}" if ended.stopped_by else ""
-            when = f"after {took}" if run.attempt else "before it began"
+            when = f"after {duration_text(ended.duration_s)}" if run.attempt else "before it began"
             text = f"Stopped{by} {when}"
-            return (_context(_facts(text, changes_text(ended.changes), spent_text(ended))),), text
+            return (_context(_facts(text, facts)),), text
         case _:
-            code = ended.error_code
-            text = failure_text(code or ErrorCode.AGENT_EXECUTION_FAILED, escape(ended.detail))
-            ids = (f"`{fact}`" for fact in (code, run.id) if fact)
-            detail = _facts(*ids, took, changes_text(ended.changes), spent_text(ended))
+            code = ended.error_code or ErrorCode.AGENT_EXECUTION_FAILED
+            text = failure_text(code, escape(ended.detail))
             buttons = [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:
                 buttons.append(_button(LOG_ACTION, "Show log", run))
-            return (_section(text), _context(detail), _actions(*buttons)), text
+            return (_section(text), _context(facts), _actions(*buttons)), text
+
+
+def _closing_facts(run: Run, ended: RunResult) -> str:
+    """The line of small print; empty when a run that was stopped has used nothing."""
+    took, used = duration_text(ended.duration_s), (changes_text(ended.changes), spent_text(ended))
+    match ended.outcome:
+        case RunState.SUCCEEDED:
+            return _facts(took, steps_text(ended.steps), *used)
+        case RunState.STOPPED:
+            return _facts(*used)
+        case _:
+            ids = (f"`{fact}`" for fact in (ended.error_code, run.id) if fact)
+            return _facts(*ids, took, *used)
 
 
 def _facts(*facts: str) -> str:

@@ -75,11 +75,13 @@ def steps_text(steps: int) -> str:
 
 
 def spent_text(result: RunResult) -> str:
-    """`1.2k tokens · $0.0042`; without the money where it is not known, nothing where nothing was counted."""
+    """`1.2k tokens · $0.0042`, or `1.2k tokens · cost unknown`; nothing where nothing was counted."""
     facts = []
     if result.tokens:
         facts.append(f"{_short(result.tokens)} token{'' if result.tokens == 1 else 's'}")
-    if result.cost_usd is not None and (result.cost_usd or result.tokens):
+    if result.cost_usd is None and result.tokens:
+        facts.append("cost unknown")
+    elif result.cost_usd is not None and (result.cost_usd or result.tokens):
         facts.append(money_text(to_micro(result.cost_usd)))
     return " · ".join(facts)
 

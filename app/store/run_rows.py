@@ -50,6 +50,8 @@ runs = sa.Table(
     sa.Column("stop_requested_at", UtcTime),
     sa.Column("outcome", sa.String(16)),
     sa.Column("answer", AnyText, nullable=False),
+    sa.Column("duration_s", sa.Double, nullable=False, server_default="0"),
+    sa.Column("steps", sa.Integer, nullable=False, server_default="0"),
     sa.Column("error_code", sa.String(64)),
     sa.Column("error_detail", AnyText, nullable=False),
     sa.Column("delivery", AnyText, nullable=False),

@@ -40,6 +40,13 @@ MIGRATIONS: Sequence[tuple[int, Sequence[str]]] = (
             "ALTER TABLE orion_model_calls ADD COLUMN is_own_key BOOLEAN DEFAULT FALSE NOT NULL",
         ),
     ),
+    (
+        6,
+        (
+            "ALTER TABLE orion_runs ADD COLUMN duration_s DOUBLE PRECISION DEFAULT 0 NOT NULL",
+            "ALTER TABLE orion_runs ADD COLUMN steps INTEGER DEFAULT 0 NOT NULL",
+        ),
+    ),
 )
 """Each version with the statements that lead to it from the one before; written so that SQLite and PostgreSQL take both.
 

@@ -87,6 +87,8 @@ async def test_every_field_survives(store: RunStore) -> None:
         event_offset=7,
         outcome=RunState.FAILED,
         answer="# ü",
+        duration_s=12.25,
+        steps=3,
         error_code=ErrorCode.AGENT_IDLE,
         error_detail="d",
         delivery="failed(x)",
@@ -110,6 +112,7 @@ async def test_every_field_survives(store: RunStore) -> None:
     assert written.request == run.request
     assert written.changes == Changes(files=1, added=2, removed=3)
     assert (written.cost_usd, written.resumed) == (0.0123, Resumption.ATTACHED)
+    assert (written.duration_s, written.steps) == (12.25, 3)
 
 
 async def test_a_finished_run_never_changes(store: RunStore) -> None:

@@ -108,14 +108,19 @@ async def _assert_sums(stage: Stage, tokens: Mapping[str, int]) -> None:
     assert "there are day, user, channel, agent, model" in told
 
 
-async def test_without_a_price_the_footer_has_tokens_alone(shared: Stage) -> None:
-    """What nobody knows is not called nothing."""
+async def test_without_a_price_the_cost_is_said_to_be_unknown(shared: Stage) -> None:
+    """Under the answer, in the record and in sums: what nobody knows is not called nothing."""
     ts = await shared.client.say("@Orion hello")
     said = text_of(await shared.answer(ts))
-    assert "token" in said
-    assert "$" not in said.splitlines()[-1]
     run = await shared.record(ts)
     assert run.cost_usd is None
+    assert " · cost unknown" in said.splitlines()[-1]
+    code, shown = await shared.cli("runs", "show", run.id)
+    assert code == 0
+    assert "cost_usd       unknown" in shown.splitlines()
+    code, told = await shared.cli("runs", "cost", "--by", "agent")
+    assert code == 0
+    assert "unknown" in told
 
 
 async def test_a_budget_without_prices_does_not_start(

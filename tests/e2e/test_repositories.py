@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
+from app.playground.slack_types import COLLEAGUE
 from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir
@@ -88,6 +89,41 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
 
         other = await stage.client.say("@Orion repo=acme/other hello", thread_ts=ts)
         assert "This thread works in acme/api" in text_of(await stage.answer(other, thread_ts=ts))
+
+
+async def test_a_thread_keeps_its_repository_whoever_asks(prepared: Path, tmp_path: Path) -> None:
+    """It came from one person's default; another's moves nothing, `settings` tells it, and another branch is refused."""
+    server = GitServer(root=tmp_path / "git")
+    bare = server.filled("acme/api", {"README": "one\n"})
+    git(bare, "branch", "dev")
+    server.filled("bob/web", {"README": "web\n"})
+    async with _stage(tmp_path, prepared, server) as stage:
+        await stage.ask("@Orion settings repo=acme/api branch=dev")
+        bobs = await stage.client.say("@Orion settings repo=bob/web", user=COLLEAGUE)
+        await stage.answer(bobs)
+        ts = await stage.client.say("@Orion run: echo two >> README")
+        await stage.answer(ts)
+
+        second = await stage.client.say(
+            "@Orion pr=yes run: cat README; pwd", thread_ts=ts, user=COLLEAGUE
+        )
+        assert "Pull request: " in text_of(await stage.answer(second, thread_ts=ts))
+        assert "one\ntwo" in (await stage.record(second)).answer
+        (pull,) = server.pulls
+        assert pull["base"] == "dev"
+        shown = await stage.client.say("@Orion settings", thread_ts=ts, user=COLLEAGUE)
+        told = text_of(await stage.answer(shown, thread_ts=ts))
+        assert "repo: `acme/api` (thread)" in told
+        assert "branch: `dev` (thread)" in told
+        other = await stage.client.say("@Orion branch=main hello", thread_ts=ts)
+        told = text_of(await stage.answer(other, thread_ts=ts))
+        assert "This thread began from dev; start a new thread for main" in told
+        without = await stage.client.say("@Orion repo=none hello", thread_ts=ts)
+        told = text_of(await stage.answer(without, thread_ts=ts))
+        assert "start a new thread to work in none" in told
+        asked = len(server.requests)
+        await stage.ask("@Orion repo=none what is two and two?")
+        assert len(server.requests) == asked
 
 
 async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) -> None:

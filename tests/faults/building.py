@@ -237,6 +237,8 @@ class PaperBroker:
         self.adopted: list[tuple[SessionId, SessionId]] = []
         self.has_effects = False
         """Every run asks for something outside as soon as it may."""
+        self.calls: list[ModelCall] = []
+        """What every run asks models."""
 
     def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
         del session_id
@@ -250,8 +252,10 @@ class PaperBroker:
         on_effect: Callable[[], Awaitable[None]] | None = None,
         refusal: Callable[[], str] | None = None,
     ) -> AsyncIterator[str]:
-        del on_call, refusal
+        del refusal
         self.grants.append(grant)
+        for call in self.calls:
+            on_call(call)
         if self.has_effects and on_effect is not None:
             await on_effect()
         yield f"token-of-{grant.run_id}"
@@ -305,6 +309,7 @@ async def open_core(
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
+    prices: Prices | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
@@ -371,10 +376,13 @@ async def open_core(
             tracer=tracer,
             runners=runners,
             defaults=store.defaults,
+            sessions=store.sessions,
             channels=channels or {},
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
-            ledger=Ledger(prices=Prices(), budgets=Budgets(), store=store.spending, clock=clock),
+            ledger=Ledger(
+                prices=prices or Prices(), budgets=Budgets(), store=store.spending, clock=clock
+            ),
             own_keys=MemoryOwnKeyStore(),
             policy=policy,
             clock=clock,

@@ -93,6 +93,27 @@ async def test_an_outage_of_slack_delays_but_loses_nothing(
         assert core.replies.resumed == [True]
 
 
+async def test_a_late_answer_is_told_as_it_would_have_been_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its time and steps below it, not those of the outage, and with the line that notifies who asked."""
+    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
+    async with core_of(tmp_path, replace(POLICY, announce_after_s=0.4)) as core:
+        request = request_of([{"tool": "ls"}, {"sleep": 0.5}, {"final": "the answer"}])
+        await core.intake.accept(request)
+        await until(lambda: bool(core.replies.placed))
+        core.replies.outages = 20
+        run = await ended(core, request.run_id)
+        ((_, told),) = core.replies.finished
+        assert core.replies.resumed == [True]
+        assert told.steps == 1
+        assert run.started_at is not None
+        assert run.ended_at is not None
+        since_s = (run.ended_at - run.started_at).total_seconds()
+        assert 0.5 < told.duration_s < since_s - 1.5
+        assert core.replies.announced == [run.id]
+
+
 async def test_an_outage_without_end_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,11 @@ import pytest
 from app.errors import ErrorCode
 from app.runs import ending
 from app.runs.attempt import Attempt
+from app.runs.choice import AgentOffer
 from app.runs.execution import AgentRunner
+from app.runs.intake import Revision
 from app.runs.model import Run, RunId, RunState
+from app.runs.policy import find_refusal
 from app.runs.ports import Done, EngineState
 from app.store.own_keys import MemoryOwnKeyStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -279,6 +282,58 @@ async def test_an_effect_is_in_the_record_before_it_happens(tmp_path: Path) -> N
             await core.intake.accept(request)
             run = await ended(core, request.run_id)
             assert run.has_outside_effect is has_effects
+
+
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [
+        ("use codx: fix", "codx"),
+        ("model=\u201copus\u201d fix", "opus"),
+        ("sandbox=deno fix", "deno"),
+        ("use codex", "your message has no question in it"),
+    ],
+)
+async def test_what_a_waiting_message_becomes_is_checked_as_a_new_one(
+    tmp_path: Path, edited: str, told: str
+) -> None:
+    """An edit that could not have been asked ends with the sentence of such a message; no agent begins."""
+    offers = {name: AgentOffer(model="plan-1") for name in ("plan", "codex")}
+    policy = replace(POLICY, agents=offers)
+    async with core_of(tmp_path, policy) as core:
+        first = request_of([{"text": "a"}, {"sleep": 1}, {"final": "one"}])
+        second = request_of(ANSWER, ts="1795302365.000100", thread_ts=first.message_ts)
+        for request in (first, second):
+            await core.intake.accept(request)
+        await until(lambda: len(core.replies.placed) == 2)
+        edit = Revision(run_id=second.run_id, user="U1", text=edited)
+        assert await core.intake.revise(edit)
+        run = await ended(core, second.run_id)
+        refusal = find_refusal(run.request, policy, runs_last_hour=1, unfinished=1)
+        assert refusal is not None
+        assert told in refusal.detail
+        assert (run.error_code, run.error_detail) == (refusal.code, refusal.detail)
+        assert run.attempt == 0
+        assert core.replies.finished[1][1].detail == refusal.detail
+
+
+async def test_an_edit_in_the_moment_before_a_run_begins_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Behind the check, and yet in time: the run has not begun, and is looked at anew."""
+    async with core_of(tmp_path) as core:
+        update, request = core.store.update, request_of(ANSWER)
+        edits = ["sandbox=deno fix"]
+
+        async def update_after_an_edit(run_id: RunId, **changes: Any) -> Run:
+            if edits and changes.get("state") is RunState.RUNNING:
+                assert await core.store.amend(run_id, text=edits.pop())
+            return await update(run_id, **changes)
+
+        monkeypatch.setattr(core.store, "update", update_after_an_edit)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.error_code, run.attempt) == (ErrorCode.REQUEST_INVALID, 0)
+        assert core.provider.created == 0
 
 
 async def test_messages_of_a_thread_are_placed_in_order(tmp_path: Path) -> None:

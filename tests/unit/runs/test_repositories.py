@@ -98,6 +98,7 @@ def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = Fals
         repo=repo,
         is_repo_said=is_said,
         branch="",
+        is_branch_said=False,
         notes=[],
         enter=lambda _phase: None,
         trace=NullRunTrace(),
@@ -158,7 +159,8 @@ async def test_the_branch_gets_its_name_with_the_clone() -> None:
     workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
     named = await repositories.prepare(_attempt(), workspace, found, _asking(sandbox))
     assert named.grant.branch == named.own_branch == "orion-happy-fox"
-    assert sessions.changes == [{"repo": "acme/api", "branch": "orion-happy-fox"}]
+    (changes,) = sessions.changes
+    assert (changes["repo"], changes["branch"]) == ("acme/api", "orion-happy-fox")
     known = replace(_SESSION, repo="acme/api", branch="orion-happy-fox")
     assert _found(repositories, known).grant.branch == "orion-happy-fox"
 

@@ -14,7 +14,7 @@ from app.errors import ErrorCode
 from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
 from app.slack.blocks import plain_result, progress, result, thinking
 from app.slack.manifest import manifest
-from app.slack.wording import error_text
+from app.slack.wording import error_text, spent_text
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -119,6 +119,22 @@ def test_answer_has_footer_and_feedback(run: Run) -> None:
     assert buttons["negative_button"]["value"] == f"down:{run.id}"
 
 
+@pytest.mark.parametrize(
+    ("tokens", "cost_usd", "said"),
+    [
+        (1234, None, "1.2k tokens · cost unknown"),
+        (1234, 0.0042, "1.2k tokens · $0.0042"),
+        (1234, 0.0, "1.2k tokens · $0"),
+        (0, 0.5, "$0.50"),
+        (0, None, ""),
+    ],
+)
+def test_what_was_used_says_what_it_cost(tokens: int, cost_usd: float | None, said: str) -> None:
+    """Where tokens were counted and nobody knows their price, that is said."""
+    used = RunResult(outcome=RunState.SUCCEEDED, tokens=tokens, cost_usd=cost_usd)
+    assert spent_text(used) == said
+
+
 def test_stopped_run_keeps_what_was_written(run: Run) -> None:
     """The partial answer stays, and below it stands who stopped it and when."""
     ended = RunResult(outcome=RunState.STOPPED, answer="Half", stopped_by="U7", duration_s=42)
@@ -172,6 +188,23 @@ def test_every_result_fits_slack(run: Run, answer: str, outcome: RunState) -> No
             assert 0 < len(part.text) < 4_000
             assert sum(len(block["text"]) for block in blocks_of(part, "markdown")) <= 10_000
             assert len(part.blocks) <= 10
+
+
+def test_without_blocks_the_same_is_said(run: Run) -> None:
+    """The line of facts stands below the answer, or below what is said instead of one."""
+    ended = RunResult(outcome=RunState.SUCCEEDED, answer="Hello", duration_s=12, steps=3)
+    (done,) = plain_result(run, ended)
+    assert done.text == "Hello\n\n12 s · 3 steps"
+    *rest, last = plain_result(run, replace(ended, answer="word\n" * 2_000))
+    assert last.text.endswith("word\n\n12 s · 3 steps")
+    assert not [part for part in rest if "3 steps" in part.text]
+    failed = replace(ended, outcome=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
+    _, why = plain_result(run, failed)
+    assert why.text.startswith(error_text(ErrorCode.SANDBOX_TIMEOUT))
+    assert why.text.endswith(f"\n`SANDBOX_TIMEOUT` · `{run.id}` · 12 s")
+    stopped = replace(ended, outcome=RunState.STOPPED, answer="")
+    (part,) = plain_result(run, stopped)
+    assert part.text == "Stopped before it began"
 
 
 def test_manifest_names_exactly_what_is_used() -> None:

@@ -162,7 +162,7 @@ async def test_an_uneditable_message_is_replaced_by_a_new_one(
 async def test_refused_blocks_end_in_smaller_parts_and_then_in_plain_text(
     slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer], word: str
 ) -> None:
-    """Two refusals of the blocks leave the whole answer as plain text, in order."""
+    """Two refusals of the blocks leave the whole answer as plain text, in order, with the line of facts below."""
     placed = await place(slack, run)
     long = dataclasses.replace(DONE, answer="\n\n".join(f"P{n} " + "x" * 500 for n in range(20)))
     slack_server.fail("chat.update", answer(error=word), answer(error=word))
@@ -170,7 +170,7 @@ async def test_refused_blocks_end_in_smaller_parts_and_then_in_plain_text(
     assert delivery.text == "sent"
     texts = [slack_server.messages[ts]["text"] for ts in (placed.reply_ts, *delivery.part_ts) if ts]
     assert all(slack_server.messages[ts]["blocks"] == [] for ts in delivery.part_ts)
-    assert "".join("".join(texts).split()) == "".join(long.answer.split())
+    assert "".join("".join(texts).split()) == "".join(f"{long.answer} 12 s · 3 steps".split())
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
