@@ -11,6 +11,7 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
 from agent_scripts.supervision import inside_files, inside_path
 
 _CONFIG = "repository.json"
+_INSIDE_FILES = ("repository.py", "git.py", "private_commit.py", "remote_branches.py", "relay.py")
 
 
 class RepositoryProblem(StrEnum):
@@ -20,6 +21,10 @@ class RepositoryProblem(StrEnum):
     REFUSED = "refused"
     UNREACHABLE = "unreachable"
     UNKNOWN_BRANCH = "unknown_branch"
+    NO_DEFAULT_BRANCH = "no_default_branch"
+    NO_FREE_BRANCH = "no_free_branch"
+    OVERTAKEN = "overtaken"
+    """Its branch has commits at the remote that it does not have here."""
     HUGE = "huge"
     SLOW = "slow"
     NO_GIT = "no_git"
@@ -34,9 +39,21 @@ _SAID = (
     (re.compile(r"^fatal: Authentication failed", re.MULTILINE), RepositoryProblem.REFUSED),
     (re.compile(r"^fatal: could not read Username", re.MULTILINE), RepositoryProblem.REFUSED),
     (re.compile(r"The requested URL returned error: 5\d\d"), RepositoryProblem.UNREACHABLE),
+    (
+        re.compile(r"! \[rejected\].*\((?:fetch first|non-fast-forward)\)"),
+        RepositoryProblem.OVERTAKEN,
+    ),
     (re.compile(r"! \[(?:remote )?rejected\]"), RepositoryProblem.REFUSED),
 )
 """Source: git 2.39, recorded with LC_ALL=C against servers that answer so; tests/e2e/test_repositories.py sees each again."""
+_REASONS = (
+    re.compile(r"remote: +(?:error|fatal): +(.+)"),
+    re.compile(r"remote: +(?!.*\d%)(.*[A-Za-z].*)"),
+    re.compile(r"! \[(?:remote )?rejected\] .*\((.+)\)"),
+    re.compile(r"(?:fatal|error): +(.+)"),
+)
+"""Where git's output says why, the best first: hints and the rest of it say how to use git."""
+_BY_BROKER = re.compile(r"https?://[^\s'\"]*?/broker/git/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +68,8 @@ class RepositoryTask:
     directory: str
     branch: str
     """To begin from, and to merge into; empty = the repository's own."""
-    own_branch: str
+    own_branches: tuple[str, ...]
+    """Names for the thread's own branch, of which the first free one is taken; a single one is the thread's already."""
     name: str
     email: str
     timeout_s: float
@@ -65,12 +83,17 @@ class RepositoryReport:
 
     problem: RepositoryProblem | None = None
     detail: str = field(default="", repr=False)
-    """Git's own words."""
+    """Git's own words, without the broker's address."""
     is_new: bool = False
+    """Cloned by this; or not published before."""
     is_empty: bool = False
     base: str = ""
     commit: str = ""
     """What is at the remote's branch of the thread now; empty = there was nothing to push."""
+    own_branch: str = ""
+    """The name that was taken."""
+    left_out: tuple[str, ...] = ()
+    """Paths of repositories inside the repository, which were not pushed."""
 
 
 def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
@@ -81,7 +104,7 @@ def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
         argv=("python3", "-I", inside_path(paths, "repository.py"), config_path),
         env={},
         files=(
-            *inside_files(paths, ("repository.py", "relay.py")),
+            *inside_files(paths, _INSIDE_FILES),
             AgentFile(path=config_path, data=config),
         ),
     )
@@ -92,13 +115,16 @@ def parse_report(text: str) -> RepositoryReport:
     try:
         match json.loads(text):
             case {"problem": str(word), "detail": str(detail)}:
-                return RepositoryReport(problem=_classify(word, detail), detail=detail)
+                said = _BY_BROKER.sub("https://", detail)
+                return RepositoryReport(problem=_classify(word, said), detail=said)
             case dict() as report:
                 return RepositoryReport(
                     is_new=report.get("is_new") is True,
                     is_empty=report.get("is_empty") is True,
                     base=str(report.get("base", "")),
                     commit=str(report.get("commit", "")),
+                    own_branch=str(report.get("own_branch", "")),
+                    left_out=tuple(map(str, report.get("left_out") or ())),
                 )
             case _:
                 pass
@@ -112,6 +138,13 @@ def _classify(word: str, detail: str) -> RepositoryProblem:
         return RepositoryProblem(word)
     found = (problem for pattern, problem in _SAID if pattern.search(detail))
     return next(found, RepositoryProblem.FAILED)
+
+
+def find_reason(detail: str) -> str:
+    """Why git did not do it, in one line of its own or of the server; empty = it does not say."""
+    lines = [line.strip() for line in detail.splitlines()]
+    found = (match[1] for one in _REASONS for line in lines if (match := one.match(line)))
+    return next(found, "")
 
 
 def git_environment(token: str, *, name: str, email: str) -> Mapping[str, str]:

@@ -118,7 +118,7 @@ class GitBroker:
     ) -> Refused | None:
         if repository is None:
             return forbidden("this run has no repository")
-        if asked.slug != slug_of(repository.url):
+        if asked.slug.casefold() != slug_of(repository.url).casefold():
             return forbidden(f"this run works in {slug_of(repository.url)} alone")
         problem = await self._remotes.find_problem(repository.url)
         return forbidden(problem) if problem else None

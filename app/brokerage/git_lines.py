@@ -73,8 +73,10 @@ def _read_command(line: bytes) -> PushCommand:
 
 
 def find_refusal(commands: PushCommands, branch: str) -> str:
-    """Why it may not pass; empty = it may. `branch`: the thread's own, all that may be created and updated."""
+    """Why it may not pass; empty = it may. `branch`: the thread's own, all that may be created and updated; empty = nothing."""
     for command in commands.commands:
+        if not branch:
+            return "nothing may be pushed yet"
         if command.ref != f"refs/heads/{branch}":
             return f"only the branch {branch} may be pushed from here"
         if command.is_delete:

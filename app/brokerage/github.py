@@ -7,7 +7,7 @@ import httpx
 
 from app.brokerage.git_remotes import GitRemotes, origin_of, slug_of
 from app.log import get_logger
-from app.runs.broker_ports import Proposal
+from app.runs.broker_ports import NothingToProposeError, Proposal
 
 TIMEOUT_S = 20.0
 API_VERSION = "2022-11-28"
@@ -63,6 +63,8 @@ async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> st
         return _link(answer.json())
     if answer.status_code == _UNPROCESSABLE and "already exists" in answer.text:
         return ""
+    if answer.status_code == _UNPROCESSABLE and "No commits between" in answer.text:
+        raise NothingToProposeError
     raise ConnectionError(f"GitHub refused it (HTTP {answer.status_code}): {_reason(answer)}")
 
 
@@ -89,5 +91,15 @@ def _reason(answer: httpx.Response) -> str:
         said = answer.json()
     except ValueError:
         return "no reason given"
-    message = said.get("message") if isinstance(said, dict) else None
-    return str(message or "no reason given")[:_MAX_REASON_CHARS]
+    if not isinstance(said, dict):
+        return "no reason given"
+    errors = said.get("errors")
+    parts = [said.get("message"), *(map(_told, errors) if isinstance(errors, list) else ())]
+    return ": ".join(str(part) for part in parts if part)[:_MAX_REASON_CHARS] or "no reason given"
+
+
+def _told(error: Any) -> str:  # noqa: ANN401 - GitHub's JSON
+    """Source: GitHub REST API, "Validation Failed": some errors have a message, others a field and a code alone."""
+    if not isinstance(error, dict):
+        return str(error)
+    return str(error.get("message") or f"{error.get('field', '')} {error.get('code', '')}".strip())

@@ -17,7 +17,7 @@ class RepositoryGrant:
     url: str
     """Where it really is, without credentials."""
     branch: str
-    """The thread's own."""
+    """The thread's own; empty = none may be written yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,10 @@ AskLeave = Callable[[str, int], Denied | None]
 """Told the model and about how many tokens it would read; None = the call may be made, and is in flight until it has been counted."""
 
 
+class NothingToProposeError(Exception):
+    """The base has all that the branch has."""
+
+
 class CodeHost(Protocol):
     """Where pull requests are opened."""
 
@@ -87,6 +91,7 @@ class CodeHost(Protocol):
 
         Raises:
             ConnectionError: it could not be opened; the message says why and holds no secret.
+            NothingToProposeError
         """
         ...
 

@@ -210,10 +210,11 @@ class AgentRunner:
                     repository=repository_in(paths.run),
                     directory=work.found.directory if work else "",
                 )
+                if work is not None:  # which decides what the agent may write there
+                    async with self._open_grant(attempt, work) as token:
+                        await work.clone(attempt, Place(workspace, paths, token))
                 token = await stack.enter_async_context(self._open_grant(attempt, work))
                 place = Place(workspace, paths, token)
-                if work is not None:
-                    await work.clone(attempt, place)
                 if self._broker.endpoint_for(workspace.session.id).headers:
                     token = await key_stand_in(workspace.sandbox) or token
             finished = await self._run_agent(attempt, workspace, watch, token, work)

@@ -69,13 +69,15 @@ def check_repo(text: str) -> str:
     """
     if text.lower() == NO_REPO:
         return NO_REPO
-    if _is_named(text):
-        return text.removesuffix(".git")
+    name = text.rstrip("/").removesuffix(".git")
+    if _is_named(name):
+        return name
     if not _is_url(text):
         raise OptionError(
             f"{_cut(_without_credentials(text))} is no repository; write repo=owner/name or repo=https://…, without credentials"
         )
-    return text
+    scheme, _, rest = text.partition("://")
+    return f"{scheme.lower()}://{rest}"
 
 
 def check_branch(name: str) -> str:
@@ -132,7 +134,10 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
 def _is_named(text: str) -> bool:
     owner, slash, name = text.partition("/")
     return bool(
-        slash and _OWNER.fullmatch(owner) and _NAME.fullmatch(name) and name not in (".", "..")
+        slash
+        and _OWNER.fullmatch(owner)
+        and _NAME.fullmatch(name)
+        and name not in (".", "..", ".git")
     )
 
 
@@ -149,7 +154,8 @@ def _is_url(text: str) -> bool:
 
 
 def _without_credentials(text: str) -> str:
-    return re.sub(r"//[^/]*@", "//…@", text)
+    """All before the last `@`: a password may hold slashes."""
+    return re.sub(r"^(https?://)?.*@", r"\1…@", text, flags=re.IGNORECASE)
 
 
 def _cut(text: str) -> str:

@@ -1,7 +1,7 @@
 """The repository that a thread works in: cloned inside its sandbox before the agent, published after it when that is wanted."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from agent_scripts.adapter import AgentPaths
@@ -15,9 +15,22 @@ from agent_scripts.repository import (
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.broker_ports import CodeHost, Proposal, RepositoryGrant
+from app.runs.broker_ports import CodeHost, NothingToProposeError, Proposal
 from app.runs.git_token import git_token
 from app.runs.patience import patiently
+from app.runs.repository_names import (
+    ThreadRepository,
+    canonical_name,
+    directory_name,
+    own_branches,
+    repository_key,
+)
+from app.runs.repository_wording import (
+    MAX_TOLD_CHARS,
+    title_of,
+    why_not_cloned,
+    why_not_pushed,
+)
 from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -29,23 +42,8 @@ INIT_TIMEOUT_S = 300.0
 PUBLISH_TIMEOUT_S = 120.0
 _MARGIN_S = 15.0
 """By which the script inside is quicker than the wait for it."""
-MAX_TITLE_CHARS = 72
 MAX_BODY_CHARS = 4000
-MAX_TOLD_CHARS = 300
 MAX_COMMAND_OUTPUT_BYTES = 64 * 1024
-
-_SENTENCES: Mapping[RepositoryProblem, str] = {
-    RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it",
-    RepositoryProblem.REFUSED: "the repository {repo} does not let me in; on the operator's own code host I may be given access, elsewhere it must be public",
-    RepositoryProblem.UNREACHABLE: "the server of {repo} does not answer now",
-    RepositoryProblem.UNKNOWN_BRANCH: "the repository {repo} has no branch {branch}",
-    RepositoryProblem.HUGE: "the repository {repo} is larger than my workspace",
-    RepositoryProblem.SLOW: "the repository {repo} took too long to clone",
-    RepositoryProblem.NO_GIT: "there is no git in this sandbox to clone {repo} with",
-    RepositoryProblem.IN_THE_WAY: "something else is already where {repo} should go in this thread; start a new one",
-    RepositoryProblem.DAMAGED: "what this thread has of {repo} is damaged; start a new one",
-    RepositoryProblem.FAILED: "the repository {repo} could not be cloned",
-}
 
 _log = get_logger(__name__)
 
@@ -64,23 +62,6 @@ class RepositoryPolicy:
     """Commands after a clone, by `owner/name` or URL."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadRepository:
-    """The repository of one thread."""
-
-    wish: str
-    """As people write it."""
-    url: str
-    directory: str
-    branch: str
-    """From which it begins; empty = its own."""
-    own_branch: str
-
-    @property
-    def grant(self) -> RepositoryGrant:
-        return RepositoryGrant(url=self.url, branch=self.own_branch)
-
-
 class Repositories:
     """Holds nothing of a run in between."""
 
@@ -96,6 +77,10 @@ class Repositories:
         self._sessions = sessions
         self._host = host
         self._mask = mask
+        self._init = {
+            repository_key(name, policy.github_url): commands
+            for name, commands in policy.init.items()
+        }
 
     def find(self, attempt: Attempt, session: Session, work: str) -> ThreadRepository | None:
         """The thread's repository; None = it has none.
@@ -108,7 +93,11 @@ class Repositories:
             return None
         if session.mount_dir:
             raise _unavailable(f"agents work in a directory of the operator's here, not in {wish}")
-        if session.repo and attempt.is_repo_said and attempt.repo != session.repo:
+        github_url = self.policy.github_url
+        is_same = repository_key(attempt.repo, github_url) == repository_key(
+            session.repo, github_url
+        )
+        if session.repo and attempt.is_repo_said and not is_same:
             other = f"for {attempt.repo}" if attempt.repo else "to work in none"
             raise _unavailable(f"this thread works in {session.repo}; start a new thread {other}")
         base = session.base_branch if session.repo else attempt.branch
@@ -116,19 +105,20 @@ class Repositories:
             raise _unavailable(
                 f"this thread began from {base}; start a new thread for {attempt.branch}"
             )
-        url = wish if "://" in wish else f"{self.policy.github_url.rstrip('/')}/{wish}.git"
+        wish = canonical_name(wish, github_url)
+        url = wish if "://" in wish else f"{github_url.rstrip('/')}/{wish}.git"
         return ThreadRepository(
             wish=wish,
             url=url,
             directory=f"{work}/{directory_name(wish)}",
             branch=base,
-            own_branch=session.branch or f"orion/{session.name}",
+            own_branches=own_branches(session),
         )
 
     async def prepare(
         self, attempt: Attempt, workspace: Workspace, found: ThreadRepository, ask: "Asking"
-    ) -> None:
-        """See that the repository is there, on the thread's branch.
+    ) -> ThreadRepository:
+        """See that the repository is there, on the thread's branch, which has its name from now on.
 
         Raises:
             OrionError: REPO_UNAVAILABLE, saying why.
@@ -139,12 +129,16 @@ class Repositories:
             attempt.enter(f"Cloning {found.wish}")
         with attempt.trace.step("clone-repository") as step:
             report = await self._run(ask, found, "clone", timeout_s=CLONE_TIMEOUT_S)
+            if report.problem is None and report.own_branch not in found.own_branches:
+                # What an agent that was here before may have made of the sandbox's git is not believed.
+                report = RepositoryReport(problem=RepositoryProblem.FAILED)
+            if report.problem is None:
+                found = replace(found, own_branches=(report.own_branch,))
             step.set(repo=found.wish, branch=found.own_branch, is_new=report.is_new)
             if report.problem is not None:
                 step.fail(report.problem, self._mask(report.detail))
                 _log.warning("repository.unavailable", repo=found.wish, reason=report.problem)
-                sentence = _SENTENCES[report.problem]
-                raise _unavailable(sentence.format(repo=found.wish, branch=found.branch))
+                raise _unavailable(why_not_cloned(report.problem, found))
         if report.is_new or not session.repo:
             begun = SessionChanges(
                 repo=found.wish,
@@ -154,12 +148,14 @@ class Repositories:
             await patiently(lambda: self._sessions.update(session.id, **begun))
         if report.is_new:
             await self._initialise(attempt, ask.sandbox, found)
+        return found
 
     async def _initialise(
         self, attempt: Attempt, sandbox: Sandbox, found: ThreadRepository
     ) -> None:
         """A command that fails is told with the answer; the agent works on."""
-        for number, command in enumerate(self.policy.init.get(found.wish, ()), 1):
+        commands = self._init.get(repository_key(found.wish, self.policy.github_url), ())
+        for number, command in enumerate(commands, 1):
             attempt.enter(f"Preparing {found.wish}")
             with attempt.trace.step("initialise-repository") as step:
                 step.set(number=number)
@@ -194,17 +190,24 @@ class Repositories:
             return
         attempt.enter("Opening a pull request")
         with attempt.trace.step("publish-changes") as step:
-            title = self._title(attempt, answer)
+            title = title_of(self._mask(attempt.run.request.options.prompt or answer))
             try:
                 report = await self._run(
                     ask, found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=title
                 )
                 if report.problem is not None:
                     step.fail(report.problem, self._mask(report.detail))
-                    why = self._mask(report.detail).strip()[-MAX_TOLD_CHARS:] or report.problem
-                    attempt.notes.append(f"The changes could not be pushed: {why}")
+                    why = why_not_pushed(report.problem, report.detail, found)
+                    attempt.notes.append(f"The changes could not be pushed: {self._mask(why)}")
+                    return
+                if not attempt.wants_pull_request and not (report.commit and report.is_new):
                     return
                 attempt.notes.append(await self._propose(found, report, title, answer))
+                if report.left_out:
+                    names = ", ".join(f"`{name}`" for name in report.left_out)[:MAX_TOLD_CHARS]
+                    attempt.notes.append(
+                        f"Not pushed, as a repository of its own: {self._mask(names)}"
+                    )
             except (ConnectionError, SandboxError) as exc:
                 reason = self._mask(str(exc))[:MAX_TOLD_CHARS]
                 step.fail("publish_failed", reason)
@@ -227,15 +230,11 @@ class Repositories:
         )
         try:
             link = await self._host.open_pull_request(proposal)
+        except NothingToProposeError:
+            return f"{pushed} There is nothing to propose: `{report.base}` has all of it."
         except ConnectionError as exc:
             return f"{pushed} No pull request could be opened: {self._mask(str(exc))}"
         return f"Pull request: {link}" if link else pushed
-
-    def _title(self, attempt: Attempt, answer: str) -> str:
-        """The first line of what was asked; of the answer, where only a pull request was."""
-        text = self._mask(attempt.run.request.options.prompt or answer).strip()
-        line = text.splitlines()[0].strip("#* ") if text else ""
-        return line[:MAX_TITLE_CHARS] or "Changes by Orion"
 
     async def _run(
         self,
@@ -253,7 +252,7 @@ class Repositories:
             url=found.url,
             directory=found.directory,
             branch=found.branch,
-            own_branch=found.own_branch,
+            own_branches=found.own_branches,
             name=self.policy.git_name,
             email=self.policy.git_email,
             timeout_s=timeout_s - _MARGIN_S,
@@ -279,12 +278,6 @@ class Asking:
     paths: AgentPaths
     """With a run directory of its own."""
     token: str = field(repr=False)
-
-
-def directory_name(wish: str) -> str:
-    """The last word of a repository's name, as git would take it; never one that means something else."""
-    name = wish.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    return "repository" if name in ("", ".", "..") or name.startswith(("-", ".")) else name
 
 
 def _unavailable(reason: str) -> OrionError:

@@ -10,7 +10,8 @@ from app.errors import ErrorCode, OrionError
 from app.runs.attempt import Attempt
 from app.runs.broker_ports import ModelBroker
 from app.runs.git_token import git_token
-from app.runs.repositories import Asking, Repositories, ThreadRepository
+from app.runs.repositories import Asking, Repositories
+from app.runs.repository_names import ThreadRepository
 from app.runs.waiting import UnfitSandboxError
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError
@@ -37,13 +38,17 @@ class RepositoryWork:
         self.found = found
 
     async def clone(self, attempt: Attempt, place: Place) -> None:
-        """Raises:
+        """After it, `found` has the name of the thread's branch.
+
+        Raises:
         OrionError: REPO_UNAVAILABLE.
         SandboxError: the sandbox is lost.
         UnfitSandboxError: it was kept, and is lost.
         """
         try:
-            await self._repositories.prepare(attempt, place.workspace, self.found, place.asking)
+            self.found = await self._repositories.prepare(
+                attempt, place.workspace, self.found, place.asking
+            )
         except SandboxError as exc:
             if not place.workspace.may_be_gone:
                 raise

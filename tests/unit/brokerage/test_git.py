@@ -46,6 +46,13 @@ def test_only_the_own_branch_is_written(commands: tuple[str, ...], refused: str)
     assert bool(reason) is bool(refused)
 
 
+def test_before_the_branch_has_its_name_nothing_is_written() -> None:
+    """Of whatever name."""
+    found = read_commands(_push(f"{NONE} {NEW} refs/heads/{OWN}"))
+    assert found is not None
+    assert find_refusal(found, "") == "nothing may be pushed yet"
+
+
 def test_commands_are_read_in_pieces() -> None:
     """None before the flush; the probe of a large push has none; git is told no for each ref."""
     whole = _push(f"{OLD} {NEW} refs/heads/main").partition(b"PACK")[0]

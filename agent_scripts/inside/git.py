@@ -1,0 +1,117 @@
+"""Git as Orion itself runs it inside the sandbox: without the sandbox's configuration, by way of the broker, for a bounded time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from agent_scripts.inside.relay import broker_url
+
+_POLL_S = 0.5
+_STDERR_CHARS = 8000
+_SAFE = ("core.hooksPath=/dev/null", "core.fsmonitor=false")
+_DIRECT = ("http.followRedirects=false", "http.proxy=")
+_PROTOCOLS = "http:https"
+"""A relay speaks the first, a public address the second. What the environment allows, no configuration widens."""
+
+
+class ProblemError(Exception):
+    """Why it cannot be done: a word, and what git said."""
+
+    def __init__(self, word: str, detail: str = "") -> None:
+        super().__init__(word)
+        self.word = word
+        self.detail = detail
+
+
+class Git:
+    """Runs git with none of the sandbox's configuration, for a bounded time."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._until_s = time.monotonic() + config["timeout_s"]
+        self._max_bytes = config["max_bytes"]
+        url = broker_url(config["broker"])
+        values = [one.split("=", 1) for one in (*_SAFE, *_DIRECT)]
+        values += [[f"url.{url}/broker/git/.insteadOf", one] for one in ("https://", "http://")]
+        values += [[f"http.{url}/.extraHeader", f"Authorization: Bearer {config['token']}"]]
+        self._env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": "/nonexistent",
+            "LC_ALL": "C",
+            "GIT_CONFIG_GLOBAL": "/dev/null",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
+            "GIT_LFS_SKIP_SMUDGE": "1",
+            "GIT_CONFIG_COUNT": str(len(values)),
+        }
+        for number, (key, value) in enumerate(values):
+            self._env[f"GIT_CONFIG_KEY_{number}"] = key
+            self._env[f"GIT_CONFIG_VALUE_{number}"] = value
+
+    def run(
+        self,
+        *arguments: str,
+        watched: Path | None = None,
+        env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> str:
+        """Its stdout. Raises: ProblemError, when it fails, is too slow, or `watched` grows too large."""
+        code, out, err = self.try_to(*arguments, watched=watched, env=env, stdin=stdin)
+        if code != 0:
+            raise ProblemError("failed", err)
+        return out
+
+    def try_to(
+        self,
+        *arguments: str,
+        watched: Path | None = None,
+        env: dict[str, str] | None = None,
+        stdin: str = "",
+    ) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr. Names that are no UTF-8 can be handed back to it."""
+        told: bytes | None = stdin.encode("utf-8", "surrogateescape")
+        try:
+            process = subprocess.Popen(
+                ["git", *arguments],  # noqa: S607 - the sandbox's own
+                env={**self._env, **(env or {})},
+                cwd=(env or {}).get("GIT_WORK_TREE", "/"),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except FileNotFoundError:
+            raise ProblemError("no_git") from None
+        while True:
+            try:
+                out, err = process.communicate(told, timeout=_POLL_S)
+            except subprocess.TimeoutExpired:
+                told = None  # it goes on with what it was given
+                word = "slow" if time.monotonic() > self._until_s else ""
+                if watched is not None and _size(watched) > self._max_bytes:
+                    word = "huge"
+                if word:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.communicate()
+                    raise ProblemError(word) from None
+            else:
+                if watched is not None and _size(watched) > self._max_bytes:
+                    raise ProblemError("huge")
+                text = err.decode("utf-8", "replace")[-_STDERR_CHARS:]
+                return process.returncode, out.decode("utf-8", "surrogateescape"), text
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for directory, _, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.lstat(f"{directory}/{name}").st_size
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,269 @@
+"""Which repository a thread has, how its branch gets its name, and what is said of what was pushed."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import pytest
+
+from agent_scripts.adapter import AgentPaths
+from agent_scripts.repository import RepositoryProblem, find_reason, parse_report
+from app.errors import OrionError
+from app.runs.broker_ports import NothingToProposeError, Proposal
+from app.runs.model import Thread
+from app.runs.repositories import Asking, Repositories, RepositoryPolicy
+from app.runs.repository_names import ThreadRepository, canonical_name, repository_key
+from app.runs.repository_wording import why_not_pushed
+from app.runs.session import Session, SessionId
+from app.tracing.null import NullRunTrace
+from sandbox_runtime.types import ExecResult
+
+GITHUB = "https://github.com"
+_NOW = datetime.now(UTC)
+_SESSION = Session(
+    id=SessionId("ses_00000000000a4711"),
+    name="happy-fox",
+    thread=Thread(team="T1", channel="C1", thread_ts="1.0"),
+    provider="local",
+    created_at=_NOW,
+    used_at=_NOW,
+)
+_PATHS = AgentPaths(work="/work", home="/home", run="/run", environment="/env")
+
+
+@dataclass
+class _Sandbox:
+    """Whose script reports this, whatever it is asked."""
+
+    report: Mapping[str, object]
+    ran: list[Sequence[str]] = field(default_factory=list)
+    paths: Any = field(default_factory=lambda: SimpleNamespace(broker="/door", work="/work"))
+
+    async def write_files(self, files: Mapping[str, bytes]) -> None: ...
+
+    async def exec(self, argv: Sequence[str], **_: object) -> ExecResult:
+        self.ran.append(argv)
+        return ExecResult(exit_code=0, stdout=json.dumps(self.report).encode(), stderr=b"")
+
+
+@dataclass
+class _Host:
+    """Opens pull requests, or says this."""
+
+    error: Exception | None = None
+    proposals: list[Proposal] = field(default_factory=list)
+
+    async def open_pull_request(self, proposal: Proposal) -> str:
+        self.proposals.append(proposal)
+        if self.error:
+            raise self.error
+        return "https://github.com/acme/api/pull/1"
+
+
+@dataclass
+class _Sessions:
+    changes: list[Mapping[str, object]] = field(default_factory=list)
+
+    async def update(self, _id: SessionId, **changes: object) -> None:
+        self.changes.append(changes)
+
+
+def _repositories(
+    host: _Host | None = None,
+    *,
+    pull_requests: Literal["ask", "always", "never"] = "ask",
+    **policy: Any,
+) -> tuple[Repositories, _Sessions]:
+    sessions: Any = _Sessions()
+    made = RepositoryPolicy(
+        github_url=GITHUB,
+        git_name="Orion",
+        git_email="orion@example.com",
+        pull_requests=pull_requests,
+        max_bytes=1,
+        **policy,
+    )
+    repositories = Repositories(
+        policy=made, sessions=sessions, host=host or _Host(), mask=lambda text: text
+    )
+    return repositories, sessions
+
+
+def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = False) -> Any:
+    options = SimpleNamespace(prompt="change it")
+    return SimpleNamespace(
+        repo=repo,
+        is_repo_said=is_said,
+        branch="",
+        is_branch_said=False,
+        notes=[],
+        enter=lambda _phase: None,
+        trace=NullRunTrace(),
+        wants_pull_request=wants,
+        run=SimpleNamespace(request=SimpleNamespace(options=options)),
+    )
+
+
+def _found(repositories: Repositories, session: Session = _SESSION) -> ThreadRepository:
+    found = repositories.find(_attempt(), session, "/work")
+    assert found is not None
+    return found
+
+
+def _asking(sandbox: Any) -> Asking:
+    return Asking(sandbox=sandbox, paths=_PATHS, token="t")
+
+
+@pytest.mark.parametrize(
+    ("wish", "name"),
+    [
+        ("acme/api", "acme/api"),
+        ("acme/api.git/", "acme/api"),
+        ("https://github.com/acme/api", "acme/api"),
+        ("HTTPS://GitHub.com/acme/api.git/", "acme/api"),
+        ("https://github.com.evil.test/acme/api", "https://github.com.evil.test/acme/api"),
+        ("https://Git.Example/Acme/API.git/", "https://git.example/Acme/API.git"),
+    ],
+)
+def test_one_name_for_each_repository(wish: str, name: str) -> None:
+    """What is on the operator's host is `owner/name`; case does not make another one."""
+    assert canonical_name(wish, GITHUB) == name
+    assert repository_key(wish.upper().replace(".GIT", ".git"), GITHUB) == repository_key(
+        wish, GITHUB
+    )
+
+
+def test_a_thread_knows_its_repository_in_any_spelling() -> None:
+    """It stays where it is; only another one is refused."""
+    repositories, _ = _repositories()
+    has = replace(_SESSION, repo="acme/api", branch="orion/happy-fox")
+    for wish in ("Acme/API", "acme/api.git/", "https://github.com/acme/api"):
+        found = repositories.find(_attempt(wish), has, "/work")
+        assert found is not None
+        assert (found.wish, found.url) == ("acme/api", "https://github.com/acme/api.git")
+        assert found.directory == "/work/api"
+    with pytest.raises(OrionError, match="works in acme/api"):
+        repositories.find(_attempt("acme/other"), has, "/work")
+
+
+async def test_the_branch_gets_its_name_with_the_clone() -> None:
+    """Before, nothing may be written; then only what the clone took, which the session remembers."""
+    repositories, sessions = _repositories()
+    found = _found(repositories)
+    assert found.own_branches[:2] == ("orion/happy-fox", "orion/happy-fox-4711")
+    assert found.grant.branch == ""
+    sandbox = _Sandbox({"is_new": True, "own_branch": "orion-happy-fox"})
+    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
+    named = await repositories.prepare(_attempt(), workspace, found, _asking(sandbox))
+    assert named.grant.branch == named.own_branch == "orion-happy-fox"
+    (changes,) = sessions.changes
+    assert (changes["repo"], changes["branch"]) == ("acme/api", "orion-happy-fox")
+    known = replace(_SESSION, repo="acme/api", branch="orion-happy-fox")
+    assert _found(repositories, known).grant.branch == "orion-happy-fox"
+
+
+async def test_a_name_that_was_not_offered_is_not_believed() -> None:
+    """A sandbox whose git was changed by an agent cannot choose what may be pushed."""
+    repositories, sessions = _repositories()
+    sandbox = _Sandbox({"is_new": True, "own_branch": "main"})
+    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
+    with pytest.raises(OrionError, match="could not be cloned"):
+        await repositories.prepare(_attempt(), workspace, _found(repositories), _asking(sandbox))
+    assert sessions.changes == []
+
+
+async def test_commands_of_the_operator_hold_for_all_spellings() -> None:
+    """As `orion.toml` writes the repository, and as a message does."""
+    repositories, _ = _repositories(init={"https://github.com/Acme/API.git": ("make deps",)})
+    sandbox = _Sandbox({"is_new": True, "own_branch": "orion/happy-fox"})
+    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
+    await repositories.prepare(_attempt(), workspace, _found(repositories), _asking(sandbox))
+    assert sandbox.ran[-1] == ["sh", "-c", "make deps"]
+
+
+@pytest.mark.parametrize(
+    ("report", "wants", "notes"),
+    [
+        ({"base": "main", "commit": ""}, False, []),
+        ({"base": "main", "commit": ""}, True, ["There is nothing to push."]),
+        ({"base": "main", "commit": "1"}, False, []),
+        (
+            {"base": "main", "commit": "1"},
+            True,
+            ["Pull request: https://github.com/acme/api/pull/1"],
+        ),
+        (
+            {"base": "main", "commit": "1", "is_new": True, "left_out": ["vendor"]},
+            False,
+            [
+                "Pull request: https://github.com/acme/api/pull/1",
+                "Not pushed, as a repository of its own: `vendor`",
+            ],
+        ),
+    ],
+)
+async def test_what_is_told_of_a_push(
+    report: Mapping[str, object], notes: Sequence[str], *, wants: bool
+) -> None:
+    """Where all answers publish, one that changed nothing says nothing; who asks for a pull request gets an answer."""
+    repositories, _ = _repositories(pull_requests="always")
+    attempt = _attempt(wants=wants)
+    found = _found(repositories)
+    await repositories.publish(attempt, found, _asking(_Sandbox(report)), answer="done")
+    assert attempt.notes == list(notes)
+
+
+async def test_nothing_to_propose_is_no_failure() -> None:
+    """GitHub says so of a branch whose commits its base has."""
+    repositories, _ = _repositories(_Host(NothingToProposeError()))
+    attempt = _attempt(wants=True)
+    sandbox = _Sandbox({"base": "main", "commit": "1", "is_new": True})
+    await repositories.publish(attempt, _found(repositories), _asking(sandbox), answer="done")
+    (note,) = attempt.notes
+    assert "nothing to propose: `main` has all of it" in note
+
+
+_HINTS = "error: failed to push some refs to 'http://127.0.0.1:4711/broker/git/github.com/acme/api.git'\nhint: Updates were rejected\n"
+
+
+@pytest.mark.parametrize(
+    ("detail", "told"),
+    [
+        (f" ! [rejected] 1 -> orion/x (fetch first)\n{_HINTS}", "somebody else pushed"),
+        (f" ! [rejected] 1 -> orion/x (non-fast-forward)\n{_HINTS}", "somebody else pushed"),
+        (
+            f"remote: error: GH013: Repository rule violations\n ! [remote rejected] 1 -> x (hook declined)\n{_HINTS}",
+            "GH013: Repository rule violations",
+        ),
+        (
+            f"remote: GitLab: You are not allowed\n ! [remote rejected] 1 -> x (hook declined)\n{_HINTS}",
+            "GitLab: You are not allowed",
+        ),
+        (
+            f" ! [remote rejected] 1 -> x (only the branch y may be pushed from here)\n{_HINTS}",
+            "only the branch y may be pushed from here",
+        ),
+        (
+            "fatal: unable to access 'http://127.0.0.1:4711/broker/git/github.com/acme/api.git/': Failed to connect",
+            "unable to access 'https://github.com/acme/api.git/': Failed to connect",
+        ),
+    ],
+)
+def test_why_something_was_not_pushed(detail: str, told: str) -> None:
+    """One sentence, of Orion's own or the server's; never git's hints, never the broker's address."""
+    report = parse_report(json.dumps({"problem": "failed", "detail": detail}))
+    assert report.problem is not None
+    said = why_not_pushed(report.problem, report.detail, _found(_repositories()[0]))
+    assert told in said
+    assert "hint" not in said
+    assert "broker" not in report.detail
+
+
+@pytest.mark.parametrize("problem", RepositoryProblem)
+def test_each_problem_has_a_sentence(problem: RepositoryProblem) -> None:
+    """Also when git says nothing."""
+    assert find_reason("") == ""
+    assert why_not_pushed(problem, "", _found(_repositories()[0]))
