@@ -1,6 +1,7 @@
 """Stands between sandboxes and their models: checks the run token and the model, adds the key, streams through, counts."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -8,14 +9,15 @@ import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, error_response, read_body
+from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, error_response
+from app.brokerage.bodies import read_json_body
 from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
 from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
 from app.runs.broker_ports import ModelGrant
-from app.runs.model import ModelCall, RunId, Usage
+from app.runs.model import ModelCall, Usage
 from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
@@ -48,6 +50,8 @@ class _Call:
     reader: UsageReader
     asked_bytes: int
     first_token_at: datetime | None = None
+    error: str = ""
+    """Why it broke off."""
     is_whole: bool = False
     """Its answer came to its end, and was taken."""
 
@@ -105,20 +109,29 @@ class ModelsBroker:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                return await self._answer(request, protocol, endpoint)
+                async with AsyncExitStack() as held:
+                    return await self._answer(request, protocol, endpoint, held)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
 
         return answer
 
     async def _answer(
-        self, request: Request, protocol: WireProtocol, endpoint: Endpoint
+        self,
+        request: Request,
+        protocol: WireProtocol,
+        endpoint: Endpoint,
+        held: AsyncExitStack,
     ) -> Response:
         render = protocol.render_error
-        live = self._admission.admit(request, render)
+        live = self._admission.admit(request, held, Kind.MODEL, render=render)
         if isinstance(live, Response):
             return live
-        body = await read_body(request)
+        live.calls += 1  # also of what is refused below: to read it costs something, too
+        if live.calls > live.grant.max_calls:
+            refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
+            return self._admission.refuse(refused, live, render)
+        body = await read_json_body(request, live, held)
         asked = body if isinstance(body, Refused) else _asked(request, protocol, body)
         granted = asked if isinstance(asked, Refused) else endpoint.check(asked, live.grant)
         if isinstance(granted, Refused):
@@ -128,12 +141,10 @@ class ModelsBroker:
             return self._admission.refuse(upstream, live, render)
         if live.refusal is not None and (reason := live.refusal()):
             return self._admission.refuse(forbidden(reason), live, render)
-        live.calls += 1
-        if live.calls > live.grant.max_calls:
-            refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
-            return self._admission.refuse(refused, live, render)
-        passage = _Passage(protocol=protocol, endpoint=endpoint, upstream=upstream)
-        return await self._forward(request, live.grant.run_id, granted, passage)
+        passage = _Passage(
+            live=live, protocol=protocol, endpoint=endpoint, upstream=upstream, held=held
+        )
+        return await self._forward(request, granted, passage)
 
     def _upstream(self, grant: ModelGrant, protocol: str) -> Upstream | Refused:
         if not grant.own_key:
@@ -144,9 +155,9 @@ class ModelsBroker:
         return forbidden(f"the run's own key is not for models of the protocol {protocol}")
 
     async def _forward(
-        self, request: Request, run_id: RunId, granted: ModelRequest, passage: "_Passage"
+        self, request: Request, granted: ModelRequest, passage: "_Passage"
     ) -> Response:
-        protocol = passage.protocol
+        live, protocol = passage.live, passage.protocol
         headers = {
             name: request.headers[name]
             for name in protocol.request_headers
@@ -170,11 +181,14 @@ class ModelsBroker:
         try:
             answer = await while_waited_for(request, self._http.send(outgoing, stream=True))
         except ClientDisconnect as exc:
-            self._report(run_id, call, error=type(exc).__name__)
+            call.error = type(exc).__name__
+            self._report(live, call)
             raise
         except httpx.HTTPError as exc:
-            self._report(run_id, call, error=type(exc).__name__)
+            call.error = type(exc).__name__
+            self._report(live, call)
             reason = f"the model could not be reached: {type(exc).__name__}"
+            run_id = live.grant.run_id
             _log.warning("broker.refused", status=502, reason=reason, run_id=run_id)
             refused = Refused(status=502, kind="api_error", message=reason)
             return error_response(refused, protocol.render_error)
@@ -186,14 +200,17 @@ class ModelsBroker:
             for name, value in answer.headers.items()
             if name.lower().startswith(protocol.response_prefixes)
         }
+        held = passage.held
+        held.push_async_callback(answer.aclose)
+        held.callback(self._report, live, call)  # before the other, which may wait
         return PassedThrough(
-            self._pass_through(run_id, answer, call), status_code=answer.status_code, headers=passed
+            self._pass_through(answer, call),
+            status_code=answer.status_code,
+            headers=passed,
+            held=held.pop_all(),
         )
 
-    async def _pass_through(
-        self, run_id: RunId, answer: httpx.Response, call: _Call
-    ) -> AsyncIterator[bytes]:
-        error = ""
+    async def _pass_through(self, answer: httpx.Response, call: _Call) -> AsyncIterator[bytes]:
         try:
             async for chunk in answer.aiter_raw():
                 call.reader.feed(chunk)
@@ -202,33 +219,32 @@ class ModelsBroker:
                 yield chunk
             call.is_whole = True
         except httpx.HTTPError as exc:
-            error = type(exc).__name__
+            call.error = type(exc).__name__
             raise StreamCutError from exc
-        finally:
-            await answer.aclose()
-            self._report(run_id, call, error=error)
 
-    def _report(self, run_id: RunId, call: _Call, *, error: str) -> None:
+    def _report(self, live: LiveGrant, call: _Call) -> None:
+        """Also when the run is over, whose agent was killed while it read: what it asked for is paid."""
         usage = call.usage()
-        live = self._admission.find(run_id)
-        if live is not None:
-            live.on_call(
-                ModelCall(
-                    model=call.model,
-                    started_at=call.started_at,
-                    first_token_at=call.first_token_at,
-                    ended_at=self._clock.now(),
-                    status=call.status,
-                    usage=usage,
-                    error=error or call.reader.error,
-                )
+        live.on_call(
+            ModelCall(
+                model=call.model,
+                started_at=call.started_at,
+                first_token_at=call.first_token_at,
+                ended_at=self._clock.now(),
+                status=call.status,
+                usage=usage,
+                error=call.error or call.reader.error,
             )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Passage:
     """Which way a request goes."""
 
+    live: LiveGrant
+    held: AsyncExitStack
+    """Until its answer has passed."""
     protocol: WireProtocol
     endpoint: Endpoint
     upstream: Upstream

@@ -64,7 +64,12 @@ OUTSIDE_FIELDS = ("file_id", "file_url", "container_id", "server_url", "connecto
 _USUAL_TIERS = ("auto", "default")
 
 _MAX_TOKENS = {"responses": ("max_output_tokens",), "chat": ("max_completion_tokens", "max_tokens")}
-_STATUS_CODES = {401: "invalid_api_key", 403: "model_not_allowed", 413: "request_too_large"}
+_STATUS_CODES = {
+    401: "invalid_api_key",
+    403: "model_not_allowed",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+}
 
 
 def check_responses(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:

@@ -48,6 +48,11 @@ def forbidden(reason: str) -> Refused:
     return Refused(status=403, kind="permission_error", message=reason)
 
 
+def too_many(reason: str) -> Refused:
+    """More at once than one run may have; it can be tried again."""
+    return Refused(status=429, kind="rate_limit_error", message=reason)
+
+
 def invalid(reason: str) -> Refused:
     """No request of this protocol."""
     return Refused(status=400, kind="invalid_request_error", message=reason)

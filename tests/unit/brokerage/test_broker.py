@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
+from app.brokerage.admission import Admission
+from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.protocols import PROTOCOLS, Endpoint
 from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token

@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.brokerage.admission import Admission
-from app.brokerage.mcp import McpBroker, has_effect, is_start
+from app.brokerage.mcp import McpBroker, has_effect, is_start, read_messages
 from app.brokerage.mcp_servers import McpServer
 from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
@@ -209,7 +209,7 @@ async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.Monk
 )
 def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
     """Only what the protocol knows to read is none."""
-    assert has_effect(json.dumps(message).encode()) is is_effect
+    assert has_effect(read_messages(json.dumps(message).encode())) is is_effect
 
 
 @pytest.mark.parametrize(
@@ -224,10 +224,10 @@ def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
 )
 def test_what_is_asked_at_the_start(message: object, is_it: bool) -> None:
     """Whatever form it has."""
-    assert is_start(json.dumps(message).encode()) is is_it
+    assert is_start(read_messages(json.dumps(message).encode())) is is_it
 
 
 def test_what_cannot_be_read_counts_as_an_effect() -> None:
     """Garbage, and a nesting that no parser follows."""
-    assert has_effect(b"{")
-    assert has_effect(b"[" * 100_000)
+    assert has_effect(read_messages(b"{"))
+    assert has_effect(read_messages(b"[" * 100_000))

@@ -11,7 +11,8 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
+from app.brokerage.admission import Admission
+from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.playground.model import ModelPace, create_model_app
 from app.runs.clock import SystemClock
