@@ -55,7 +55,12 @@ def check_messages(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
     problem = _problem(fields, grant)
     if problem:
         return forbidden(problem)
-    return ModelRequest(model=fields["model"], path=asked.path, body=json.dumps(fields).encode())
+    return ModelRequest(
+        model=fields["model"],
+        path=asked.path,
+        body=json.dumps(fields).encode(),
+        has_output=not asked.path.endswith("/count_tokens"),
+    )
 
 
 def read_messages_event(event: dict[str, Any]) -> Seen:

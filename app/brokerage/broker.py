@@ -2,8 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -11,19 +10,17 @@ from starlette.requests import ClientDisconnect
 
 from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, error_response
 from app.brokerage.bodies import read_json_body
+from app.brokerage.calls import PassingCall
 from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
 from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
 from app.runs.broker_ports import ModelGrant
-from app.runs.model import ModelCall, Usage
 from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
-BYTES_PER_TOKEN = 4
-"""About, of a request; for answers whose counts never came."""
 
 _log = get_logger(__name__)
 
@@ -38,35 +35,6 @@ class Upstream:
 
 OwnUpstream = Callable[[str, str], Upstream]
 """Where a person's own key for a protocol is used; the key is the second argument."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Call:
-    """One request while it passes through."""
-
-    model: str
-    started_at: datetime
-    status: int
-    reader: UsageReader
-    asked_bytes: int
-    first_token_at: datetime | None = None
-    error: str = ""
-    """Why it broke off."""
-    is_whole: bool = False
-    """Its answer came to its end, and was taken."""
-
-    def usage(self) -> Usage:
-        """What was counted; of an answer that broke off, which is paid for, too, what can be guessed."""
-        counted = self.reader.finish()
-        if self.is_whole or not self.reader.has_started:
-            return counted
-        # Some providers tell the counts in their last event alone: an agent could read all but that.
-        is_told = counted.input_tokens or counted.cache_read_tokens
-        return replace(
-            counted,
-            input_tokens=counted.input_tokens if is_told else self.asked_bytes // BYTES_PER_TOKEN,
-            output_tokens=max(counted.output_tokens, self.reader.pieces),
-        )
 
 
 class ModelsBroker:
@@ -171,16 +139,18 @@ class ModelsBroker:
             headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
         )
-        call = _Call(
+        call = PassingCall(
             model=granted.model,
             started_at=self._clock.now(),
             status=502,
             asked_bytes=len(granted.body),
+            has_output=granted.has_output,
             reader=UsageReader(passage.endpoint.read_event, is_stream=False),
         )
         try:
             answer = await while_waited_for(request, self._http.send(outgoing, stream=True))
         except ClientDisconnect as exc:
+            call.status = CLIENT_GONE
             call.error = type(exc).__name__
             self._report(live, call)
             raise
@@ -210,7 +180,9 @@ class ModelsBroker:
             held=held.pop_all(),
         )
 
-    async def _pass_through(self, answer: httpx.Response, call: _Call) -> AsyncIterator[bytes]:
+    async def _pass_through(
+        self, answer: httpx.Response, call: PassingCall
+    ) -> AsyncIterator[bytes]:
         try:
             async for chunk in answer.aiter_raw():
                 call.reader.feed(chunk)
@@ -222,20 +194,9 @@ class ModelsBroker:
             call.error = type(exc).__name__
             raise StreamCutError from exc
 
-    def _report(self, live: LiveGrant, call: _Call) -> None:
+    def _report(self, live: LiveGrant, call: PassingCall) -> None:
         """Also when the run is over, whose agent was killed while it read: what it asked for is paid."""
-        usage = call.usage()
-        live.on_call(
-            ModelCall(
-                model=call.model,
-                started_at=call.started_at,
-                first_token_at=call.first_token_at,
-                ended_at=self._clock.now(),
-                status=call.status,
-                usage=usage,
-                error=call.error or call.reader.error,
-            )
-        )
+        live.on_call(call.ended(self._clock.now()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

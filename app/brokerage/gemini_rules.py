@@ -85,6 +85,7 @@ def check_content(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
         model=model,
         path=f"/v1beta/models/{model}:{method}{query}",
         body=json.dumps(fields).encode(),
+        has_output=method != "countTokens",
     )
 
 

@@ -139,8 +139,9 @@ def read_chat_event(event: dict[str, Any]) -> Seen:
     counts = _counts(usage, "prompt", "completion") if isinstance(usage, dict) else {}
     match event:
         case {"choices": [{"delta": dict(delta)}, *_]}:
-            said = ("content", "tool_calls", "refusal", "reasoning_content")
-            return Seen(counts=counts, has_started=any(delta.get(name) for name in said))
+            # Servers that speak like OpenAI have names of their own for what their models think.
+            has_started = any(said for name, said in delta.items() if name != "role")
+            return Seen(counts=counts, has_started=has_started)
         case _:
             return Seen(counts=counts)
 

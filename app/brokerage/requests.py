@@ -36,6 +36,8 @@ class ModelRequest:
     path: str
     """With its query, below the provider's base URL."""
     body: bytes = field(repr=False)
+    has_output: bool = True
+    """Otherwise it only asks how many tokens it has."""
 
 
 def unauthorized(reason: str) -> Refused:

@@ -186,7 +186,8 @@ async def test_an_answer_that_breaks_off_breaks_off(
         await world.ask(api, is_stream=is_stream, text="!cut " + "hi " * 40)
     assert world.calls[-1].error == "RemoteProtocolError"
     usage = world.calls[-1].usage
-    assert (usage.input_tokens > 30, usage.output_tokens > 1) == (is_stream, is_stream)
+    assert usage.input_tokens > 30
+    assert usage.output_tokens > 1
 
 
 @each
