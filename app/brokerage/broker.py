@@ -12,7 +12,15 @@ from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, err
 from app.brokerage.bodies import read_json_body
 from app.brokerage.calls import PassingCall
 from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
-from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
+from app.brokerage.requests import (
+    Asked,
+    ModelRequest,
+    Refused,
+    find_odd_header,
+    forbidden,
+    invalid,
+    unauthorized,
+)
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.brokerage.usage import UsageReader
 from app.log import get_logger
@@ -21,6 +29,7 @@ from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
+ACCEPTED = ("application/json", "text/event-stream")
 
 _log = get_logger(__name__)
 
@@ -100,8 +109,10 @@ class ModelsBroker:
             refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
             return self._admission.refuse(refused, live, render)
         body = await read_json_body(request, live, held)
-        asked = body if isinstance(body, Refused) else _asked(request, protocol, body)
-        granted = asked if isinstance(asked, Refused) else endpoint.check(asked, live.grant)
+        headers = _headers(request, protocol)
+        read = body if isinstance(body, Refused) else _asked(request, protocol, body)
+        asked = find_odd_header(headers) or read
+        granted = asked if isinstance(asked, Refused) else _check(endpoint, asked, live.grant)
         if isinstance(granted, Refused):
             return self._admission.refuse(granted, live, render)
         upstream = self._upstream(live.grant, protocol.name)
@@ -110,7 +121,12 @@ class ModelsBroker:
         if live.refusal is not None and (reason := live.refusal()):
             return self._admission.refuse(forbidden(reason), live, render)
         passage = _Passage(
-            live=live, protocol=protocol, endpoint=endpoint, upstream=upstream, held=held
+            live=live,
+            protocol=protocol,
+            endpoint=endpoint,
+            upstream=upstream,
+            headers=headers,
+            held=held,
         )
         return await self._forward(request, granted, passage)
 
@@ -126,17 +142,14 @@ class ModelsBroker:
         self, request: Request, granted: ModelRequest, passage: "_Passage"
     ) -> Response:
         live, protocol = passage.live, passage.protocol
-        headers = {
-            name: request.headers[name]
-            for name in protocol.request_headers
-            if name in request.headers
-        }
         outgoing = self._http.build_request(
             "POST",
             passage.upstream.base_url.rstrip("/") + granted.path,
             content=granted.body,
             # identity: the usage is read from the bytes that pass by
-            headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
+            headers=passage.headers
+            | {"accept-encoding": "identity"}
+            | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
         )
         call = PassingCall(
@@ -209,10 +222,29 @@ class _Passage:
     protocol: WireProtocol
     endpoint: Endpoint
     upstream: Upstream
+    headers: dict[str, str]
+
+
+def _headers(request: Request, protocol: WireProtocol) -> dict[str, str]:
+    """Those that go on. The body is written anew, so what its form is called is no word of the client's."""
+    headers = {
+        name: request.headers[name] for name in protocol.request_headers if name in request.headers
+    }
+    if (accept := request.headers.get("accept")) in ACCEPTED:
+        headers["accept"] = accept
+    return headers | {"content-type": "application/json"}
+
+
+def _check(endpoint: Endpoint, asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
+    try:
+        return endpoint.check(asked, grant)
+    except RecursionError:
+        return invalid("the body is nested too deeply")
 
 
 def _asked(request: Request, protocol: WireProtocol, body: bytes) -> Asked:
-    path = request.url.path.partition(f"/broker/{protocol.name}")[2]
+    # Not `request.url`, which the Host header has a part in.
+    path = request.scope["path"].partition(f"/broker/{protocol.name}")[2]
     return Asked(path=path, body=body, query=request.query_params)
 
 

@@ -25,7 +25,7 @@ from app.brokerage.git_lines import (
     render_refusal,
 )
 from app.brokerage.git_remotes import GitRemotes, slug_of
-from app.brokerage.requests import Refused, forbidden
+from app.brokerage.requests import Refused, find_odd_header, forbidden
 from app.brokerage.streaming import PassedThrough, StreamCutError
 from app.brokerage.tokens import read_git_token
 from app.log import get_logger
@@ -95,7 +95,9 @@ class GitBroker:
         asked = _read_path(request, path)
         if isinstance(asked, Refused):
             return self._refuse(asked, live)
-        refused = await self._find_refusal(asked, live.grant.repository)
+        refused = find_odd_header(_passing(request)) or await self._find_refusal(
+            asked, live.grant.repository
+        )
         if refused is not None:
             return self._refuse(refused, live)
         if asked.service == "git-receive-pack" and not asked.is_discovery:
@@ -172,7 +174,7 @@ class GitBroker:
             request.method,
             f"{url.rstrip('/')}/{way}",
             content=content,
-            headers={name: request.headers[name] for name in FORWARDED if name in request.headers}
+            headers=_passing(request)
             | {"accept-encoding": "identity"}
             | dict(self._remotes.headers_for(url)),
             timeout=TIMEOUT,
@@ -237,6 +239,10 @@ def _granted(live: LiveGrant) -> RepositoryGrant:
 
 
 _NO_WAY = Refused(status=404, kind="not_found_error", message="no such way of git's")
+
+
+def _passing(request: Request) -> dict[str, str]:
+    return {name: request.headers[name] for name in FORWARDED if name in request.headers}
 
 
 def _read_path(request: Request, path: str) -> _Asked | Refused:

@@ -14,7 +14,7 @@ from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, not
 from app.brokerage.bodies import read_json_body
 from app.brokerage.client_credentials import ClientCredentialsAuth, TokenRefusedError
 from app.brokerage.mcp_servers import McpServer
-from app.brokerage.requests import Refused
+from app.brokerage.requests import Refused, find_odd_header, shown
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.log import get_logger
 
@@ -73,10 +73,11 @@ class McpBroker:
             return live
         server = self._servers.get(name)
         if server is None:
-            refused = Refused(
-                status=404, kind="not_found_error", message=f"no MCP server is called {name!r}"
-            )
+            message = f"no MCP server is called {shown(name)}"
+            refused = Refused(status=404, kind="not_found_error", message=message)
             return self._admission.refuse(refused, live)
+        if (odd := find_odd_header(_passing(request.headers))) is not None:
+            return self._admission.refuse(odd, live)
         body = await read_json_body(request, live, held)
         if isinstance(body, Refused):
             return self._admission.refuse(body, live)
@@ -93,13 +94,14 @@ class McpBroker:
 
     async def _forward(self, request: Request, body: bytes, passage: "_Passage") -> Response:
         live, name, server = passage.live, passage.name, passage.server
+        headers = httpx.Headers(_passing(request.headers))
+        headers["accept-encoding"] = "identity"
+        headers.update(server.headers)  # whatever the case of their names
         outgoing = self._http.build_request(
             request.method,
             server.url,
             content=body,
-            headers=_passing(request.headers)
-            | {"accept-encoding": "identity"}
-            | dict(server.headers),
+            headers=headers,
             timeout=TIMEOUT,
         )
         run_id = live.grant.run_id

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -304,6 +305,47 @@ async def test_other_paths_do_not_exist(world: World) -> None:
         "/broker/unknown/v1/messages",
     ):
         assert (await world.post(path, b"{}")).status_code == 404
+
+
+@each
+async def test_only_a_known_form_is_asked_for(world: World, api: Api) -> None:
+    """The body is written anew, in JSON, and so it is called; of what a client accepts, what the API has."""
+    path, body = f"/broker/{api.protocol}{api.path}", json.dumps(api.body).encode()
+    own = {"authorization": f"Bearer {world.token}", "content-type": "text/plain"}
+    for accept, sent in (("text/event-stream", "text/event-stream"), ("text/x-odd", "*/*")):
+        assert (await world.post(path, body, accept=accept, **own)).status_code == 200
+        headers = (await world.seen())["headers"]
+        assert (headers["content-type"], headers["accept"]) == ("application/json", sent)
+
+
+@each
+@pytest.mark.parametrize("host", ["", "x/broker/openai/v1/files?", "x@[", "caf\u00e9"])
+async def test_the_host_of_a_request_leads_nowhere(api: Api, tmp_path: Path, host: str) -> None:
+    """Nor does the path of a door: where a request goes is in its own path alone."""
+    door = tmp_path / "broker" / api.protocol / "sock"
+    door.parent.mkdir(parents=True)
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with (
+        serve(create_model_app(pace=ModelPace(word_s=0))) as url,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        broker = ModelsBroker(
+            admission=admission, upstreams=upstreams(url), http=http, clock=SystemClock()
+        )
+        async with (
+            serve(create_broker_app(broker.router()), uds=door),
+            httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(door))) as inside,
+        ):
+            with admission.open_grant(grant(), lambda _call: None) as token:
+                answer = await inside.post(
+                    f"http://broker/broker/{api.protocol}{api.path}",
+                    json=api.body,
+                    headers=[
+                        (b"host", host.encode("latin-1")),
+                        (b"authorization", f"Bearer {token}".encode()),
+                    ],
+                )
+    assert answer.status_code == 200
 
 
 async def test_a_stream_passes_as_it_comes() -> None:
