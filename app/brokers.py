@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-import httpx
 from fastapi import APIRouter
 
 from agent_scripts.adapter import ModelProtocol
@@ -17,6 +16,7 @@ from app.brokerage.doors import DoorBroker, door_of
 from app.brokerage.git import GitBroker
 from app.brokerage.git_remotes import GitRemotes
 from app.brokerage.mcp import McpBroker
+from app.brokerage.outgoing import create_client
 from app.brokerage.remote import DirectBroker, PublicBroker
 from app.brokerage.tokens import load_signing_key
 from app.config import Settings
@@ -46,7 +46,8 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
         OSError: `directory` cannot hold unix sockets.
     """
     await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True, mode=0o755)
-    async with httpx.AsyncClient() as http:
+    # One for each: what waits for tools or for git shall not take the connections of models.
+    async with create_client() as to_models, create_client() as to_tools, create_client() as to_git:
         clock = SystemClock()
         signing_key = load_signing_key(settings.orion_state_dir / "broker.key")
         admission = Admission(signing_key=signing_key, clock=clock)
@@ -54,14 +55,14 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Door
             admission=admission,
             upstreams=_upstreams(settings),
             own_upstream=partial(_own_upstream, settings),
-            http=http,
+            http=to_models,
             clock=clock,
         )
-        mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=http)
+        mcp = McpBroker(admission=admission, servers=settings.mcp_servers.outside, http=to_tools)
         git = GitBroker(
             admission=admission,
             remotes=git_remotes(settings),
-            http=http,
+            http=to_git,
             max_bytes=settings.orion_sandbox_disk_mib * MIB,
         )
         router = APIRouter()

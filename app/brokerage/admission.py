@@ -2,30 +2,43 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from enum import StrEnum
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
 from app.brokerage.anthropic_rules import render_error
-from app.brokerage.requests import Refused, unauthorized
+from app.brokerage.requests import Refused, too_many, unauthorized
 from app.brokerage.tokens import InvalidTokenError, create_token, read_token
 from app.log import get_logger
 from app.runs.broker_ports import AskLeave, ModelGrant
 from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
-MAX_REQUEST_BYTES = 32 * 1024 * 1024
-"""Source: Anthropic API, request size limit of the Messages endpoint, read 2026-11."""
 TOLD_REFUSALS = 20
 """Of a run, in its trace: a loop in the sandbox must not fill it."""
 EFFECT_TIMEOUT_S = 20.0
 """For the run's record; a client waits longer for its tool."""
 CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
+
+
+class Kind(StrEnum):
+    """What a sandbox asks for."""
+
+    MODEL = "model calls"
+    MCP = "MCP requests"
+    GIT = "git requests"
+
+
+MAX_IN_FLIGHT = {Kind.MODEL: 16, Kind.MCP: 64, Kind.GIT: 8}
+"""Of one run. Parallel subagents ask models, each MCP server has an event stream open beside its requests, and git asks one after
+the other. Connections and memory are for all runs."""
 
 RenderError = Callable[[Refused], Mapping[str, object]]
 ReadToken = Callable[[bytes, str], ModelGrant]
@@ -46,6 +59,17 @@ class LiveGrant:
     calls: int = 0
     refusals: int = 0
     has_effect: bool = False
+    in_flight: Counter[Kind] = field(default_factory=Counter)
+    held_bytes: int = 0
+    """Of the bodies of requests in flight."""
+
+    def give_back(self, size_bytes: int) -> None:
+        """A body is not needed any more."""
+        self.held_bytes -= size_bytes
+
+    def leave(self, kind: Kind) -> None:
+        """A request has ended."""
+        self.in_flight[kind] -= 1
 
     def covers(self, token: ModelGrant) -> bool:
         """Whether the token's time is not over. The wall clock may have jumped since the grant was opened."""
@@ -85,14 +109,24 @@ class Admission:
     def admit(
         self,
         request: Request,
-        render: RenderError = render_error,
+        held: AsyncExitStack,
+        kind: Kind,
         *,
+        render: RenderError = render_error,
         read: ReadToken = read_token,
     ) -> LiveGrant | Response:
-        """The grant that a request's token stands for at the door that it came by, or the refusal."""
+        """The grant that a request's token stands for at the door that it came by, or the refusal.
+
+        The request is in flight until `held` is closed.
+        """
         door = getattr(request.state, "door", None)
         found = self._find(_token(request), door, read)
         if isinstance(found, LiveGrant):
+            if found.in_flight[kind] >= MAX_IN_FLIGHT[kind]:
+                message = f"the run has {MAX_IN_FLIGHT[kind]} {kind} in flight, the most at once"
+                return self.refuse(too_many(message), found, render)
+            found.in_flight[kind] += 1
+            held.callback(found.leave, kind)
             return found
         behind = (live for live in self._live.values() if live.grant.session_id == door)
         return self.refuse(found, next(behind, None), render)
@@ -120,9 +154,6 @@ class Admission:
             )
         return error_response(refused, render)
 
-    def find(self, run_id: RunId) -> LiveGrant | None:
-        return self._live.get(run_id)
-
     def _find(self, token: str, door: str | None, read_it: ReadToken) -> LiveGrant | Refused:
         try:
             read = read_it(self._key, token)
@@ -139,17 +170,6 @@ class Admission:
 def error_response(refused: Refused, render: RenderError = render_error) -> Response:
     """In the provider's own error shape, so that every SDK understands it."""
     return JSONResponse(dict(render(refused)), status_code=refused.status)
-
-
-async def read_body(request: Request) -> bytes | Refused:
-    """The body, unless it is larger than `MAX_REQUEST_BYTES`."""
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_REQUEST_BYTES:
-            message = f"the request is larger than {MAX_REQUEST_BYTES} bytes"
-            return Refused(status=413, kind="request_too_large", message=message)
-    return bytes(body)
 
 
 async def note_effect(live: LiveGrant) -> bool:

@@ -12,6 +12,7 @@ from app.brokerage.requests import (
     forbidden,
     invalid,
     read_object,
+    shown,
 )
 from app.brokerage.usage import Seen
 from app.runs.broker_ports import ModelGrant
@@ -64,7 +65,12 @@ def check_messages(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
     problem = _problem(fields, grant)
     if problem:
         return forbidden(problem)
-    return ModelRequest(model=fields["model"], path=asked.path, body=json.dumps(fields).encode())
+    return ModelRequest(
+        model=fields["model"],
+        path=asked.path,
+        body=json.dumps(fields).encode(),
+        has_output=not asked.path.endswith("/count_tokens"),
+    )
 
 
 def read_messages_event(event: dict[str, Any]) -> Seen:
@@ -114,10 +120,10 @@ def _own_counts(usage: dict[str, Any]) -> dict[str, int]:
 
 def _problem(fields: dict[str, Any], grant: ModelGrant) -> str:
     if fields["model"] not in grant.models:
-        return f"model {fields['model']!r} is not allowed for this run"
+        return f"model {shown(fields['model'])} is not allowed for this run"
     max_tokens = fields.get("max_tokens", 0)
     if not isinstance(max_tokens, int) or max_tokens > grant.max_output_tokens:
-        return f"max_tokens {max_tokens!r} is more than {grant.max_output_tokens}"
+        return f"max_tokens {shown(max_tokens)} is more than {grant.max_output_tokens}"
     if unknown := first_unknown(fields, REQUEST_FIELDS):
         return f"the field {unknown!r} is not passed on"
     messages = fields.get("messages")
@@ -135,7 +141,7 @@ def _tools_problem(tools: object) -> str:
     for tool in tools if isinstance(tools, list) else ():
         kind = tool.get("type", "custom") if isinstance(tool, dict) else None
         if not str(kind or "custom").startswith(CLIENT_TOOLS):
-            return f"tool {kind!r} would run outside the sandbox"
+            return f"tool {shown(kind)} would run outside the sandbox"
     return ""
 
 
@@ -149,9 +155,7 @@ def _content_problem(content: object) -> str:
         elif isinstance(block, dict):
             source, offered = block.get("source"), block.get("tool")
             if isinstance(source, dict) and source.get("type") not in INLINE_SOURCES:
-                return (
-                    f"content by {str(source.get('type'))[:80]} would come from outside the sandbox"
-                )
+                return f"content by {shown(source.get('type'))} would come from outside the sandbox"
             definition = offered.get("definition") if isinstance(offered, dict) else None
             if problem := _tools_problem([definition]) or _tools_problem(block.get("tools")):
                 return problem

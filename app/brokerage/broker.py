@@ -2,27 +2,35 @@
 
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, error_response, read_body
+from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, error_response
+from app.brokerage.bodies import read_json_body
+from app.brokerage.calls import PassingCall
 from app.brokerage.protocols import PROTOCOLS, Endpoint, WireProtocol
-from app.brokerage.requests import Asked, ModelRequest, Refused, forbidden, unauthorized
+from app.brokerage.requests import (
+    Asked,
+    ModelRequest,
+    Refused,
+    find_odd_header,
+    forbidden,
+    invalid,
+    unauthorized,
+)
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
-from app.brokerage.usage import UsageReader
+from app.brokerage.usage import BYTES_PER_TOKEN, UsageReader
 from app.log import get_logger
 from app.runs.broker_ports import Denied, ModelGrant
-from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""
-BYTES_PER_TOKEN = 4
-"""About, of a request; for answers whose counts never came."""
+ACCEPTED = ("application/json", "text/event-stream")
 
 _log = get_logger(__name__)
 
@@ -48,33 +56,6 @@ class Upstream:
 
 OwnUpstream = Callable[[str, str], Upstream]
 """Where a person's own key for a protocol is used; the key is the second argument."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Call:
-    """One request while it passes through."""
-
-    model: str
-    started_at: datetime
-    status: int
-    reader: UsageReader
-    asked_bytes: int
-    first_token_at: datetime | None = None
-    is_whole: bool = False
-    """Its answer came to its end, and was taken."""
-
-    def usage(self) -> Usage:
-        """What was counted; of an answer that broke off, which is paid for, too, what can be guessed."""
-        counted = self.reader.finish()
-        if self.is_whole or not self.reader.has_started:
-            return counted
-        # Some providers tell the counts in their last event alone: an agent could read all but that.
-        is_told = counted.input_tokens or counted.cache_read_tokens
-        return replace(
-            counted,
-            input_tokens=counted.input_tokens if is_told else self.asked_bytes // BYTES_PER_TOKEN,
-            output_tokens=max(counted.output_tokens, self.reader.pieces),
-        )
 
 
 class ModelsBroker:
@@ -117,22 +98,33 @@ class ModelsBroker:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             try:
-                return await self._answer(request, protocol, endpoint)
+                async with AsyncExitStack() as held:
+                    return await self._answer(request, protocol, endpoint, held)
             except ClientDisconnect:
                 return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
 
         return answer
 
     async def _answer(
-        self, request: Request, protocol: WireProtocol, endpoint: Endpoint
+        self,
+        request: Request,
+        protocol: WireProtocol,
+        endpoint: Endpoint,
+        held: AsyncExitStack,
     ) -> Response:
         render = protocol.render_error
-        live = self._admission.admit(request, render)
+        live = self._admission.admit(request, held, Kind.MODEL, render=render)
         if isinstance(live, Response):
             return live
-        body = await read_body(request)
-        asked = body if isinstance(body, Refused) else _asked(request, protocol, body)
-        granted = asked if isinstance(asked, Refused) else endpoint.check(asked, live.grant)
+        live.calls += 1  # also of what is refused below: to read it costs something, too
+        if live.calls > live.grant.max_calls:
+            refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
+            return self._admission.refuse(refused, live, render)
+        body = await read_json_body(request, live, held)
+        headers = _headers(request, protocol)
+        read = body if isinstance(body, Refused) else _asked(request, protocol, body)
+        asked = find_odd_header(headers) or read
+        granted = asked if isinstance(asked, Refused) else _check(endpoint, asked, live.grant)
         if isinstance(granted, Refused):
             return self._admission.refuse(granted, live, render)
         upstream = self._upstream(live.grant, protocol.name)
@@ -141,12 +133,15 @@ class ModelsBroker:
         asked_tokens = len(granted.body) // BYTES_PER_TOKEN
         if live.refusal is not None and (denied := live.refusal(granted.model, asked_tokens)):
             return self._admission.refuse(_refused(denied), live, render)
-        live.calls += 1
-        if live.calls > live.grant.max_calls:
-            refused = forbidden(f"the run has used its {live.grant.max_calls} model calls")
-            return self._admission.refuse(refused, live, render)
-        passage = _Passage(protocol=protocol, endpoint=endpoint, upstream=upstream)
-        return await self._forward(request, live.grant.run_id, granted, passage)
+        passage = _Passage(
+            live=live,
+            protocol=protocol,
+            endpoint=endpoint,
+            upstream=upstream,
+            headers=headers,
+            held=held,
+        )
+        return await self._forward(request, granted, passage)
 
     def _upstream(self, grant: ModelGrant, protocol: str) -> Upstream | Refused:
         if not grant.own_key:
@@ -157,37 +152,39 @@ class ModelsBroker:
         return forbidden(f"the run's own key is not for models of the protocol {protocol}")
 
     async def _forward(
-        self, request: Request, run_id: RunId, granted: ModelRequest, passage: "_Passage"
+        self, request: Request, granted: ModelRequest, passage: "_Passage"
     ) -> Response:
-        protocol = passage.protocol
-        headers = {
-            name: request.headers[name]
-            for name in protocol.request_headers
-            if name in request.headers
-        }
+        live, protocol = passage.live, passage.protocol
         outgoing = self._http.build_request(
             "POST",
             passage.upstream.base_url.rstrip("/") + granted.path,
             content=passage.upstream.named(granted).body,
             # identity: the usage is read from the bytes that pass by
-            headers=headers | {"accept-encoding": "identity"} | dict(passage.upstream.key_headers),
+            headers=passage.headers
+            | {"accept-encoding": "identity"}
+            | dict(passage.upstream.key_headers),
             timeout=TIMEOUT,
         )
-        call = _Call(
+        call = PassingCall(
             model=granted.model,
             started_at=self._clock.now(),
             status=502,
             asked_bytes=len(granted.body),
+            has_output=granted.has_output,
             reader=UsageReader(passage.endpoint.read_event, is_stream=False),
         )
         try:
             answer = await while_waited_for(request, self._http.send(outgoing, stream=True))
         except ClientDisconnect as exc:
-            self._report(run_id, call, error=type(exc).__name__)
+            call.status = CLIENT_GONE
+            call.error = type(exc).__name__
+            self._report(live, call)
             raise
         except httpx.HTTPError as exc:
-            self._report(run_id, call, error=type(exc).__name__)
+            call.error = type(exc).__name__
+            self._report(live, call)
             reason = f"the model could not be reached: {type(exc).__name__}"
+            run_id = live.grant.run_id
             _log.warning("broker.refused", status=502, reason=reason, run_id=run_id)
             refused = Refused(status=502, kind="api_error", message=reason)
             return error_response(refused, protocol.render_error)
@@ -199,14 +196,19 @@ class ModelsBroker:
             for name, value in answer.headers.items()
             if name.lower().startswith(protocol.response_prefixes)
         }
+        held = passage.held
+        held.push_async_callback(answer.aclose)
+        held.callback(self._report, live, call)  # before the other, which may wait
         return PassedThrough(
-            self._pass_through(run_id, answer, call), status_code=answer.status_code, headers=passed
+            self._pass_through(answer, call),
+            status_code=answer.status_code,
+            headers=passed,
+            held=held.pop_all(),
         )
 
     async def _pass_through(
-        self, run_id: RunId, answer: httpx.Response, call: _Call
+        self, answer: httpx.Response, call: PassingCall
     ) -> AsyncIterator[bytes]:
-        error = ""
         try:
             async for chunk in answer.aiter_raw():
                 call.reader.feed(chunk)
@@ -215,36 +217,42 @@ class ModelsBroker:
                 yield chunk
             call.is_whole = True
         except httpx.HTTPError as exc:
-            error = type(exc).__name__
+            call.error = type(exc).__name__
             raise StreamCutError from exc
-        finally:
-            await answer.aclose()
-            self._report(run_id, call, error=error)
 
-    def _report(self, run_id: RunId, call: _Call, *, error: str) -> None:
-        usage = call.usage()
-        live = self._admission.find(run_id)
-        if live is not None:
-            live.on_call(
-                ModelCall(
-                    model=call.model,
-                    started_at=call.started_at,
-                    first_token_at=call.first_token_at,
-                    ended_at=self._clock.now(),
-                    status=call.status,
-                    usage=usage,
-                    error=error or call.reader.error,
-                )
-            )
+    def _report(self, live: LiveGrant, call: PassingCall) -> None:
+        """Also when the run is over, whose agent was killed while it read: what it asked for is paid."""
+        live.on_call(call.ended(self._clock.now()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Passage:
     """Which way a request goes."""
 
+    live: LiveGrant
+    held: AsyncExitStack
+    """Until its answer has passed."""
     protocol: WireProtocol
     endpoint: Endpoint
     upstream: Upstream
+    headers: dict[str, str]
+
+
+def _headers(request: Request, protocol: WireProtocol) -> dict[str, str]:
+    """Those that go on. The body is written anew, so what its form is called is no word of the client's."""
+    headers = {
+        name: request.headers[name] for name in protocol.request_headers if name in request.headers
+    }
+    if (accept := request.headers.get("accept")) in ACCEPTED:
+        headers["accept"] = accept
+    return headers | {"content-type": "application/json"}
+
+
+def _check(endpoint: Endpoint, asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
+    try:
+        return endpoint.check(asked, grant)
+    except RecursionError:
+        return invalid("the body is nested too deeply")
 
 
 def _refused(denied: Denied) -> Refused:
@@ -255,7 +263,8 @@ def _refused(denied: Denied) -> Refused:
 
 
 def _asked(request: Request, protocol: WireProtocol, body: bytes) -> Asked:
-    path = request.url.path.partition(f"/broker/{protocol.name}")[2]
+    # Not `request.url`, which the Host header has a part in.
+    path = request.scope["path"].partition(f"/broker/{protocol.name}")[2]
     return Asked(path=path, body=body, query=request.query_params)
 
 

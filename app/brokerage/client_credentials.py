@@ -11,6 +11,8 @@ from typing_extensions import override
 
 _EARLY_S = 30.0
 """A token is replaced this long before it expires."""
+TIMEOUT_S = 10.0
+"""To connect, and between the bytes of the token endpoint's answer."""
 _UNSAID_S = 300.0
 """How long one is kept whose server does not say when it expires."""
 
@@ -74,7 +76,9 @@ class ClientCredentialsAuth(httpx.Auth):
         login = httpx.BasicAuth(
             quote(self._client.client_id, safe=""), quote(self._client.client_secret, safe="")
         )
-        request = httpx.Request("POST", self._client.token_url, data=form)
+        # A request of an auth flow has no time limit of the client's.
+        limits = {"timeout": httpx.Timeout(TIMEOUT_S).as_dict()}
+        request = httpx.Request("POST", self._client.token_url, data=form, extensions=limits)
         request.headers["Accept"] = "application/json"
         return next(login.auth_flow(request))
 

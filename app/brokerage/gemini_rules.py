@@ -20,6 +20,7 @@ from app.brokerage.requests import (
     invalid,
     is_count,
     read_object,
+    shown,
     without_empty,
 )
 from app.brokerage.usage import Seen
@@ -54,6 +55,7 @@ _KINDS = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     413: "INVALID_ARGUMENT",
+    429: "RESOURCE_EXHAUSTED",
     502: "UNAVAILABLE",
 }
 
@@ -66,7 +68,7 @@ def check_content(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
         return Refused(status=404, kind="not_found_error", message=message)
     model, method = found.groups()
     if model not in grant.models:
-        return forbidden(f"model {model[:NAME_CHARS]!r} is not allowed for this run")
+        return forbidden(f"model {shown(model)} is not allowed for this run")
     fields = read_object(asked.body)
     if fields is None:
         return invalid("the body must be a JSON object")
@@ -84,6 +86,7 @@ def check_content(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
         model=model,
         path=f"/v1beta/models/{model}:{method}{query}",
         body=json.dumps(fields).encode(),
+        has_output=method != "countTokens",
     )
 
 
@@ -128,7 +131,7 @@ def _config_problem(config: object) -> str:
         return "a run has one candidate per call"
     limit = config.get("maxOutputTokens")
     if limit is not None and not is_count(limit):
-        return f"maxOutputTokens {str(limit)[:NAME_CHARS]!r} is no number of tokens"
+        return f"maxOutputTokens {shown(limit)} is no number of tokens"
     return ""
 
 
@@ -140,7 +143,7 @@ def _tools_problem(tools: object, config: object) -> str:
             else []
         )
         if others := [name for name in names if name != "functionDeclarations"]:
-            return f"tool {others[0][:NAME_CHARS]!r} would run outside the sandbox"
+            return f"tool {shown(others[0])} would run outside the sandbox"
     if isinstance(config, dict) and (
         unknown := first_unknown(config, frozenset({"functionCallingConfig"}))
     ):

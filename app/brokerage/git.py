@@ -3,10 +3,9 @@
 Source: gitprotocol-http(5), gitprotocol-pack(5), git 2.39.
 """
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -15,7 +14,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, note_effect
+from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, note_effect
+from app.brokerage.bodies import read_body
 from app.brokerage.git_lines import (
     MAX_COMMAND_BYTES,
     CommandError,
@@ -25,7 +25,7 @@ from app.brokerage.git_lines import (
     render_refusal,
 )
 from app.brokerage.git_remotes import GitRemotes, slug_of
-from app.brokerage.requests import Refused, forbidden
+from app.brokerage.requests import Refused, find_odd_header, forbidden
 from app.brokerage.streaming import PassedThrough, StreamCutError
 from app.brokerage.tokens import read_git_token
 from app.log import get_logger
@@ -83,35 +83,38 @@ class GitBroker:
 
     async def _pass(self, path: str, request: Request) -> Response:
         try:
-            return await self._answer(path, request)
+            async with AsyncExitStack() as held:
+                return await self._answer(path, request, held)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)  # git was killed; nobody reads this
 
-    async def _answer(self, path: str, request: Request) -> Response:
-        live = self._admission.admit(request, read=read_git_token)
+    async def _answer(self, path: str, request: Request, held: AsyncExitStack) -> Response:
+        live = self._admission.admit(request, held, Kind.GIT, read=read_git_token)
         if isinstance(live, Response):
             return live
         asked = _read_path(request, path)
         if isinstance(asked, Refused):
             return self._refuse(asked, live)
-        refused = await self._find_refusal(asked, live.grant.repository)
+        refused = find_odd_header(_passing(request)) or await self._find_refusal(
+            asked, live.grant.repository
+        )
         if refused is not None:
             return self._refuse(refused, live)
         if asked.service == "git-receive-pack" and not asked.is_discovery:
-            return await self._push(request, live, asked)
-        return await self._fetch(request, live, asked)
+            return await self._push(request, live, asked, held=held)
+        return await self._fetch(request, live, asked, held=held)
 
-    async def _fetch(self, request: Request, live: LiveGrant, asked: _Asked) -> Response:
+    async def _fetch(
+        self, request: Request, live: LiveGrant, asked: _Asked, *, held: AsyncExitStack
+    ) -> Response:
         """Its second request; or the first one of either kind, which changes nothing."""
         content: bytes | None = None
         if not asked.is_discovery:
-            wanted = await _read(request, MAX_NEGOTIATION_BYTES)
-            if wanted is None:
-                too_large = f"more than {MAX_NEGOTIATION_BYTES} bytes of wishes"
-                refused = Refused(status=413, kind="request_too_large", message=too_large)
-                return self._refuse(refused, live)
+            wanted = await read_body(request, live, held, max_bytes=MAX_NEGOTIATION_BYTES)
+            if isinstance(wanted, Refused):
+                return self._refuse(wanted, live)
             content = wanted
-        return await self._forward(request, live, asked, content=content)
+        return await self._forward(request, live, asked, content=content, held=held)
 
     async def _find_refusal(
         self, asked: _Asked, repository: RepositoryGrant | None
@@ -123,7 +126,9 @@ class GitBroker:
         problem = await self._remotes.find_problem(repository.url)
         return forbidden(problem) if problem else None
 
-    async def _push(self, request: Request, live: LiveGrant, asked: _Asked) -> Response:
+    async def _push(
+        self, request: Request, live: LiveGrant, asked: _Asked, *, held: AsyncExitStack
+    ) -> Response:
         if request.headers.get("content-encoding", "identity") != "identity":
             return self._refuse(forbidden("a push comes as it is, not compressed"), live)
         body = request.stream()
@@ -151,7 +156,8 @@ class GitBroker:
                 render_refusal(commands, reason),
                 media_type="application/x-git-receive-pack-result",
             )
-        return await self._forward(request, live, asked, content=self._whole(bytes(begun), body))
+        content = self._whole(bytes(begun), body)
+        return await self._forward(request, live, asked, content=content, held=held)
 
     async def _forward(
         self,
@@ -160,6 +166,7 @@ class GitBroker:
         asked: _Asked,
         *,
         content: bytes | AsyncIterator[bytes] | None,
+        held: AsyncExitStack,
     ) -> Response:
         url = _granted(live).url
         way = f"info/refs?service={asked.service}" if asked.is_discovery else asked.service
@@ -167,7 +174,7 @@ class GitBroker:
             request.method,
             f"{url.rstrip('/')}/{way}",
             content=content,
-            headers={name: request.headers[name] for name in FORWARDED if name in request.headers}
+            headers=_passing(request)
             | {"accept-encoding": "identity"}
             | dict(self._remotes.headers_for(url)),
             timeout=TIMEOUT,
@@ -184,11 +191,16 @@ class GitBroker:
             service=asked.service,
             status=answer.status_code,
         )
+        held.push_async_callback(answer.aclose)
         if not answer.is_success:
-            await answer.aclose()
             return self._refuse(_told(answer, slug_of(url)), live)
         headers = {name: answer.headers[name] for name in _ANSWERED if name in answer.headers}
-        return PassedThrough(self._back(answer), status_code=answer.status_code, headers=headers)
+        return PassedThrough(
+            self._back(answer),
+            status_code=answer.status_code,
+            headers=headers,
+            held=held.pop_all(),
+        )
 
     async def _back(self, answer: httpx.Response) -> AsyncIterator[bytes]:
         try:
@@ -196,8 +208,6 @@ class GitBroker:
                 yield chunk
         except (httpx.HTTPError, _TooMuchError) as exc:
             raise StreamCutError from exc
-        finally:
-            await answer.aclose()
 
     async def _whole(self, begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         yield begun
@@ -231,6 +241,10 @@ def _granted(live: LiveGrant) -> RepositoryGrant:
 _NO_WAY = Refused(status=404, kind="not_found_error", message="no such way of git's")
 
 
+def _passing(request: Request) -> dict[str, str]:
+    return {name: request.headers[name] for name in FORWARDED if name in request.headers}
+
+
 def _read_path(request: Request, path: str) -> _Asked | Refused:
     if request.method == "GET":
         service = request.query_params.get("service", "")
@@ -255,13 +269,3 @@ def _told(answer: httpx.Response, slug: str) -> Refused:
         moved = f"{slug} has moved elsewhere (HTTP {status}), where Orion does not follow"
         return Refused(status=404, kind="not_found_error", message=moved)
     return Refused(status=502, kind="api_error", message=f"{slug} answered HTTP {status}")
-
-
-async def _read(request: Request, max_bytes: int) -> bytes | None:
-    body = bytearray()
-    async with asyncio.timeout(MAX_PASSAGE_S):
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                return None
-    return bytes(body)

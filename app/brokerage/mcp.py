@@ -3,15 +3,18 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 import httpx
 from fastapi import APIRouter, Request, Response
 from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, LiveGrant, note_effect, read_body
+from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, note_effect
+from app.brokerage.bodies import read_json_body
 from app.brokerage.client_credentials import ClientCredentialsAuth, TokenRefusedError
 from app.brokerage.mcp_servers import McpServer
-from app.brokerage.requests import Refused
+from app.brokerage.requests import Refused, find_odd_header, shown
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.log import get_logger
 
@@ -59,46 +62,52 @@ class McpBroker:
 
     async def _pass(self, name: str, request: Request) -> Response:
         try:
-            return await self._answer(name, request)
+            async with AsyncExitStack() as held:
+                return await self._answer(name, request, held)
         except ClientDisconnect:
             return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
 
-    async def _answer(self, name: str, request: Request) -> Response:
-        live = self._admission.admit(request)
+    async def _answer(self, name: str, request: Request, held: AsyncExitStack) -> Response:
+        live = self._admission.admit(request, held, Kind.MCP)
         if isinstance(live, Response):
             return live
         server = self._servers.get(name)
         if server is None:
-            refused = Refused(
-                status=404, kind="not_found_error", message=f"no MCP server is called {name!r}"
-            )
+            message = f"no MCP server is called {shown(name)}"
+            refused = Refused(status=404, kind="not_found_error", message=message)
             return self._admission.refuse(refused, live)
-        body = await read_body(request)
+        if (odd := find_odd_header(_passing(request.headers))) is not None:
+            return self._admission.refuse(odd, live)
+        body = await read_json_body(request, live, held)
         if isinstance(body, Refused):
             return self._admission.refuse(body, live)
-        if request.method == "POST" and has_effect(body) and not await note_effect(live):
+        messages = read_messages(body)
+        if request.method == "POST" and has_effect(messages) and not await note_effect(live):
             message = "the run's record cannot be written, so nothing may be changed"
             return self._admission.refuse(
                 Refused(status=503, kind="api_error", message=message), live
             )
-        return await self._forward(request, live, server, body, name=name)
+        passage = _Passage(
+            live=live, name=name, server=server, is_start=is_start(messages), held=held
+        )
+        return await self._forward(request, body, passage)
 
-    async def _forward(
-        self, request: Request, live: LiveGrant, server: McpServer, body: bytes, *, name: str
-    ) -> Response:
+    async def _forward(self, request: Request, body: bytes, passage: "_Passage") -> Response:
+        live, name, server = passage.live, passage.name, passage.server
+        headers = httpx.Headers(_passing(request.headers))
+        headers["accept-encoding"] = "identity"
+        headers.update(server.headers)  # whatever the case of their names
         outgoing = self._http.build_request(
             request.method,
             server.url,
             content=body,
-            headers=_passing(request.headers)
-            | {"accept-encoding": "identity"}
-            | dict(server.headers),
+            headers=headers,
             timeout=TIMEOUT,
         )
         run_id = live.grant.run_id
         try:
             login = self._logins.get(name, httpx.USE_CLIENT_DEFAULT)
-            async with asyncio.timeout(START_TIMEOUT_S if is_start(body) else None):
+            async with asyncio.timeout(START_TIMEOUT_S if passage.is_start else None):
                 sending = self._http.send(outgoing, stream=True, auth=login)
                 answer = await while_waited_for(request, sending)
         except (httpx.HTTPError, TimeoutError) as exc:
@@ -109,26 +118,42 @@ class McpBroker:
                 Refused(status=502, kind="api_error", message=message), live
             )
         _log.info("broker.forwarded", run_id=run_id, server=name, status=answer.status_code)
+        passage.held.push_async_callback(answer.aclose)
         return PassedThrough(
-            _bytes_of(answer), status_code=answer.status_code, headers=_passing(answer.headers)
+            _bytes_of(answer),
+            status_code=answer.status_code,
+            headers=_passing(answer.headers),
+            held=passage.held.pop_all(),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Passage:
+    """Which way a request goes."""
+
+    live: LiveGrant
+    name: str
+    server: McpServer
+    is_start: bool
+    held: AsyncExitStack
+    """Until its answer has passed."""
 
 
 def _passing(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower().startswith(FORWARDED)}
 
 
-def has_effect(body: bytes) -> bool:
-    """Whether a JSON-RPC message asks for more than reading; what cannot be read does."""
-    return any(map(_changes_something, _messages(body)))
+def has_effect(messages: Sequence[object]) -> bool:
+    """Whether JSON-RPC messages ask for more than reading; what cannot be read does."""
+    return any(map(_changes_something, messages))
 
 
-def is_start(body: bytes) -> bool:
-    """Whether it is what an agent asks before its turn can begin."""
-    return any(map(_starts, _messages(body)))
+def is_start(messages: Sequence[object]) -> bool:
+    """Whether they are what an agent asks before its turn can begin."""
+    return any(map(_starts, messages))
 
 
-def _messages(body: bytes) -> Sequence[object]:
+def read_messages(body: bytes) -> Sequence[object]:
     """Those of a batch; what cannot be read is one that nobody knows."""
     try:
         found = json.loads(body)
@@ -161,5 +186,3 @@ async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:
             yield chunk
     except httpx.HTTPError as exc:
         raise StreamCutError from exc
-    finally:
-        await answer.aclose()

@@ -18,6 +18,7 @@ from app.brokerage.requests import (
     invalid,
     is_count,
     read_object,
+    shown,
     without_empty,
 )
 from app.brokerage.usage import Seen
@@ -64,7 +65,12 @@ OUTSIDE_FIELDS = ("file_id", "file_url", "container_id", "server_url", "connecto
 _USUAL_TIERS = ("auto", "default")
 
 _MAX_TOKENS = {"responses": ("max_output_tokens",), "chat": ("max_completion_tokens", "max_tokens")}
-_STATUS_CODES = {401: "invalid_api_key", 403: "model_not_allowed", 413: "request_too_large"}
+_STATUS_CODES = {
+    401: "invalid_api_key",
+    403: "model_not_allowed",
+    413: "request_too_large",
+    429: "rate_limit_exceeded",
+}
 
 
 def check_responses(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
@@ -81,7 +87,7 @@ def check_responses(asked: Asked, grant: ModelGrant) -> ModelRequest | Refused:
     if problem:
         return forbidden(str(problem))
     if fields.get("include") and not _is_included(fields["include"]):
-        return forbidden(f"{str(fields['include'])[:NAME_CHARS]} is not included")
+        return forbidden(f"{shown(fields['include'])} is not included")
     if "tools" in fields:
         fields["tools"] = tools
     _limit(fields, grant, "responses")
@@ -134,8 +140,9 @@ def read_chat_event(event: dict[str, Any]) -> Seen:
     counts = _counts(usage, "prompt", "completion") if isinstance(usage, dict) else {}
     match event:
         case {"choices": [{"delta": dict(delta)}, *_]}:
-            said = ("content", "tool_calls", "refusal", "reasoning_content")
-            return Seen(counts=counts, has_started=any(delta.get(name) for name in said))
+            # Servers that speak like OpenAI have names of their own for what their models think.
+            has_started = any(said for name, said in delta.items() if name != "role")
+            return Seen(counts=counts, has_started=has_started)
         case _:
             return Seen(counts=counts)
 
@@ -167,7 +174,7 @@ def _granted(asked: Asked, fields: dict[str, Any]) -> ModelRequest:
 
 def _problem(fields: Mapping[str, Any], grant: ModelGrant, known: frozenset[str]) -> str:
     if fields["model"] not in grant.models:
-        return f"model {fields['model'][:NAME_CHARS]!r} is not allowed for this run"
+        return f"model {shown(fields['model'])} is not allowed for this run"
     if unknown := first_unknown(fields, known):
         return f"the field {unknown!r} is not passed on"
     if fields.get("store"):
@@ -175,7 +182,7 @@ def _problem(fields: Mapping[str, Any], grant: ModelGrant, known: frozenset[str]
     for name in ("max_output_tokens", "max_completion_tokens", "max_tokens"):
         value = fields.get(name)
         if value is not None and not is_count(value):
-            return f"{name} {str(value)[:NAME_CHARS]!r} is no number of tokens"
+            return f"{name} {shown(value)} is no number of tokens"
     return ""
 
 
@@ -215,7 +222,7 @@ def _own_tools(tools: object) -> list[dict[str, Any]] | str:
             case {"type": str(own)} if own in OWN_TOOLS:
                 kept.append(tool)
             case _:
-                return f"tool {str(kind)[:NAME_CHARS]!r} would run outside the sandbox"
+                return f"tool {shown(kind)} would run outside the sandbox"
     return kept
 
 
@@ -223,19 +230,19 @@ def _chat_tools_problem(tools: object) -> str:
     for tool in tools if isinstance(tools, list) else ():
         kind = tool.get("type") if isinstance(tool, dict) else None
         if kind not in ("function", "custom"):
-            return f"tool {str(kind)[:NAME_CHARS]!r} would run outside the sandbox"
+            return f"tool {shown(kind)} would run outside the sandbox"
     return ""
 
 
 def _input_problem(given: object) -> str:
     for item in given if isinstance(given, list) else ():
         kind = item.get("type", "message") if isinstance(item, dict) else None
-        if kind not in INPUT_ITEMS:
-            return f"an item {str(kind)[:NAME_CHARS]!r} is not passed on"
+        if str(kind) not in INPUT_ITEMS:
+            return f"an item {shown(kind)} is not passed on"
         if kind == "tool_search_output" and isinstance(found := _own_tools(item.get("tools")), str):
             return found
         if item.get("role") not in (None, "user", "assistant", "system", "developer"):
-            return f"the role {str(item['role'])[:NAME_CHARS]!r} is not passed on"
+            return f"the role {shown(item['role'])} is not passed on"
     return _content_problem(given)
 
 

@@ -29,8 +29,8 @@ class WireProtocol:
     """Its part of the broker's paths: `/broker/{name}`."""
     endpoints: tuple[Endpoint, ...]
     render_error: RenderError
-    request_headers: tuple[str, ...] = ("content-type", "accept")
-    """All that pass; a client's others could choose an account or a feature."""
+    request_headers: tuple[str, ...] = ()
+    """All that pass, beside some values of `accept`; a client's others could choose an account or a feature."""
     response_prefixes: tuple[str, ...]
     """Beginnings of the names of headers that come back."""
 
@@ -46,7 +46,7 @@ ANTHROPIC = WireProtocol(
         for path in ("/v1/messages", "/v1/messages/count_tokens")
     ),
     render_error=anthropic_rules.render_error,
-    request_headers=("content-type", "accept", "anthropic-version", "anthropic-beta"),
+    request_headers=("anthropic-version", "anthropic-beta"),
     response_prefixes=(
         "content-type",
         "retry-after",

@@ -36,6 +36,8 @@ class ModelRequest:
     path: str
     """With its query, below the provider's base URL."""
     body: bytes = field(repr=False)
+    has_output: bool = True
+    """Otherwise it only asks how many tokens it has."""
 
 
 def unauthorized(reason: str) -> Refused:
@@ -48,16 +50,31 @@ def forbidden(reason: str) -> Refused:
     return Refused(status=403, kind="permission_error", message=reason)
 
 
+def too_many(reason: str) -> Refused:
+    """More at once than one run may have; it can be tried again."""
+    return Refused(status=429, kind="rate_limit_error", message=reason)
+
+
 def invalid(reason: str) -> Refused:
     """No request of this protocol."""
     return Refused(status=400, kind="invalid_request_error", message=reason)
 
 
+def shown(value: object) -> str:
+    """What a sandbox wrote, quoted for a message: short, and without characters that no answer can have."""
+    return repr(str(value)[:NAME_CHARS])
+
+
+def find_odd_header(headers: Mapping[str, str]) -> Refused | None:
+    """The refusal of headers that cannot be sent on."""
+    odd = next((name for name, value in headers.items() if not value.isascii()), None)
+    return invalid(f"the header {odd} has characters that are not ASCII") if odd else None
+
+
 def read_object(body: bytes) -> dict[str, Any] | None:
-    """The JSON object in a body; None when there is none, or one that cannot be written again."""
+    """The JSON object in a body; None when there is none."""
     try:
         fields: Any = json.loads(body)
-        json.dumps(fields)
     except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None

@@ -1,6 +1,7 @@
 """How an answer from outside passes through: waited for as long as the client waits, as it comes, and cut where it was cut."""
 
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -52,6 +53,18 @@ async def while_waited_for(request: Request, work: Coroutine[Any, Any, T]) -> T:
 class PassedThrough(StreamingResponse):
     """Breaks off where the answer did: the agent must see a cut stream, as it would without us."""
 
+    def __init__(
+        self,
+        content: AsyncIterator[bytes],
+        *,
+        status_code: int,
+        headers: Mapping[str, str],
+        held: AsyncExitStack,
+    ) -> None:
+        """`held`: closed before the client sees the end of the answer, or when it waits for it no more."""
+        super().__init__(_closing(held, content), status_code=status_code, headers=headers)
+        self._held = held
+
     @override
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -59,3 +72,12 @@ class PassedThrough(StreamingResponse):
         except StreamCutError:
             # Uvicorn closes the connection of a response without an end, and says so in one line.
             _log.warning("broker.stream_cut", path=scope["path"])
+        finally:
+            # Again: the content of a client that hung up stays where it waits, or was never begun.
+            await self._held.aclose()
+
+
+async def _closing(held: AsyncExitStack, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with held:
+        async for chunk in content:
+            yield chunk

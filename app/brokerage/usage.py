@@ -1,6 +1,7 @@
 """Reads usage out of a model's answer while its bytes pass by; keeps only counters and one line."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,7 +9,15 @@ from typing import Any
 from app.runs.model import Usage
 
 MAX_LINE_BYTES = 1024 * 1024
-MAX_BODY_BYTES = 16 * 1024 * 1024
+"""Of a stream's line, or of a whole answer, that is read as it is; of a longer one its end is, where providers have the usage."""
+TAIL_BYTES = 16 * 1024
+BYTES_PER_TOKEN = 4
+"""About; for what nobody has counted."""
+EVENT_BYTES = 300
+"""About, of a streamed piece besides its text: names, ids, the model."""
+_USAGE = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
+"""Never inside a string, where quotes are escaped."""
+_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,33 +41,33 @@ class UsageReader:
     def __init__(self, read_event: ReadEvent, *, is_stream: bool) -> None:
         self._read_event = read_event
         self._is_stream = is_stream
-        self._buffer = b""
+        self._line = bytearray()
+        self._is_cut = False
+        """The front of the line was too much to keep."""
         self._counts: dict[str, int] = {}
+        self._answered_bytes = 0
+        self._piece_tokens = 0
         self.error = ""
         """The provider's error type, if one was seen."""
-        self.pieces = 0
-        """Of the model's own output, as they were streamed; each is a token at least."""
-
-    @property
-    def has_started(self) -> bool:
+        self.has_started = False
         """True from the first piece of the model's own output."""
-        return self.pieces > 0
+        self.is_sure = True
+        """False once counts were found in what could not be read as a whole: there may be others that were not."""
 
     def feed(self, chunk: bytes) -> None:
-        self._buffer += chunk
+        self._answered_bytes += len(chunk)
         if not self._is_stream:
-            self._buffer = self._buffer[:MAX_BODY_BYTES]
+            self._keep(chunk)
             return
-        *lines, self._buffer = self._buffer.split(b"\n")
-        self._buffer = self._buffer[-MAX_LINE_BYTES:]
-        for line in lines:
-            if line.startswith(b"data:"):
-                self._read(line[5:])
+        first, *others = chunk.replace(b"\r", b"\n").split(b"\n")
+        self._keep(first)
+        for part in others:
+            self._end_line()
+            self._keep(part)
 
     def finish(self) -> Usage:
-        """What was counted."""
-        if not self._is_stream:
-            self._read(self._buffer)
+        """What was counted. May be repeated."""
+        self._end_line()
         count = self._counts.get
         return Usage(
             input_tokens=count("input_tokens", 0),
@@ -68,15 +77,58 @@ class UsageReader:
             cache_creation_1h_tokens=count("cache_creation_1h_tokens", 0),
         )
 
-    def _read(self, data: bytes) -> None:
+    def guess_output_tokens(self, *, is_whole: bool) -> int:
+        """By the bytes; each piece of a stream is a token at least. Of a stream that broke off, what came before them is none."""
+        if self._is_stream and (self._piece_tokens or not is_whole):
+            return self._piece_tokens
+        return self._answered_bytes // BYTES_PER_TOKEN
+
+    def _keep(self, part: bytes) -> None:
+        self._line += part
+        if len(self._line) > MAX_LINE_BYTES:
+            del self._line[:-TAIL_BYTES]
+            self._is_cut = True
+
+    def _end_line(self) -> None:
+        line, is_cut = bytes(self._line), self._is_cut
+        self._line.clear()
+        self._is_cut = False
+        if not line or (self._is_stream and not is_cut and not line.startswith(b"data:")):
+            return
+        data = line.removeprefix(b"data:")
+        # What is not whole, as its reader left before its last byte, has counts nevertheless.
+        if is_cut or not self._read(data):
+            self._read_tail(data[-TAIL_BYTES:])
+
+    def _read(self, data: bytes) -> bool:
+        """Whether it is JSON."""
         try:
             found: Any = json.loads(data)
         except (ValueError, RecursionError):
-            return
+            return False
         # Gemini's stream without server-sent events is one list.
         for event in found if isinstance(found, list) else [found]:
             if isinstance(event, dict):
                 seen = self._read_event(event)
                 self._counts.update(seen.counts)
-                self.pieces += seen.has_started
                 self.error = seen.error or self.error
+                if seen.has_started:
+                    self.has_started = True
+                    tokens = (len(data) - EVENT_BYTES) // BYTES_PER_TOKEN
+                    self._piece_tokens += max(1, tokens)
+        return True
+
+    def _read_tail(self, tail: bytes) -> None:
+        """Counts of whatever is called usage there: the largest, as a request that is repeated in its answer may have some, too."""
+        text = tail.decode("utf-8", "replace")
+        at = 0
+        while name := _USAGE.search(text, at):
+            at = name.end()
+            try:
+                found, at = _DECODER.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                continue
+            counts = self._read_event({"type": "message", name[1]: found}).counts
+            self.is_sure = self.is_sure and not counts
+            for kind, count in counts.items():
+                self._counts[kind] = max(count, self._counts.get(kind, 0))

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
+from app.brokerage.admission import Admission
+from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.protocols import PROTOCOLS, Endpoint
 from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
@@ -45,6 +46,13 @@ def _offers(definition: dict[str, Any]) -> dict[str, Any]:
     return {"role": "system", "content": [{"type": "tool_addition", "tool": tool}]}
 
 
+def _nested(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def _shows(source: dict[str, Any]) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "image", "source": source}]}
 
@@ -63,7 +71,7 @@ class World:
         body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": text}]}
         headers = {"authorization": f"Bearer {token}", "anthropic-version": "2026-10-21"}
         return await self.inside.post(
-            "/broker/anthropic/v1/messages", json=body | fields, headers=headers
+            "/broker/anthropic/v1/messages", content=json.dumps(body | fields), headers=headers
         )
 
 
@@ -171,6 +179,7 @@ async def test_only_granted_models(world: World, model: str, status: int) -> Non
         ({"fallbacks": [{"model": "claude-opus-5-5"}]}, 403),
         ({"container": {"skills": []}}, 403),
         ({"something_new": None}, 403),
+        ({"metadata": _nested(400)}, 200),
         ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, 200),
         ({"messages": [{"role": "user", "content": "hello", "model": "claude-opus-5-5"}]}, 403),
         ({"messages": [_USER, _offers({"type": "web_search_20250305"})]}, 403),
@@ -248,6 +257,47 @@ async def test_malformed_bodies_are_refused(world: World, body: bytes) -> None:
             "/broker/anthropic/v1/messages", content=body, headers={"x-api-key": token}
         )
     assert answer.status_code == 400
+
+
+async def test_odd_text_is_refused_in_a_short_sentence(world: World) -> None:
+    """What no answer and no header can have, and what is very long, is no failure of the broker's."""
+    half = "\ud800"
+    with world.admission.open_grant(grant(), world.calls.append) as token:
+        for odd in (half, "x" * 100_000):
+            for fields in (
+                {"model": odd},
+                {"max_tokens": odd},
+                {odd: 1},
+                {"tools": [{"type": odd}]},
+                {"messages": [_shows({"type": odd})]},
+            ):
+                answer = await world.ask(token, **fields)
+                assert answer.status_code == 403
+                assert len(answer.text) < 300
+        headers = [(b"x-api-key", token.encode()), (b"anthropic-beta", b"caf\xe9")]
+        path = "/broker/anthropic/v1/messages"
+        body = {"model": MODEL, "max_tokens": 9, "messages": [_USER]}
+        answer = await world.inside.post(path, json=body, headers=headers)
+    assert answer.status_code == 400
+    assert "anthropic-beta" in answer.json()["error"]["message"]
+
+
+async def test_no_nesting_is_a_failure(world: World) -> None:
+    """What can be read but not be written again is refused."""
+    statuses = set()
+    with world.admission.open_grant(grant(), world.calls.append) as token:
+        headers = {"x-api-key": token, "anthropic-version": "2026-10-21"}
+        for levels in range(700, 1000, 3):
+            body = b'{"model": "%s", "max_tokens": 9, "metadata": %s, "messages": [%s]}' % (
+                MODEL.encode(),
+                b"[" * levels + b"]" * levels,
+                json.dumps(_USER).encode(),
+            )
+            answer = await world.inside.post(
+                "/broker/anthropic/v1/messages", content=body, headers=headers
+            )
+            statuses.add(answer.status_code)
+    assert statuses == {200, 400}
 
 
 async def test_huge_bodies_are_refused(world: World) -> None:

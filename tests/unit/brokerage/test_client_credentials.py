@@ -1,5 +1,6 @@
 """Tokens by client credentials: over HTTP, from an endpoint that hands out numbered ones."""
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ class Place:
     forms: list[str] = field(default_factory=list)
     revoked: set[str] = field(default_factory=set)
     bodies: list[bytes] = field(default_factory=list)
+    is_silent: bool = False
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -30,6 +32,8 @@ class Place:
         return app
 
     async def token(self, request: Request) -> Response:
+        if self.is_silent:
+            await asyncio.sleep(60)
         login = base64.b64encode(b"me%3A:s%20cret").decode()
         if request.headers["authorization"] != f"Basic {login}":
             return JSONResponse({"error": "invalid_client"}, 401)
@@ -115,3 +119,14 @@ async def test_a_refusal_does_not_tell_what_the_address_holds_besides(place: Pla
     with pytest.raises(TokenRefusedError, match="/token: HTTP 401") as failure:
         await _ask(place, ClientCredentialsAuth(client))
     assert "canary" not in str(failure.value)
+
+
+async def test_an_endpoint_that_hangs_is_not_waited_for(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever time a tool may take."""
+    monkeypatch.setattr("app.brokerage.client_credentials.TIMEOUT_S", 0.1)
+    place.is_silent = True
+    with pytest.raises(httpx.ReadTimeout):
+        async with asyncio.timeout(10):
+            await _ask(place, place.login())

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -18,7 +18,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.brokerage.admission import Admission
-from app.brokerage.mcp import McpBroker, has_effect, is_start
+from app.brokerage.mcp import McpBroker, has_effect, is_start, read_messages
 from app.brokerage.mcp_servers import McpServer
 from app.runs.broker_ports import ModelGrant
 from app.runs.clock import SystemClock
@@ -35,11 +35,14 @@ class Watched:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.headers: list[dict[str, str]] = []
+        self.pairs: list[tuple[str, str]] = []
+        """Of the last one."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             headers = {name.decode(): value.decode() for name, value in scope["headers"]}
             self.headers.append(headers)
+            self.pairs = [(name.decode(), value.decode()) for name, value in scope["headers"]]
             assert headers.get("authorization") == f"Bearer {CANARY}"
         await self.app(scope, receive, send)
 
@@ -90,12 +93,25 @@ class World:
         expires_at = datetime.now(UTC) + timedelta(minutes=5)
         return ModelGrant(run_id=RunId("run_1"), models=("m",), expires_at=expires_at)
 
-    async def post(self, name: str, token: str, **message: Any) -> httpx.Response:
+    async def post(
+        self,
+        name: str,
+        token: str,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        **message: Any,
+    ) -> httpx.Response:
+        own = {"authorization": f"Bearer {token}", "accept": "application/json"}
+        pairs = [(name.encode(), value.encode()) for name, value in own.items()]
+        pairs += [
+            (name.encode(), value if isinstance(value, bytes) else value.encode())
+            for name, value in (headers or {}).items()
+        ]
         async with httpx.AsyncClient(trust_env=False) as http:
             return await http.post(
                 f"{self.url}/broker/mcp/{name}",
                 json={"jsonrpc": "2.0", "id": 1, **message},
-                headers={"authorization": f"Bearer {token}", "accept": "application/json"},
+                headers=pairs,
             )
 
 
@@ -123,6 +139,9 @@ async def world() -> AsyncIterator[World]:
             servers={
                 "notes": McpServer(url=f"{server_url}/mcp", headers=headers),
                 "gone": McpServer(url="http://127.0.0.1:9/mcp", headers=headers),
+                "tenant": McpServer(
+                    url=f"{server_url}/mcp", headers=headers | {"Mcp-Tenant": "the operator's"}
+                ),
                 "silent": McpServer(url=f"{silent.url}/mcp", headers=headers),
             },
             http=http,
@@ -159,7 +178,10 @@ async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
     """With a sick record, or for whoever keeps none, tools are refused; reading is not."""
     world.is_record_sick = True
-    call = {"method": "tools/call", "params": {"name": "note", "arguments": {"text": "x"}}}
+    call: dict[str, Any] = {
+        "method": "tools/call",
+        "params": {"name": "note", "arguments": {"text": "x"}},
+    }
     with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
         assert (await world.post("notes", token, **call)).status_code == 503
         assert (await world.post("notes", token, method="ping")).status_code != 503
@@ -176,6 +198,27 @@ async def test_who_is_refused(world: World) -> None:
         assert (await world.post("notes", "none", method="ping")).status_code == 401
     assert (await world.post("notes", token, method="ping")).status_code == 401
     assert [call.status for call in world.calls] == [404, 502]
+    assert not world.watched.headers
+
+
+async def test_the_operators_header_takes_the_place_of_the_sandboxs(world: World) -> None:
+    """Whatever the case of its name."""
+    own: dict[str, str | bytes] = {"mcp-tenant": "another's", "mcp-session-id": "s1"}
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        await world.post("tenant", token, headers=own, method="ping")
+    seen = world.watched.pairs
+    assert [value for name, value in seen if name == "mcp-tenant"] == ["the operator's"]
+    assert ("mcp-session-id", "s1") in seen
+
+
+async def test_odd_text_is_a_400(world: World) -> None:
+    """What no header can have is refused; a name that nobody declared is told shortened."""
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        odd: dict[str, str | bytes] = {"mcp-session-id": b"caf\xe9"}
+        answer = await world.post("notes", token, headers=odd, method="ping")
+        assert (answer.status_code, "not ASCII" in answer.text) == (400, True)
+        answer = await world.post("x" * 3000, token, method="ping")
+        assert (answer.status_code, len(answer.text) < 300) == (404, True)
     assert not world.watched.headers
 
 
@@ -209,7 +252,7 @@ async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.Monk
 )
 def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
     """Only what the protocol knows to read is none."""
-    assert has_effect(json.dumps(message).encode()) is is_effect
+    assert has_effect(read_messages(json.dumps(message).encode())) is is_effect
 
 
 @pytest.mark.parametrize(
@@ -224,10 +267,10 @@ def test_what_counts_as_an_effect(message: object, is_effect: bool) -> None:
 )
 def test_what_is_asked_at_the_start(message: object, is_it: bool) -> None:
     """Whatever form it has."""
-    assert is_start(json.dumps(message).encode()) is is_it
+    assert is_start(read_messages(json.dumps(message).encode())) is is_it
 
 
 def test_what_cannot_be_read_counts_as_an_effect() -> None:
     """Garbage, and a nesting that no parser follows."""
-    assert has_effect(b"{")
-    assert has_effect(b"[" * 100_000)
+    assert has_effect(read_messages(b"{"))
+    assert has_effect(read_messages(b"[" * 100_000))

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +12,8 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.brokerage.admission import MAX_REQUEST_BYTES, Admission
+from app.brokerage.admission import Admission
+from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.playground.model import ModelPace, create_model_app
 from app.runs.clock import SystemClock
@@ -185,7 +187,8 @@ async def test_an_answer_that_breaks_off_breaks_off(
         await world.ask(api, is_stream=is_stream, text="!cut " + "hi " * 40)
     assert world.calls[-1].error == "RemoteProtocolError"
     usage = world.calls[-1].usage
-    assert (usage.input_tokens > 30, usage.output_tokens > 1) == (is_stream, is_stream)
+    assert usage.input_tokens > 30
+    assert usage.output_tokens > 1
 
 
 @each
@@ -310,6 +313,47 @@ async def test_other_paths_do_not_exist(world: World) -> None:
         "/broker/unknown/v1/messages",
     ):
         assert (await world.post(path, b"{}")).status_code == 404
+
+
+@each
+async def test_only_a_known_form_is_asked_for(world: World, api: Api) -> None:
+    """The body is written anew, in JSON, and so it is called; of what a client accepts, what the API has."""
+    path, body = f"/broker/{api.protocol}{api.path}", json.dumps(api.body).encode()
+    own = {"authorization": f"Bearer {world.token}", "content-type": "text/plain"}
+    for accept, sent in (("text/event-stream", "text/event-stream"), ("text/x-odd", "*/*")):
+        assert (await world.post(path, body, accept=accept, **own)).status_code == 200
+        headers = (await world.seen())["headers"]
+        assert (headers["content-type"], headers["accept"]) == ("application/json", sent)
+
+
+@each
+@pytest.mark.parametrize("host", ["", "x/broker/openai/v1/files?", "x@[", "caf\u00e9"])
+async def test_the_host_of_a_request_leads_nowhere(api: Api, tmp_path: Path, host: str) -> None:
+    """Nor does the path of a door: where a request goes is in its own path alone."""
+    door = tmp_path / "broker" / api.protocol / "sock"
+    door.parent.mkdir(parents=True)
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with (
+        serve(create_model_app(pace=ModelPace(word_s=0))) as url,
+        httpx.AsyncClient(trust_env=False) as http,
+    ):
+        broker = ModelsBroker(
+            admission=admission, upstreams=upstreams(url), http=http, clock=SystemClock()
+        )
+        async with (
+            serve(create_broker_app(broker.router()), uds=door),
+            httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(door))) as inside,
+        ):
+            with admission.open_grant(grant(), lambda _call: None) as token:
+                answer = await inside.post(
+                    f"http://broker/broker/{api.protocol}{api.path}",
+                    json=api.body,
+                    headers=[
+                        (b"host", host.encode("latin-1")),
+                        (b"authorization", f"Bearer {token}".encode()),
+                    ],
+                )
+    assert answer.status_code == 200
 
 
 async def test_a_stream_passes_as_it_comes() -> None:

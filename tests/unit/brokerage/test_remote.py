@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import httpx
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from agent_scripts.adapter import ModelProtocol
-from app.brokerage.admission import Admission
+from app.brokerage.admission import Admission, Kind
 from app.brokerage.remote import STAND_IN, DirectBroker, PublicBroker
 from app.model_access import injected_headers
 from app.runs.broker_ports import ModelGrant
@@ -29,7 +30,8 @@ def _service(admission: Admission) -> FastAPI:
     router = APIRouter()
 
     async def look(request: Request) -> Response:
-        found = admission.admit(request)
+        async with AsyncExitStack() as held:
+            found = admission.admit(request, held, Kind.MODEL)
         return found if isinstance(found, Response) else Response(found.grant.run_id)
 
     router.add_api_route("/look", look, response_model=None)

@@ -263,6 +263,11 @@ def test_no_json_breaks_a_rule(endpoint: Endpoint, fields: dict[str, Any], inner
         assert endpoint.read_event(body) is not None
 
 
+def test_a_kind_that_is_no_text_is_refused() -> None:
+    """It is none that is known."""
+    assert isinstance(ask(check_responses, CODEX | {"input": [{"type": []}]}), Refused)
+
+
 def test_counts_are_read_from_each_protocols_fields() -> None:
     """Cached input is apart; thoughts are output."""
     usage: dict[str, Any] = {
