@@ -49,6 +49,8 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    vendor_key: str = field(default="", repr=False)
+    """Of an agent that asks its maker's servers by itself, which its sandbox then reaches; empty for all others."""
     work_dir: str | None = None
     """A directory of the host's to work in; None = the thread's own files."""
     additions: Additions = field(default_factory=Additions)
@@ -156,6 +158,7 @@ class AgentStarter:
                         session=start.session,
                         extra_arguments=self._settings.extra_arguments,
                         mcp_config=self._settings.mcp_config,
+                        vendor_key=self._settings.vendor_key,
                     )
                 ),
                 start.git_environment,
