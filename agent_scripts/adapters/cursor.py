@@ -74,7 +74,7 @@ class CursorAdapter:
             raise ValueError("cursor has no key: it may not be in the sandbox, or is not set")
         paths = turn.paths
         is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         if turn.system_prompt.strip():
             # It has no option for instructions but files in the work tree.
             prompt = f"{turn.system_prompt.strip()}\n\n{prompt}"

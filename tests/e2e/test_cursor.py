@@ -10,6 +10,7 @@ import pytest
 from agent_scripts.registry import create_adapter
 from app.config import Settings
 from app.providers import create_local
+from app.runs.environment import Additions, AgentEnvironment
 from sandbox_runtime import Agent
 from sandbox_runtime.agent import SYMBOLIC_PATHS
 from tests.e2e.harness import open_orion, open_world, text_of
@@ -73,13 +74,13 @@ async def open_maker() -> AsyncIterator[tuple[int, list[str]]]:
 
 async def prepare(state_dir: Path, port: int) -> None:
     """The environment that the maker's installer would make."""
-    recipe = create_adapter("cursor").environment(SYMBOLIC_PATHS)
     path = f"{SYMBOLIC_PATHS.environment}/.local/bin/cursor-agent"
     source = CURSOR_AGENT.replace("PORT", str(port)).encode()
     async with create_local(Settings(_env_file=None, orion_state_dir=state_dir)) as provider:
+        name = AgentEnvironment(provider, create_adapter("cursor"), Additions()).name
         agent = await Agent.create("cursor", provider=provider)
         agent.add_files({path: source}, executable=True)
-        await agent.prepare(name=recipe.name)
+        await agent.prepare(name=name)
 
 
 async def test_its_key_and_its_makers_servers_are_in_reach(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from agent_scripts.adapter import (
     ENDED_BY_US,
+    AgentAdapter,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -305,9 +306,11 @@ async def open_core(
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
+    adapter: AgentAdapter | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
+    adapter = adapter or PlanAdapter()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with (
         sandboxes or FakeProvider() as provider,
@@ -320,7 +323,7 @@ async def open_core(
         def room_of(provider: SandboxProvider, *, pool_size: int = 0) -> Room:
             pool = WarmPool(
                 provider=provider,
-                adapter=PlanAdapter(),
+                adapter=adapter,
                 broker=broker,
                 size=pool_size,
                 max_wait_s=pool_wait_s,
@@ -339,7 +342,7 @@ async def open_core(
             )
             runner = AgentRunner(
                 provider=provider,
-                adapter=PlanAdapter(),
+                adapter=adapter,
                 broker=broker,
                 workspaces=workspaces,
                 settings=AgentSettings(
