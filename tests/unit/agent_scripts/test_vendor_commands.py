@@ -155,4 +155,7 @@ def test_cursor_needs_its_key_and_takes_no_longer_message_than_an_argument() -> 
         _command("cursor", vendor_key="")
     with pytest.raises(ValueError, match="at most"):
         _command("cursor", "x" * 130_000)
+    prompt = _command("cursor", "x" * 130_000, "reply", "now").argv[-1]
+    assert "you answered ---\nreply\n" in prompt
+    assert "xx" not in prompt
     assert _command("cursor", "--help").argv[-2] == "--"
