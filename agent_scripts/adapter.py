@@ -48,7 +48,7 @@ class AgentSession:
     id: str
     """For a new session made by the caller, in the agent's own form (a UUID for `claude`); then as the agent told it."""
     resume: bool
-    """False: begin it, with the history put before the message. True: it is in this sandbox, and has the history."""
+    """False: begin it. True: it is in this sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class AgentTurn:
     """One user message with all the agent needs to answer it."""
 
     messages: Sequence[TurnMessage]
-    """History and, last, the user's message."""
+    """What the agent does not know: the history, or what was said since its session's last turn, and, last, the user's message."""
     system_prompt: str = field(repr=False)
     model: str
     max_output_tokens: int

@@ -16,6 +16,8 @@ class AgentErrorCode(StrEnum):
     TURN_LIMIT = "turn_limit"
     SESSION_NOT_FOUND = "session_not_found"
     """The session to resume is not in this sandbox: begin one with the history. Nothing was asked of a model."""
+    REQUEST_INVALID = "request_invalid"
+    """The agent cannot be given this turn: the message says why. It was not started."""
     MODEL_RATE_LIMITED = "model_rate_limited"
     MODEL_OVERLOADED = "model_overloaded"
     MODEL_UNAVAILABLE = "model_unavailable"

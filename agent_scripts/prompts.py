@@ -8,14 +8,14 @@ from agent_scripts.adapter import TurnMessage
 _MARK_CHARS = 12
 
 
-def render_prompt(messages: Sequence[TurnMessage], *, with_history: bool) -> str:
-    """The last message, behind the ones before it where the agent does not know them.
+def render_prompt(messages: Sequence[TurnMessage]) -> str:
+    """The last message, behind the ones before it, if there are any.
 
     The line that divides them holds a digest of all of it, so that no message can contain it. What no UTF-8 text or C string
     can carry is gone: NUL, lone surrogates.
     """
     *earlier, last = [(message.role, _clean(message.text)) for message in messages]
-    if not with_history or not earlier:
+    if not earlier:
         return last[1]
     everything = "\0".join(text for _, text in (*earlier, last))
     mark = hashlib.sha256(everything.encode()).hexdigest()[:_MARK_CHARS]

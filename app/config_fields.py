@@ -61,7 +61,7 @@ class SettingsFields(AgentFields, BudgetFields):
     )
     orion_cursor_key_in_sandbox: bool = Field(
         default=False,
-        description="cursor's key may be in its sandbox, where everything that it runs can read it; without this there is no cursor.",
+        description="cursor's key may be in its sandbox, where everything that it runs can read it, with the host's network open; without this there is no cursor.",
     )
     copilot_github_token: SecretStr | None = Field(
         None,

@@ -74,6 +74,7 @@ FROM_AGENT: dict[AgentErrorCode, ErrorCode] = {
     AgentErrorCode.PROCESS_LIMIT: ErrorCode.LIMIT_EXCEEDED,
     AgentErrorCode.TURN_LIMIT: ErrorCode.LIMIT_EXCEEDED,
     AgentErrorCode.SESSION_NOT_FOUND: ErrorCode.AGENT_EXECUTION_FAILED,
+    AgentErrorCode.REQUEST_INVALID: ErrorCode.REQUEST_INVALID,
     AgentErrorCode.MODEL_RATE_LIMITED: ErrorCode.MODEL_RATE_LIMITED,
     AgentErrorCode.MODEL_OVERLOADED: ErrorCode.MODEL_OVERLOADED,
     AgentErrorCode.MODEL_UNAVAILABLE: ErrorCode.MODEL_UNAVAILABLE,

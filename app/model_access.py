@@ -80,6 +80,13 @@ def asks_by_itself(agent: str) -> bool:
     return agent == _CURSOR
 
 
+def key_for_sandbox(settings: Settings, agent: str) -> str:
+    """The key of an agent that asks by itself, where the operator lets it into the sandbox; otherwise empty."""
+    if not asks_by_itself(agent) or missing_for_agent(settings, agent):
+        return ""
+    return settings.cursor_api_key.get_secret_value() if settings.cursor_api_key else ""
+
+
 def needs_own_key(settings: Settings, agent: str) -> bool:
     """Whether it can only be asked by people who give a key of their own."""
     if asks_by_itself(agent):

@@ -16,7 +16,7 @@ from app.agents import usable_agents
 from app.brokerage.github import GitHub
 from app.brokers import git_remotes
 from app.config import Settings, SettingsError
-from app.model_access import asks_by_itself, needs_own_key
+from app.model_access import asks_by_itself, key_for_sandbox, needs_own_key
 from app.orion_toml import ORION_TOML
 from app.providers import usable_words
 from app.redaction import Masker
@@ -155,6 +155,7 @@ def create_runner(
             if is_default
             else (),
             mcp_config=settings.mcp_servers.for_sandbox(),
+            vendor_key=key_for_sandbox(settings, agent),
             additions=load_additions().get(adapter.name, Additions()),
             work_dir=work_dir(settings),
         ),

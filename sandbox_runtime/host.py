@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
+from sandbox_runtime.types import BrokeredNetwork, SandboxSpec, endpoint_of
 
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 _CA_NAMES = (
@@ -152,13 +152,14 @@ def _local_paths(value: str) -> Iterator[Path]:
 
 def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
     """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside; UNSUPPORTED."""
-    if not isinstance(spec.network, BrokeredNetwork):
-        return
-    if spec.network.headers:
+    endpoint = endpoint_of(spec.network)
+    if isinstance(spec.network, BrokeredNetwork) and spec.network.headers:
         raise SandboxError(
             SandboxErrorCode.UNSUPPORTED, "only networks of clouds can add headers to requests"
         )
-    directory = Path(spec.network.endpoint).parent
+    if not endpoint and not isinstance(spec.network, BrokeredNetwork):
+        return
+    directory = Path(endpoint).parent
     if not directory.is_absolute() or not directory.is_dir():
         raise SandboxError(
             SandboxErrorCode.CREATE_FAILED, f"no directory of the broker's socket: {directory}"

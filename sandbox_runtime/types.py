@@ -43,7 +43,12 @@ class ClosedNetwork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenNetwork:
-    """The host's network: only for preparing environments, never with a key or a user's data inside."""
+    """The host's network: for preparing environments, with neither a key nor a user's data inside; and for an agent that reaches
+    its maker's servers by itself, where the operator allows that.
+    """
+
+    endpoint: str = ""
+    """As a `BrokeredNetwork`'s, in reach beside all else; empty = none is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,11 @@ class BrokeredNetwork:
 
 
 Network = ClosedNetwork | OpenNetwork | BrokeredNetwork
+
+
+def endpoint_of(network: Network) -> str:
+    """Where its broker is; empty = it leads to none."""
+    return "" if isinstance(network, ClosedNetwork) else network.endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +123,7 @@ class SandboxPaths:
     environment: str
     """Prepared environment: read-only unless `environment_writable`."""
     broker: str
-    """Where a `BrokeredNetwork` leads: the path of its socket, or its URL."""
+    """Where the network's endpoint is: the path of its socket, or its URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

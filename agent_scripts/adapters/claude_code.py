@@ -68,8 +68,7 @@ class ClaudeCodeAdapter:
         token_path = f"{paths.run}/token"
         system_path = f"{paths.run}/system.md"
         mcp_path = f"{paths.run}/mcp.json"
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         # The CLI takes a first line that begins with a slash for one of its own commands, such as /clear.
         files = {prompt_path: f"\n{prompt}".encode(), token_path: turn.run_token.encode()}
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, "--max-turns", str(turn.max_turns)]

@@ -51,8 +51,7 @@ class CodexAdapter:
         paths = turn.paths
         codex_home = f"{paths.home}/.codex"
         prompt_path = f"{paths.run}/prompt.txt"
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *turn.extra_arguments]
         if turn.session is not None:
             arguments += _session_arguments(turn.session)

@@ -68,8 +68,7 @@ class CopilotAdapter:
         paths = turn.paths
         prompt_path = f"{paths.run}/prompt.txt"
         token_path = f"{paths.run}/token"
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         files = [
             AgentFile(path=prompt_path, data=f"\n{prompt}".encode()),
             AgentFile(path=token_path, data=turn.run_token.encode()),

@@ -73,15 +73,9 @@ class CursorAdapter:
         if not turn.vendor_key:
             raise ValueError("cursor has no key: it may not be in the sandbox, or is not set")
         paths = turn.paths
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
-        if turn.system_prompt.strip():
-            # It has no option for instructions but files in the work tree.
-            prompt = f"{turn.system_prompt.strip()}\n\n{prompt}"
-        if len(prompt.encode()) > _MAX_PROMPT_BYTES:
-            raise ValueError(f"cursor takes at most {_MAX_PROMPT_BYTES} bytes of a message")
+        prompt = _prompt(turn)
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model]
-        if turn.session is not None and is_resumed:
+        if turn.session is not None and turn.session.resume:
             arguments += ["--resume", _checked(turn.session.id)]
         config = json.dumps({"mcpServers": _mcp_servers(turn.mcp_config)}).encode()
         return AgentCommand(
@@ -107,6 +101,17 @@ class CursorAdapter:
 
     def parser(self) -> EventParser:
         return CursorParser()
+
+
+def _prompt(turn: AgentTurn) -> str:
+    """With as much as it takes of what was said before."""
+    # It has no option for instructions but files in the work tree.
+    instructions = f"{turn.system_prompt.strip()}\n\n" if turn.system_prompt.strip() else ""
+    for first in range(len(turn.messages)):
+        prompt = instructions + render_prompt(turn.messages[first:])
+        if len(prompt.encode()) <= _MAX_PROMPT_BYTES:
+            return prompt
+    raise ValueError(f"cursor takes at most {_MAX_PROMPT_BYTES} bytes of a message")
 
 
 def _mcp_servers(config: bytes) -> Mapping[str, Any]:

@@ -69,8 +69,7 @@ class GeminiAdapter:
     def command(self, turn: AgentTurn) -> AgentCommand:
         paths = turn.paths
         prompt_path = f"{paths.run}/prompt.txt"
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         files = {
             # It takes a first line that begins with a slash for one of its own commands, such as /help.
             prompt_path: f"\n{prompt}".encode(),

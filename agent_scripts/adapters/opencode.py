@@ -56,8 +56,7 @@ class OpenCodeAdapter:
         paths = turn.paths
         prompt_path, system_path = f"{paths.run}/prompt.txt", f"{paths.run}/system.md"
         token_path, config_path = f"{paths.run}/token", f"{paths.run}/opencode.json"
-        is_resumed = turn.session is not None and turn.session.resume
-        prompt = render_prompt(turn.messages, with_history=not is_resumed)
+        prompt = render_prompt(turn.messages)
         config = _config(turn, token_path=token_path, system_path=system_path)
         files = {
             prompt_path: prompt.encode(),

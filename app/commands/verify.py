@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
-from agent_scripts.adapter import TurnMessage
 from agent_scripts.registry import create_adapter
 from app.agents import describe_agent
 from app.brokers import create_direct_broker, open_broker
@@ -24,6 +23,7 @@ from app.providers import choose_provider, create_named, create_provider
 from app.redaction import Masker
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
+from app.runs.history import Conversation
 from app.runs.model import Run, RunRequest, Surface, run_id_for
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
@@ -145,7 +145,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         )
         attempt = Attempt(
             run=Run(id=request.run_id, request=request, created_at=now),
-            messages=[TurnMessage(role="user", text=PROMPT)],
+            conversation=Conversation(request=request),
             deadline_at=now + timedelta(seconds=settings.orion_run_timeout_s),
             trace=ReportedTrace(write),
             live=SilentReply(),

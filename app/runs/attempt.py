@@ -1,14 +1,14 @@
 """One attempt of a run: what its steps share, and what is known of it when it ends."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from agent_scripts.adapter import TurnMessage
 from app.runs.budgets import Excess, Spending
 from app.runs.changes import Difference
 from app.runs.costs import known_cost
+from app.runs.history import Conversation
 from app.runs.model import ModelCall, Resumption, Run, Usage
 from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
 from app.runs.progress import ProgressTracker
@@ -21,7 +21,7 @@ SHOW_INTERVAL = timedelta(seconds=0.3)
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     run: Run
-    messages: Sequence[TurnMessage]
+    conversation: Conversation
     deadline_at: datetime
     trace: RunTrace
     live: LiveReply

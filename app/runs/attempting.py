@@ -1,18 +1,17 @@
 """One attempt of a run, told as it goes: what the agent is given, its progress in the thread, and what comes of it."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import datetime
 from functools import partial
 
-from agent_scripts.adapter import TurnMessage
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.budgets import Ledger
 from app.runs.choice import Choice, Chosen, Source, no_such_model
 from app.runs.ending import LIMIT_DETAILS, TOLD_WITH_DETAIL
-from app.runs.history import build_messages
+from app.runs.history import Conversation
 from app.runs.live_log import LiveLogs
 from app.runs.model import Run, RunResult, RunState
 from app.runs.own_keys import HOW_TO_CHANGE, OwnKeyStore
@@ -96,7 +95,7 @@ class Attempting:
         async with self._replies.live(run) as live:
             attempt = Attempt(
                 run=run,
-                messages=await self._messages(run),
+                conversation=await self._conversation(run),
                 deadline_at=run.deadline_at or started_at,
                 trace=trace,
                 live=live,
@@ -169,14 +168,13 @@ class Attempting:
             lambda: self._store.update(attempt.run.id, has_outside_effect=True)
         )
 
-    async def _messages(self, run: Run) -> Sequence[TurnMessage]:
+    async def _conversation(self, run: Run) -> Conversation:
         request = run.request
         if request.thread_ts == request.message_ts:
-            return build_messages(request, records=(), thread=())
+            return Conversation(request=request)
         thread = await self._reader.read(run.thread, before_ts=request.message_ts)
-        return build_messages(
-            request, records=await self._store.of_thread(run.thread), thread=thread
-        )
+        records = await self._store.of_thread(run.thread)
+        return Conversation(request=request, records=records, thread=thread)
 
 
 @asynccontextmanager

@@ -1,13 +1,11 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
-import uuid
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
-from agent_scripts.adapter import AgentAdapter, AgentPaths, AgentSession
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.events import TurnFinished
 from agent_scripts.supervision import following
 from app.errors import ErrorCode, OrionError, mapped_errors
@@ -21,9 +19,10 @@ from app.runs.opening import WorkspaceOpener
 from app.runs.own_keys import HOW_TO_CHANGE, HOW_TO_GIVE
 from app.runs.places import agent_paths
 from app.runs.policy import RunPolicy
+from app.runs.remembering import remember, start_with_memory
 from app.runs.repositories import Repositories
 from app.runs.repository_work import Place, RepositoryWork, find_repository
-from app.runs.resumption import ANEW, find_left_agent, repository_in, run_directory
+from app.runs.resumption import find_left_agent, repository_in, run_directory
 from app.runs.session import session_id_for
 from app.runs.starting import (
     AgentSettings,
@@ -37,9 +36,7 @@ from app.runs.workspace import AgentIdentity, Workspace
 from app.runs.workspaces import Workspaces
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import (
-    Capability,
-)
+from sandbox_runtime.types import Capability
 
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
 CALLS_PER_TURN = 9
@@ -184,7 +181,7 @@ class AgentRunner:
                 return None  # likely what it asked the model for when the crash came
             # The end of a stopped one is not ours to see: only that of its sandbox is certain.
             workspace.is_usable = attempt.stop.user is None
-            workspace.agent_session_id = finished.agent_session_id or workspace.agent_session_id
+            remember(workspace, attempt, finished)
             await self._conclude(attempt, workspace, watch)
             if work is not None:
                 await work.publish(attempt, Place(workspace, left.paths, token), finished)
@@ -262,11 +259,6 @@ class AgentRunner:
         token: str,
         work: RepositoryWork | None,
     ) -> TurnFinished:
-        """Start it with its memory of the thread; where that is lost, once more with the thread's history instead."""
-        known = workspace.agent_session_id
-        session = None
-        if self._adapter.has_sessions:
-            session = AgentSession(id=known or str(uuid.uuid4()), resume=bool(known))
         paths = _start_paths(attempt, workspace.sandbox)
         waiting = workspace.waiting
         if waiting is not None:
@@ -274,42 +266,15 @@ class AgentRunner:
         start = AgentStart(
             paths=paths,
             token=token,
-            session=session,
             waiting=waiting,
             may_be_gone=workspace.may_be_gone,
             directory=work.found.directory if work else "",
             git_environment=work.git_environment(token) if work else {},
         )
         look = partial(watch.begin, is_empty=workspace.is_empty and work is None)
-        finished = await self._starter.start(attempt, workspace.sandbox, start, look)
-        if known and _has_no_memory(finished, attempt):
-            _log.warning("agent.session_lost", agent=self._adapter.name, code=finished.error)
-            known = ""
-            start = replace(
-                start,
-                paths=replace(start.paths, run=f"{start.paths.run}{ANEW}", waiting=""),
-                session=AgentSession(id=str(uuid.uuid4()), resume=False),
-                waiting=None,
-                may_be_gone=False,
-            )
-            finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
-        workspace.agent_session_id = finished.agent_session_id or known
-        return finished
-
-
-async def _nothing() -> None:
-    pass
-
-
-def _has_no_memory(finished: TurnFinished, attempt: Attempt) -> bool:
-    """Its session is not there; or is damaged, so that it failed before it did or said anything."""
-    has_failed_at_once = (
-        finished.error is AgentErrorCode.EXECUTION_FAILED
-        and not finished.text
-        and attempt.tracker.steps == 0
-        and attempt.stop.user is None
-    )
-    return has_failed_at_once or finished.error is AgentErrorCode.SESSION_NOT_FOUND
+        return await start_with_memory(
+            self._starter, attempt, workspace, start, look, adapter=self._adapter
+        )
 
 
 def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:

@@ -21,6 +21,21 @@ TsKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A thread up to a request, as `build_messages` takes it."""
+
+    request: RunRequest
+    records: Sequence[Run] = ()
+    thread: Sequence[ThreadMessage] = ()
+
+    def messages(self, *, after_ts: str = "") -> tuple[TurnMessage, ...]:
+        """As turns; `after_ts`: of the question whose answer was the last thing that is known."""
+        return build_messages(
+            self.request, records=self.records, thread=self.thread, after_ts=after_ts
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
     key: TsKey
     is_own: bool
@@ -33,18 +48,23 @@ def build_messages(
     *,
     records: Sequence[Run],
     thread: Sequence[ThreadMessage],
+    after_ts: str = "",
     max_chars: int = MAX_HISTORY_CHARS,
 ) -> tuple[TurnMessage, ...]:
     """History and the request as turns: `user` first, roles alternating, the request last.
 
     Orion's own records are the truth about its runs; `thread` (as Slack has it) fills in what other people wrote and
-    runs whose record is gone. When it is too long, the root and the newest messages stay.
+    runs whose record is gone. When it is too long, the root and the newest messages stay. Behind the question of `after_ts`
+    and its answer only, if there is one.
     """
     entries = sorted(_entries(request, records, thread), key=lambda entry: entry.key)
     asker = _names(thread).get(request.user, request.user)
     humans = {entry.author for entry in entries if not entry.is_own} | {asker}
+    unknown = (
+        [entry for entry in entries if entry.key > ts_key(after_ts, 1)] if after_ts else entries
+    )
     turns: list[TurnMessage] = []
-    for entry in _bounded(entries, max_chars):
+    for entry in _bounded(unknown, max_chars):
         text = (
             entry.text
             if entry.is_own or len(humans) == 1 or not entry.author
@@ -60,7 +80,9 @@ def build_messages(
 def _entries(
     request: RunRequest, records: Sequence[Run], thread: Sequence[ThreadMessage]
 ) -> Iterable[_Entry]:
-    earlier = [run for run in records if _key(run.request.message_ts) < _key(request.message_ts)]
+    earlier = [
+        run for run in records if ts_key(run.request.message_ts) < ts_key(request.message_ts)
+    ]
     known_runs = {run.id for run in earlier}
     names = _names(thread)
     # A message that was tried again has several runs: the newest answer counts, else the newest one that began.
@@ -74,14 +96,17 @@ def _entries(
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)
         yield _Entry(
-            key=_key(run.request.message_ts),
+            key=ts_key(run.request.message_ts),
             is_own=False,
             author=author,
             text=_request_text(run.request),
         )
         if run.state.is_final:
             yield _Entry(
-                key=_key(run.request.message_ts, 1), is_own=True, author="", text=_answer_text(run)
+                key=ts_key(run.request.message_ts, 1),
+                is_own=True,
+                author="",
+                text=_answer_text(run),
             )
     for message in thread:
         is_request = message.ts == request.message_ts or message.ts in known_messages
@@ -91,7 +116,7 @@ def _entries(
         if is_request or is_noise or not message.text.strip():
             continue
         yield _Entry(
-            key=_key(message.ts),
+            key=ts_key(message.ts),
             is_own=message.is_own,
             author=message.author_name or message.user,
             text=message.text[:MAX_MESSAGE_CHARS],
@@ -148,7 +173,7 @@ def _request_text(request: RunRequest) -> str:
     return text
 
 
-def _key(ts: str, after: int = 0) -> TsKey:
+def ts_key(ts: str, after: int = 0) -> TsKey:
     """Sorts Slack's timestamps without floats; `after` puts an answer right behind its question."""
     seconds, _, fraction = ts.partition(".")
     return int(seconds or 0), int((fraction or "0").ljust(6, "0")[:6]), after

@@ -14,7 +14,7 @@ from app.runs.workspace import AgentIdentity, Workspace
 from app.runs.workspaces import Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec, SnapshotRef
+from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxSpec, SnapshotRef
 
 _log = get_logger(__name__)
 
@@ -115,7 +115,9 @@ class WorkspaceOpener:
         return SandboxSpec(
             snapshot_id=snapshot.id,
             work_dir=self._settings.work_dir,
-            network=BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
+            network=OpenNetwork(endpoint=endpoint.address)
+            if self._settings.vendor_key
+            else BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
             lifetime_s=lifetime_s,
             labels={"orion.managed": "true", "orion.agent": self._agent, **labels},
             limits=self._settings.sandbox_limits,

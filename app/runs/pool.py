@@ -23,7 +23,7 @@ from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.task_group import TaskGroup, open_task_group
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
+from sandbox_runtime.types import ClosedNetwork, SandboxSpec
 
 MAX_WAIT_S = 900.0
 """Less than any provider's longest life of a sandbox."""
@@ -262,6 +262,6 @@ class WarmPool:
 def _without_own(spec: SandboxSpec) -> SandboxSpec:
     """Without what differs from sandbox to sandbox: the place of its door, its labels, how long it has to live."""
     network = spec.network
-    if isinstance(network, BrokeredNetwork):
+    if not isinstance(network, ClosedNetwork):
         network = replace(network, endpoint="")
     return replace(spec, network=network, labels={}, lifetime_s=None)

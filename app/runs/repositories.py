@@ -145,7 +145,8 @@ class Repositories:
                 branch=found.own_branch,
                 extra=session.with_base_branch(report.base or found.branch),
             )
-            await patiently(lambda: self._sessions.update(session.id, **begun))
+            updated = await patiently(lambda: self._sessions.update(session.id, **begun))
+            workspace.session = updated or session  # what is written of it later keeps this
         if report.is_new:
             await self._initialise(attempt, ask.sandbox, found)
         return found

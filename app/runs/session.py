@@ -9,6 +9,7 @@ from typing import Any, NewType, Protocol, TypedDict
 
 from typing_extensions import Unpack
 
+from app.runs.memory import AgentMemory
 from app.runs.model import Thread
 
 SessionId = NewType("SessionId", str)
@@ -95,6 +96,22 @@ class Session:
         return {**self.with_detached(""), _CHOSEN_MODEL: chosen_model}
 
     @property
+    def memory(self) -> AgentMemory:
+        """What the agent remembers that is among the saved files."""
+        heard = self.extra.get(_HEARD, {})
+        is_its = heard.get("session") == self.agent_session_id
+        return AgentMemory(
+            session_id=self.agent_session_id, until_ts=str(heard["until"]) if is_its else ""
+        )
+
+    def with_memory(self, memory: AgentMemory) -> "SessionChanges":
+        """What changes when that is saved."""
+        heard = {"session": memory.session_id, "until": memory.until_ts}
+        return SessionChanges(
+            agent_session_id=memory.session_id, extra={**self.extra, _HEARD: heard}
+        )
+
+    @property
     def kept_environment(self) -> str:
         """The environment of a sandbox that was left running for the next run; empty when there is none."""
         return str(self.extra.get(_DETACHED, "")) if self.sandbox_id else ""
@@ -108,6 +125,7 @@ _ELSEWHERE = "elsewhere"
 _DETACHED = "detached"
 _BASE_BRANCH = "base_branch"
 _CHOSEN_MODEL = "chosen_model"
+_HEARD = "heard"
 
 
 def session_id_for(thread: Thread) -> SessionId:

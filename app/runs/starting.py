@@ -5,7 +5,15 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from agent_scripts.adapter import AgentAdapter, AgentCommand, AgentPaths, AgentSession, AgentTurn
+from agent_scripts.adapter import (
+    AgentAdapter,
+    AgentCommand,
+    AgentPaths,
+    AgentSession,
+    AgentTurn,
+    TurnMessage,
+)
+from agent_scripts.errors import AgentError, AgentErrorCode
 from agent_scripts.events import TurnFinished
 from agent_scripts.supervision import SupervisionLimits, supervised
 from app.errors import ErrorCode, OrionError
@@ -49,6 +57,8 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    vendor_key: str = field(default="", repr=False)
+    """Of an agent that asks its maker's servers by itself, which its sandbox then reaches; empty for all others."""
     work_dir: str | None = None
     """A directory of the host's to work in; None = the thread's own files."""
     additions: Additions = field(default_factory=Additions)
@@ -62,7 +72,6 @@ class AgentStart:
     paths: AgentPaths
     """With a run directory of its own."""
     token: str = field(repr=False)
-    session: AgentSession | None
     waiting: WaitingAgent | None
     """Who is loaded for it."""
     may_be_gone: bool
@@ -71,6 +80,9 @@ class AgentStart:
     """The thread's repository, to work in; empty = its own files."""
     git_environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """By which the agent's git reaches that repository."""
+    messages: Sequence[TurnMessage] = ()
+    """What the agent does not know, the question last."""
+    session: AgentSession | None = None
 
 
 class AgentStarter:
@@ -96,9 +108,20 @@ class AgentStarter:
         start: AgentStart,
         prepare: Callable[[], Coroutine[None, None, None]],
     ) -> TurnFinished:
-        """`prepare`: what must be done besides before the agent may begin."""
+        """`prepare`: what must be done besides before the agent may begin.
+
+        Raises:
+            AgentError: REQUEST_INVALID: the agent cannot be given this turn; nothing was started.
+        """
+        turn = self._turn(attempt, start)
+        try:
+            command = self._adapter.command(turn)
+        except ValueError as exc:
+            raise AgentError(AgentErrorCode.REQUEST_INVALID, str(exc)) from exc
         async with attempt.stop.interrupting(), deadline(attempt):
-            argv, _ = await together(self._write_script(attempt, sandbox, start), prepare())
+            argv, _ = await together(
+                self._write_script(attempt, sandbox, start, command), prepare()
+            )
         return await self.execute(attempt, sandbox, start.paths, argv, start.waiting)
 
     async def execute(
@@ -138,30 +161,28 @@ class AgentStarter:
     def _model(self, attempt: Attempt) -> str:
         return attempt.run.model or self._settings.model
 
+    def _turn(self, attempt: Attempt, start: AgentStart) -> AgentTurn:
+        endpoint = self._broker.endpoint_for(session_id_for(attempt.run.thread))
+        return AgentTurn(
+            messages=start.messages,
+            system_prompt=self._settings.system_prompt,
+            model=self._model(attempt),
+            max_output_tokens=self._settings.max_output_tokens,
+            max_turns=self._settings.max_turns,
+            run_token=start.token,
+            model_url=endpoint.model_url.replace("{protocol}", self._adapter.protocol),
+            paths=replace(start.paths, work=start.directory or start.paths.work),
+            session=start.session,
+            extra_arguments=self._settings.extra_arguments,
+            mcp_config=self._settings.mcp_config,
+            vendor_key=self._settings.vendor_key,
+        )
+
     async def _write_script(
-        self, attempt: Attempt, sandbox: Sandbox, start: AgentStart
+        self, attempt: Attempt, sandbox: Sandbox, start: AgentStart, command: AgentCommand
     ) -> Sequence[str]:
         command = supervised(
-            _with_git(
-                self._adapter.command(
-                    AgentTurn(
-                        messages=attempt.messages,
-                        system_prompt=self._settings.system_prompt,
-                        model=self._model(attempt),
-                        max_output_tokens=self._settings.max_output_tokens,
-                        max_turns=self._settings.max_turns,
-                        run_token=start.token,
-                        model_url=self._broker.endpoint_for(
-                            session_id_for(attempt.run.thread)
-                        ).model_url.replace("{protocol}", self._adapter.protocol),
-                        paths=replace(start.paths, work=start.directory or start.paths.work),
-                        session=start.session,
-                        extra_arguments=self._settings.extra_arguments,
-                        mcp_config=self._settings.mcp_config,
-                    )
-                ),
-                start.git_environment,
-            ),
+            _with_git(command, start.git_environment),
             paths=start.paths,
             broker=sandbox.paths.broker,
             limits=SupervisionLimits(

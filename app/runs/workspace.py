@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.memory import AgentMemory
 from app.runs.session import Session, SessionChanges, SessionStatus
 from app.runs.waiting import WaitingAgent
 from sandbox_runtime.errors import SandboxError
@@ -39,8 +40,8 @@ class Workspace:
     """False = it is destroyed after the run, unsaved."""
     has_changed: bool = True
     """False = there is nothing to save that was not saved before."""
-    agent_session_id: str = ""
-    """By which the agent will find its own memory among these files."""
+    memory: AgentMemory
+    """The agent's own, among these files."""
     waiting: WaitingAgent | None = None
     """Whom the sandbox has loaded already."""
     may_be_gone: bool = False
@@ -55,7 +56,7 @@ class Workspace:
 async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider) -> str | None:
     """The slug of what the next run shall find, if there is anything new.
 
-    A failure to save costs this run's files, not its answer.
+    A failure to save costs this run's files, and what the agent remembers of it, not its answer.
     """
     session = workspace.session
     if not workspace.has_changed or Capability.SNAPSHOT not in provider.capabilities:
@@ -67,6 +68,7 @@ async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider
         except (SandboxError, OSError, TimeoutError) as exc:
             step.fail("save_failed", str(exc))
             _log.warning("sandbox.save_failed", sandbox_id=workspace.sandbox.id, reason=str(exc))
+            workspace.memory = session.memory
             if attempt.tracker.steps:
                 attempt.notes.append(UNSAVED)
             return None

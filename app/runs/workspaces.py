@@ -14,6 +14,7 @@ from app.runs.copying import copy_into
 from app.runs.creation import create
 from app.runs.kept import Kept, KeptSandboxes
 from app.runs.leftovers import OpenProvider, remove_held
+from app.runs.memory import AgentMemory
 from app.runs.model import Run
 from app.runs.mount import Mount
 from app.runs.patience import patiently
@@ -143,7 +144,7 @@ class Workspaces:
         ) as opened:
             opened.is_new, opened.may_be_gone = is_new, is_kept and may_have_waited
             if is_new:
-                opened.agent_session_id = ""
+                opened.memory = AgentMemory()
                 if self._mount is not None and self._mount.is_overlay:
                     with attempt.trace.step("copy-directory"):
                         await copy_into(sandbox, self._mount.directory)
@@ -183,7 +184,7 @@ class Workspaces:
                 session=session,
                 sandbox=sandbox,
                 is_new=False,
-                agent_session_id=session.agent_session_id,
+                memory=session.memory,
                 waiting=waiting,
             )
             yield workspace
@@ -211,9 +212,8 @@ class Workspaces:
             self._kept.add(session.id, kept)
         else:
             await self._close(attempt, sandbox, first_error=None)
-        changes = SessionChanges(
-            agent_session_id=workspace.agent_session_id, used_at=self._clock.now()
-        )
+        memory = workspace.memory if workspace.is_usable else session.memory
+        changes = workspace.session.with_memory(memory) | SessionChanges(used_at=self._clock.now())
         if saved is not None:
             changes["snapshot_slug"] = saved
         changes |= GONE if keep_s <= 0 else having(sandbox)

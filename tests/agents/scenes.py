@@ -22,7 +22,7 @@ async def writes_a_file_and_remembers(rig: AgentRig) -> None:
     assert session_id is not None
     async with open_sandbox(rig.provider, rig.spec(saved.id)) as sandbox:
         session = AgentSession(id=session_id, resume=True)
-        second = await rig.ask(sandbox, "edit: notes.txt", "", "and now?", session=session)
+        second = await rig.ask(sandbox, "and now?", session=session)
         assert second.finished.error is None, second.finished.detail
         assert second.finished.agent_session_id == session_id
         assert "Before that you wrote: “edit: notes.txt”" in second.finished.text

@@ -56,9 +56,7 @@ async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
         saved = await sandbox.snapshot()
     async with open_sandbox(rig.provider, rig.spec(saved.id)) as sandbox:
         session = AgentSession(id=_SESSION, resume=True)
-        second = await rig.ask(
-            sandbox, "edit: notes.txt", "", "run: cat notes.txt", session=session
-        )
+        second = await rig.ask(sandbox, "run: cat notes.txt", session=session)
         assert "Written by Orion's offline model." in second.finished.text
         third = await rig.ask(sandbox, "and now?", session=session)
         assert "Before that you wrote: “run: cat notes.txt”" in third.finished.text

@@ -76,7 +76,7 @@ async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
         saved = await sandbox.snapshot()
     async with open_sandbox(rig.provider, rig.spec(saved.id)) as sandbox:
         session = AgentSession(id=_SESSION, resume=True)
-        second = await rig.ask(sandbox, "my name is Ada", "", "and now?", session=session)
+        second = await rig.ask(sandbox, "and now?", session=session)
         assert "Before that you wrote: “my name is Ada”" in second.finished.text
         found = await rig.ask(sandbox, "run: cat notes.txt")
         assert "Written by Orion's offline model." in found.finished.text

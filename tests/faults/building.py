@@ -10,6 +10,7 @@ from pathlib import Path
 
 from agent_scripts.adapter import (
     ENDED_BY_US,
+    AgentAdapter,
     AgentCommand,
     AgentExit,
     AgentFile,
@@ -319,7 +320,7 @@ async def open_core(
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
-    prices: Prices | None = None,
+    adapter: AgentAdapter | None = None,
 ) -> AsyncIterator[Core]:
     store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
     replies = JournalReplies()
@@ -331,6 +332,7 @@ async def open_core(
         }
     )
     ledger = Ledger(prices=prices, budgets=Budgets(), store=store.spending, clock=clock)
+    adapter = adapter or PlanAdapter()
     dispatcher = InlineDispatcher(capacity=policy.capacity)
     async with (
         sandboxes or FakeProvider() as provider,
@@ -343,7 +345,7 @@ async def open_core(
         def room_of(provider: SandboxProvider, *, pool_size: int = 0) -> Room:
             pool = WarmPool(
                 provider=provider,
-                adapter=PlanAdapter(),
+                adapter=adapter,
                 broker=broker,
                 size=pool_size,
                 max_wait_s=pool_wait_s,
@@ -362,7 +364,7 @@ async def open_core(
             )
             runner = AgentRunner(
                 provider=provider,
-                adapter=PlanAdapter(),
+                adapter=adapter,
                 broker=broker,
                 workspaces=workspaces,
                 settings=AgentSettings(

@@ -9,6 +9,7 @@ import pytest
 from app.errors import ErrorCode
 from app.runs.attempt import Attempt
 from app.runs.clock import SystemClock
+from app.runs.history import Conversation
 from app.runs.model import ModelCall, Run, RunState, Usage
 from app.runs.progress import ProgressTracker
 from app.runs.stops import StopRequest
@@ -118,7 +119,7 @@ async def test_a_start_that_was_refused_and_the_next_one_are_added_up(
     """As far as anybody knows; with a price table, a start that told nothing makes that the better word."""
     attempt = Attempt(
         run=replace(make_run(), attempt=1),
-        messages=(),
+        conversation=Conversation(request=make_run().request),
         deadline_at=T0,
         trace=NullRunTrace(),
         live=JournalReplies(),

@@ -28,7 +28,7 @@ from sandbox_runtime.providers.deno.settings import MAX_LIFETIME_S, DenoSettings
 from sandbox_runtime.providers.deno.slugs import NO_ID
 from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.task_group import TaskGroup
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec
+from sandbox_runtime.types import BrokeredNetwork, SandboxSpec, endpoint_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +162,7 @@ async def _start(connection: RpcConnection, spec: SandboxSpec, *, fill: str) -> 
             env[BROKER_KEY] = await connection.variable(BROKER_KEY)
     record = Record(
         env=env,
-        broker=network.endpoint if isinstance(network, BrokeredNetwork) else "",
+        broker=endpoint_of(network),
         limits=spec.limits,
     )
     config = {

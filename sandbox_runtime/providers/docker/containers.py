@@ -8,11 +8,11 @@ from sandbox_runtime.host import HostView, ca_env
 from sandbox_runtime.providers.docker.inside_scripts import INIT_SOURCE
 from sandbox_runtime.sandbox_user import UID, user_env
 from sandbox_runtime.types import (
-    BrokeredNetwork,
     OpenNetwork,
     SandboxLimits,
     SandboxPaths,
     SandboxSpec,
+    endpoint_of,
 )
 
 USER = f"{UID}:{UID}"
@@ -55,9 +55,8 @@ def sandbox_paths(broker: str) -> SandboxPaths:
 
 def broker_path(spec: SandboxSpec) -> str:
     """Where the broker's socket is inside; empty when there is none."""
-    if not isinstance(spec.network, BrokeredNetwork):
-        return ""
-    return f"{BROKER}/{PurePosixPath(spec.network.endpoint).name}"
+    endpoint = endpoint_of(spec.network)
+    return f"{BROKER}/{PurePosixPath(endpoint).name}" if endpoint else ""
 
 
 def sandbox_env(spec: SandboxSpec, hosting: Hosting) -> dict[str, str]:
@@ -140,9 +139,9 @@ def _binds(spec: SandboxSpec, hosting: Hosting) -> list[dict[str, object]]:
                 binds[str(path)] = str(path)
     if hosting.ca_bundle is not None:
         binds[str(_CA_BUNDLE)] = str(hosting.ca_bundle)
-    if isinstance(spec.network, BrokeredNetwork):
+    if endpoint := endpoint_of(spec.network):
         # The directory, not the socket: a broker that restarts makes a new socket in it.
-        binds[BROKER] = str(Path(spec.network.endpoint).parent)
+        binds[BROKER] = str(Path(endpoint).parent)
     return [
         {
             "Type": "bind",

@@ -21,7 +21,7 @@ from sandbox_runtime.providers.local.place import Isolation, Place, argv_of
 from sandbox_runtime.providers.local.processes import HostCommand, MemoryFile, StatusFile
 from sandbox_runtime.providers.local.tree import MARK_NAME
 from sandbox_runtime.sandbox_user import UID, USER, cache_env
-from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
+from sandbox_runtime.types import OpenNetwork, SandboxPaths, endpoint_of
 
 PASSWD = f"""\
 root:x:0:0:root:/root:/usr/sbin/nologin
@@ -78,9 +78,7 @@ class BubblewrapIsolation(Isolation):
 
     @override
     def paths(self, place: Place) -> SandboxPaths:
-        name = "broker.sock"
-        if isinstance(place.network, BrokeredNetwork):
-            name = Path(place.network.endpoint).name
+        name = Path(endpoint_of(place.network)).name or "broker.sock"
         return SandboxPaths(
             work=_WORK,
             home=_HOME,
@@ -159,9 +157,9 @@ class BubblewrapIsolation(Isolation):
             # commands can write to could be led astray by a planted link.
             for path in (Path("/etc/resolv.conf"), *self.host.files):
                 mounts.bind(path)
-        if isinstance(place.network, BrokeredNetwork):
+        if endpoint := endpoint_of(place.network):
             # The directory, not the socket: a broker that restarts makes a new socket in it.
-            mounts.bind(Path(place.network.endpoint).parent, Path(_BROKER))
+            mounts.bind(Path(endpoint).parent, Path(_BROKER))
         mounts.bind(place.environment, Path(_ENVIRONMENT), writable=place.environment_writable)
         for source, target in (
             (place.work, _WORK),

@@ -20,7 +20,7 @@ from sandbox_runtime.providers.local.place import Isolation, Place, argv_of
 from sandbox_runtime.providers.local.processes import HostCommand
 from sandbox_runtime.providers.local.tree import mark_of
 from sandbox_runtime.sandbox_user import cache_env
-from sandbox_runtime.types import BrokeredNetwork, OpenNetwork, SandboxPaths
+from sandbox_runtime.types import OpenNetwork, SandboxPaths, endpoint_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,11 +40,7 @@ class PlainIsolation(Isolation):
             home=str(place.home),
             run=str(place.run),
             environment=str(place.environment),
-            broker=(
-                place.network.endpoint
-                if isinstance(place.network, BrokeredNetwork)
-                else str(broker)
-            ),
+            broker=endpoint_of(place.network) or str(broker),
         )
 
     @override

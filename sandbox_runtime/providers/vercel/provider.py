@@ -37,13 +37,13 @@ from sandbox_runtime.providers.vercel.snapshots import BASE, PROVIDER_NAME, Snap
 from sandbox_runtime.providers.vercel.tags import SnapshotTags
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
-    BrokeredNetwork,
     Capability,
     SandboxId,
     SandboxInfo,
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+    endpoint_of,
 )
 
 
@@ -146,7 +146,7 @@ class VercelProvider(SandboxProvider):
             lifetime_s=self._lifetime_s(spec.lifetime_s),
         )
         about = About(
-            broker=spec.network.endpoint if isinstance(spec.network, BrokeredNetwork) else "",
+            broker=endpoint_of(spec.network),
             environment=origin.environment,
             is_writable=spec.environment_writable,
             limits=spec.limits,

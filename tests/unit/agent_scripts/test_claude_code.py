@@ -133,11 +133,14 @@ def test_a_session_begins_with_the_history() -> None:
     assert prompt.count(mark) == 3
 
 
-def test_a_resumed_session_gets_the_message_alone() -> None:
-    """The CLI has the history; it is not told twice."""
-    command = _command("first", "answer", "second", session=AgentSession(id=_SESSION, resume=True))
+def test_a_resumed_session_gets_what_it_does_not_know() -> None:
+    """The message alone, or behind what was said since."""
+    session = AgentSession(id=_SESSION, resume=True)
+    command = _command("second", session=session)
     assert command.argv[command.argv.index("--resume") + 1] == _SESSION
     assert _file(command, "prompt.txt") == b"\nsecond"
+    missed = _file(_command("missed", "reply", "second", session=session), "prompt.txt")
+    assert b" people wrote ---\nmissed\n" in missed
 
 
 @pytest.mark.parametrize(

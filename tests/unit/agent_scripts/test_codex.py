@@ -114,11 +114,11 @@ def test_the_system_prompt_is_for_the_developer() -> None:
 
 
 def test_sessions() -> None:
-    """A new one is the CLI's own; a known one is resumed without the history, which it has."""
+    """A new one is the CLI's own; a known one is resumed; whatever it is told, it does not know."""
     new = _command("a", "b", "c", session=AgentSession(id=_THREAD, resume=False))
     assert _THREAD not in new.argv
     assert b"a\n" in _file(new, f"{_PATHS.run}/prompt.txt")
-    known = _command("a", "b", "c", session=AgentSession(id=_THREAD, resume=True))
+    known = _command("c", session=AgentSession(id=_THREAD, resume=True))
     assert tuple(known.argv[-3:]) == ("resume", _THREAD, "-")
     assert _file(known, f"{_PATHS.run}/prompt.txt") == b"c"
 

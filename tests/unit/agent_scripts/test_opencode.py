@@ -127,11 +127,11 @@ def test_mcp_servers_in_its_own_words() -> None:
 
 
 def test_sessions() -> None:
-    """A new one is the CLI's own; a known one is resumed without the history, which it has."""
+    """A new one is the CLI's own; a known one is resumed; whatever it is told, it does not know."""
     new = _command("a", "b", "c", session=AgentSession(id=_SESSION, resume=False))
     assert _SESSION not in new.argv
     assert b"a\n" in _file(new, "prompt.txt")
-    known = _command("a", "b", "c", session=AgentSession(id=_SESSION, resume=True))
+    known = _command("c", session=AgentSession(id=_SESSION, resume=True))
     assert tuple(known.argv[-2:]) == ("--session", _SESSION)
     assert _file(known, "prompt.txt") == b"c"
 

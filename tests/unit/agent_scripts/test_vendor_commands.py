@@ -64,16 +64,14 @@ def test_nothing_is_written_to_the_work_tree(agent: str) -> None:
 
 @pytest.mark.parametrize("agent", _TAKING_IDS)
 def test_a_session_begins_with_the_history_and_goes_on_without(agent: str) -> None:
-    """What the agent remembers is not told twice; the prompt is on stdin."""
+    """What it is given, it does not know; the prompt is on stdin."""
     new = _command(
         agent, "first", "reply", "second", session=AgentSession(id=_SESSION, resume=False)
     )
     assert new.argv[new.argv.index("--session-id") + 1] == _SESSION
     assert new.stdin_path == f"{_PATHS.run}/prompt.txt"
     assert b"first" in _file(new, "prompt.txt")
-    old = _command(
-        agent, "first", "reply", "second", session=AgentSession(id=_SESSION, resume=True)
-    )
+    old = _command(agent, "second", session=AgentSession(id=_SESSION, resume=True))
     assert "--session-id" not in old.argv
     assert _SESSION in " ".join(old.argv)
     assert _file(old, "prompt.txt") == b"\nsecond"
@@ -157,4 +155,7 @@ def test_cursor_needs_its_key_and_takes_no_longer_message_than_an_argument() -> 
         _command("cursor", vendor_key="")
     with pytest.raises(ValueError, match="at most"):
         _command("cursor", "x" * 130_000)
+    prompt = _command("cursor", "x" * 130_000, "reply", "now").argv[-1]
+    assert "you answered ---\nreply\n" in prompt
+    assert "xx" not in prompt
     assert _command("cursor", "--help").argv[-2] == "--"

@@ -329,7 +329,7 @@ async def test_history_in_one_text_is_history(client: httpx.AsyncClient) -> None
         TurnMessage(role="assistant", text="Gone."),
         TurnMessage(role="user", text="what did you do?"),
     ]
-    message = await _ask(client, render_prompt(messages, with_history=True))
+    message = await _ask(client, render_prompt(messages))
     text = message["content"][0]["text"]
     assert message["stop_reason"] == "end_turn"
     assert "You wrote: “what did you do?”" in text

@@ -10,6 +10,7 @@ from app.runs.history import (
     FAILED_UNANSWERED,
     LEFT_OUT,
     STOPPED_UNANSWERED,
+    Conversation,
     build_messages,
 )
 from app.runs.model import Run, RunId, RunState, ThreadMessage
@@ -190,3 +191,25 @@ def test_turns_always_alternate(entries: list[tuple[bool, str, str]], max_chars:
     ]
     assert turns[-1].role == "user"
     assert turns[-1].text.endswith("the question")
+
+
+def test_what_was_said_since_an_answer() -> None:
+    """What failed, what other people wrote while and after it was answered; neither the answer nor what came before."""
+    records = [
+        answered("1795302301.000100", "first?", "one"),
+        answered("1795302303.000100", "rename alpha", "", RunState.FAILED),
+    ]
+    thread = [
+        message(ROOT, "the deploy failed", name="Bob", user="U2"),
+        message("1795302302.000100", "while it was answered", name="Bob", user="U2"),
+    ]
+    request = make_request(ts="1795302304.000100", thread_ts=ROOT, text="please do it now")
+    said = Conversation(request=request, records=records, thread=thread)
+    since = said.messages(after_ts="1795302301.000100")
+    assert [(turn.role, turn.text) for turn in since] == [
+        ("user", "Bob: while it was answered\n\nU1: rename alpha"),
+        ("assistant", FAILED_UNANSWERED),
+        ("user", "please do it now"),
+    ]
+    assert said.messages(after_ts="1795302303.000100")[0].text == "please do it now"
+    assert said.messages() == build_messages(request, records=records, thread=thread)

@@ -68,7 +68,11 @@ def test_binds() -> None:
     brokered = SandboxSpec(network=BrokeredNetwork(endpoint="/run/b/s.sock"))
     assert _binds(brokered) == {**closed, "/broker": "/run/b"}
     assert broker_path(brokered) == "/broker/s.sock"
-    assert _binds(SandboxSpec(network=OpenNetwork())) == {**closed, "/opt/wheels": "/opt/wheels"}
+    opened = {**closed, "/opt/wheels": "/opt/wheels"}
+    assert _binds(SandboxSpec(network=OpenNetwork())) == opened
+    both = SandboxSpec(network=OpenNetwork(endpoint="/run/b/s.sock"))
+    assert _binds(both) == {**opened, "/broker": "/run/b"}
+    assert broker_path(both) == "/broker/s.sock"
 
 
 def test_env() -> None:
