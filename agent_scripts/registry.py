@@ -14,10 +14,17 @@ _ADAPTERS = {
     "opencode": "agent_scripts.adapters.opencode:OpenCodeAdapter",
 }
 
+_AMBIGUOUS = frozenset({"anthropic", "cursor"})
+
 
 def agent_names() -> tuple[str, ...]:
     """Known agents, sorted."""
     return tuple(sorted(_ADAPTERS))
+
+
+def ambiguous_names() -> frozenset[str]:
+    """Agents whose names developers also write when they mean none: a cursor in a list, Anthropic's SDK."""
+    return _AMBIGUOUS
 
 
 def create_adapter(name: str) -> AgentAdapter:

@@ -23,8 +23,14 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\[\]-]*")
 _OWNER = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}")
 """Source: GitHub, rules shown at sign-up, read 2026-11: alphanumeric or single hyphens, none at the ends, 39 characters."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_AT_GITHUB = re.compile(r"(?:^|[/@.])github\.com[:/]([^/]+/[^/]+?)(?:\.git)?/?$", re.IGNORECASE)
 _NOT_IN_BRANCH = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//")
 """Source: git-check-ref-format(1), rules 3 to 10."""
+
+_CODE = re.compile(
+    r"none|null|nil|undefined|true|false|self\..*|=.*|.*[($].*", re.IGNORECASE | re.DOTALL
+)
+_WORD_WITH_LETTER = re.compile(r"(?=.*[^\W\d_])[\w./:@+\[\]-]+")
 
 
 class OptionError(ValueError):
@@ -72,12 +78,14 @@ def check_repo(text: str) -> str:
     name = text.rstrip("/").removesuffix(".git")
     if _is_named(name):
         return name
-    if not _is_url(text):
-        raise OptionError(
-            f"{_cut(_without_credentials(text))} is no repository; write repo=owner/name or repo=https://…, without credentials"
-        )
-    scheme, _, rest = text.partition("://")
-    return f"{scheme.lower()}://{rest}"
+    if _is_url(text):
+        scheme, _, rest = text.partition("://")
+        return f"{scheme.lower()}://{rest}"
+    near = _AT_GITHUB.search(text)
+    form = f"repo={near[1]}" if near and _is_named(near[1]) else "repo=owner/name or repo=https://…"
+    raise OptionError(
+        f"{_cut(_without_credentials(text))} is no repository; write {form}, without credentials"
+    )
 
 
 def check_branch(name: str) -> str:
@@ -119,6 +127,24 @@ CHECKS: Mapping[str, Callable[[str], str]] = {
 """All options by their names."""
 
 
+def is_code(value: str) -> bool:
+    """Whether it is what a program has behind `=`: `None`, `build(x)`, `$NAME`."""
+    return _CODE.fullmatch(value) is not None
+
+
+def is_evident(key: str, value: str) -> bool:
+    """Whether the value tells by itself that this option is meant, however the key is written."""
+    if key == "agent":
+        return value.lower() in agent_names()
+    if is_code(value) or not _WORD_WITH_LETTER.fullmatch(value):
+        return False
+    try:
+        CHECKS[key](value)
+    except OptionError:
+        return False
+    return True
+
+
 def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
     """What to say of a word that names none, for the person who asked."""
     known = tuple(known)
@@ -127,6 +153,7 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
         return f"{article} {kind} is not named; there are: {', '.join(known)}"
     by_case = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), by_case, n=1)
+    near = near or [one for one in by_case if one.startswith(word.lower())]
     which = f"did you mean {by_case[near[0]]}? There" if near else "there"
     return f"there is no {kind} {_cut(word)} here; {which} are: {', '.join(known)}"
 

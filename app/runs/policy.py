@@ -8,11 +8,12 @@ from app.errors import ErrorCode
 from app.runs.choice import AgentOffer, find_problem
 from app.runs.model import RunRequest, Surface
 from app.runs.option_values import unknown_word
+from app.runs.options import INVISIBLE
 
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
-_INVISIBLE = re.compile("[\u200b-\u200f\u2060-\u2064\u00ad\ufeff\ufe0e\ufe0f]")
+_INVISIBLE = re.compile(f"[{INVISIBLE}]")
 """Characters a person does not see."""
 
 

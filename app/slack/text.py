@@ -3,8 +3,10 @@
 import re
 from typing import Final
 
+from app.runs.options import INVISIBLE
+
 _TOKEN: Final = re.compile(r"<([@#!]?)([^<>|\n]*)(?:\|([^<>\n]*))?>")
-_INVISIBLE: Final = re.compile("[\u200b-\u200f\u2060-\u2064\u00ad\ufeff\ufe0e\ufe0f]")
+_INVISIBLE: Final = re.compile(f"[{INVISIBLE}]")
 _STOP: Final = re.compile(r"\W*stop\W*", re.IGNORECASE)
 
 
