@@ -73,7 +73,7 @@ def check_repo(text: str) -> str:
     Raises:
         OptionError
     """
-    if text.lower() == NO_REPO:
+    if text == NO_REPO:
         return NO_REPO
     name = text.rstrip("/").removesuffix(".git")
     if _is_named(name):

@@ -22,6 +22,7 @@ from agent_scripts.registry import agent_names, ambiguous_names
 from app.runs.likeness import nearest
 from app.runs.option_values import (
     CHECKS,
+    NO_REPO,
     SANDBOX_WORDS,
     SHOWN_CHARS,
     OptionError,
@@ -165,7 +166,7 @@ def _take_option(text: str) -> tuple[str, str, str] | None:
     if found["command"]:
         return _take_command(found["command"].lower(), after)
     key, value = found["key"].lower(), str(found["value"])
-    if key != "pr" and is_code(value):
+    if key != "pr" and (key, value) != ("repo", NO_REPO) and is_code(value):
         return None
     if key in CHECKS:
         return key, value, after

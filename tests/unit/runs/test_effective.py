@@ -36,7 +36,7 @@ async def _after(*commands: str) -> Defaults:
         (("settings repo=acme/api branch=dev",), "acme/api", "dev"),
         (("settings repo=acme/api branch=dev", "settings repo=acme/web"), "acme/web", ""),
         (("settings repo=acme/api", "settings branch=dev"), "acme/api", "dev"),
-        (("settings repo=acme/api branch=dev", "settings repo=None"), "none", ""),
+        (("settings repo=acme/api branch=dev", "settings repo=none"), "none", ""),
         (("settings repo=acme/api", "settings reset"), "", ""),
     ],
 )
