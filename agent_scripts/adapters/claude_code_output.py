@@ -26,11 +26,13 @@ from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
+    cost_of,
     count_of,
     read_record,
     shown_argument,
     size_of,
     text_of,
+    total_cost,
 )
 
 _SYNTHETIC = "<synthetic>"
@@ -74,7 +76,7 @@ class ClaudeCodeParser:
         self._result: Mapping[str, Any] | None = None
         self._error = ""
         self._is_refused = False
-        self._costs: list[float] = []
+        self._costs: list[float | None] = []
         self._notes: list[str] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
@@ -124,10 +126,9 @@ class ClaudeCodeParser:
     def _cost(self) -> float | None:
         """Of this turn: `total_cost_usd` counts all turns of a resumed session."""
         if self._costs:
-            return sum(self._costs)
+            return total_cost(self._costs)
         # Versions without `model_usage_since_last_result` counted by the run (2.1.197).
-        total = (self._result or {}).get("total_cost_usd")
-        return float(total) if isinstance(total, int | float) else None
+        return cost_of((self._result or {}).get("total_cost_usd"))
 
     def _is_ours(self, record: Mapping[str, Any]) -> bool:
         session_id = _session_id(record)
@@ -211,8 +212,8 @@ class ClaudeCodeParser:
         self._result = record
         models = record.get("model_usage_since_last_result")
         if isinstance(models, dict):
-            costs = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
-            self._costs.append(sum(cost for cost in costs if isinstance(cost, int | float)))
+            told = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
+            self._costs.append(total_cost(told))
 
 
 def _session_id(record: Mapping[str, Any]) -> str | None:

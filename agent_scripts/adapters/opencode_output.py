@@ -24,11 +24,13 @@ from agent_scripts.events import (
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
+    cost_of,
     count_of,
     read_record,
     shown_argument,
     size_of,
     text_of,
+    total_cost,
 )
 
 _SESSION_ID = re.compile(r"ses_[0-9A-Za-z]{10,40}")
@@ -54,7 +56,7 @@ class OpenCodeParser:
         self._step: list[str] = []
         self._answer = ""
         self._failure: Failure | None = None
-        self._cost = 0.0
+        self._costs: list[float | None] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
         record = read_record(line)
@@ -70,7 +72,7 @@ class OpenCodeParser:
             detail=outcome.detail[-MAX_DETAIL_CHARS:],
             agent_session_id=self._session_id,
             # Nothing is what it says of a model whose price it does not know.
-            cost_usd=self._cost or None,
+            cost_usd=total_cost(self._costs) or None,
             notes=outcome.notes,
         )
 
@@ -110,9 +112,7 @@ class OpenCodeParser:
         elif reason in _CODE_OF_REASON:
             detail = f"the model ended its step: {reason}"
             self._failure = Failure(code=_CODE_OF_REASON[reason], detail=detail)
-        cost = part.get("cost")
-        if isinstance(cost, int | float) and cost > 0:
-            self._cost += cost
+        self._costs.append(cost_of(part.get("cost")))
         tokens = part.get("tokens")
         cache = tokens.get("cache") if isinstance(tokens, dict) else None
         yield UsageReported(

@@ -99,6 +99,15 @@ def test_cost_of_an_older_version() -> None:
     assert _read([_result()])[1].cost_usd == 0.5
 
 
+def test_a_cost_that_cannot_be_one() -> None:
+    """It is told as not known, whichever field it is in."""
+    assert _read([_result(total_cost_usd=float("inf"))])[1].cost_usd is None
+    models = {"a": {"costUSD": 0.25}, "b": {"costUSD": float("nan")}}
+    odd = _result(model_usage_since_last_result=models)
+    assert _read([odd])[1].cost_usd is None
+    assert _read([odd.replace("NaN", "0.5")])[1].cost_usd == 0.75
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [

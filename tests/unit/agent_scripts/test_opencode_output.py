@@ -211,6 +211,8 @@ def test_a_price_that_is_not_known_is_none() -> None:
     assert _read(_STEP, _text("x"), _end("stop", cost=0))[1].cost_usd is None
     two = _read(_end("tool-calls", cost=0.25), _end("stop", cost=0.5))[1]
     assert two.cost_usd == 0.75
+    odd = _read(_end("tool-calls", cost=0.25), _end("stop", cost=float("inf")))[1]
+    assert odd.cost_usd is None
 
 
 def test_lines_of_another_session_are_not_ours() -> None:
