@@ -194,7 +194,7 @@ class ClaudeCodeParser:
         if message.get("model") == _SYNTHETIC or record.get("error") is not None:
             self._error = str(record.get("error"))
             return
-        is_new = message.get("id") not in self._streamed
+        is_new = text_of(message, "id") not in self._streamed
         is_main = record.get("parent_tool_use_id") is None
         for block in content:
             match block:

@@ -223,6 +223,13 @@ def test_without_streaming_the_whole_messages_are_the_text() -> None:
     assert _streamed(_read(whole, ended)[0]) == _streamed(_read(lines, ended)[0])
 
 
+@pytest.mark.parametrize("odd", [[], {}, None, 7])
+def test_a_message_whose_id_is_none(odd: object) -> None:
+    """Its text counts all the same."""
+    message = {"id": odd, "content": [{"type": "text", "text": "x"}]}
+    assert _streamed(_read([_line("assistant", message=message)])[0]) == "x"
+
+
 def test_a_newer_version() -> None:
     """Unknown types and fields change nothing."""
     lines, ended = _recorded("tools")
