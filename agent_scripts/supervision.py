@@ -28,7 +28,7 @@ class SupervisionLimits:
     idle_timeout_s: float
     """Longest time without a complete line."""
     max_output_bytes: int
-    """Of stdout and stderr together, as the agent wrote it. The log is some 100 bytes a line larger."""
+    """Of stdout and stderr together, with what their records add: some 100 bytes a line, and what JSON escapes."""
     max_line_bytes: int
     max_disk_bytes: int
     """Of work directory, home and temporary directory together."""
