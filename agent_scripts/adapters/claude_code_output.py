@@ -71,6 +71,8 @@ class ClaudeCodeParser:
         self._streamed: set[str] = set()
         self._started_usage: Mapping[str, Any] = {}
         self._message_text = ""
+        self._has_ended_turn = False
+        """The model ended the turn with the newest message; the CLI has only to say so."""
         self._unfinished = ""
         """Text of messages that reached the limit of output tokens: the CLI lets the model go on, and its result has only the rest."""
         self._result: Mapping[str, Any] | None = None
@@ -85,8 +87,10 @@ class ClaudeCodeParser:
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         failure = self._failure(agent_exit)
-        said = text_of(self._result, "result") if failure is None else ""
-        outcome = decide(agent_exit, answer=said, failure=failure)
+        has_ended = self._result is not None
+        said = text_of(self._result, "result") if has_ended else self._final(agent_exit)
+        said = said if failure is None else ""
+        outcome = decide(agent_exit, answer=said, failure=failure, has_ended=has_ended)
         answer = (self._unfinished + said).strip() if said and outcome.error is None else ""
         return TurnFinished(
             text=answer or "".join(self._written).strip(),
@@ -96,6 +100,11 @@ class ClaudeCodeParser:
             cost_usd=self._cost(),
             notes=(*self._notes, *outcome.notes),
         )
+
+    def _final(self, agent_exit: AgentExit) -> str:
+        """What the model said when it ended its turn, for the idle limit alone; empty while it works."""
+        is_final = agent_exit.reason == "idle" and self._has_ended_turn
+        return self._message_text if is_final else ""
 
     def _failure(self, agent_exit: AgentExit) -> Failure | None:
         result = self._result
@@ -159,7 +168,7 @@ class ClaudeCodeParser:
             case {"type": "message_start", "message": {"id": str(message_id)} as message}:
                 self._streamed.add(message_id)
                 self._started_usage = message
-                self._message_text = ""
+                self._message_text, self._has_ended_turn = "", False
             case {"type": "content_block_start", "content_block": {"type": "text"}}:
                 is_continued = self._unfinished and not self._message_text
                 if self._written and not is_continued and not self._written[-1].endswith("\n\n"):
@@ -184,6 +193,8 @@ class ClaudeCodeParser:
                 self._unfinished += self._message_text
             case {"stop_reason": "tool_use"}:
                 self._unfinished = ""
+            case {"stop_reason": "end_turn"}:
+                self._has_ended_turn = True
             case _:
                 pass
 
@@ -192,7 +203,7 @@ class ClaudeCodeParser:
     ) -> Iterator[AgentEvent]:
         """One block of a message; its text has been streamed already, unless this CLI did not stream."""
         if message.get("model") == _SYNTHETIC or record.get("error") is not None:
-            self._error = str(record.get("error"))
+            self._error, self._has_ended_turn = str(record.get("error")), False
             return
         is_new = text_of(message, "id") not in self._streamed
         is_main = record.get("parent_tool_use_id") is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_scripts.adapter import AgentExit, ExitReason
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit, ExitReason
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -302,8 +302,31 @@ def test_our_own_reasons_beat_the_cli(reason: ExitReason, code: AgentErrorCode) 
 def test_idle_after_the_answer_is_success() -> None:
     """The answer is there; that the process then hung is no loss. Without it, it is."""
     idle = AgentExit(exit_code=143, reason="idle")
-    assert _read([_result()], idle)[1].error is None
+    assert _read([_result()], idle)[1].notes == (IDLE_NOTE,)
     assert _read([], idle)[1].error is AgentErrorCode.IDLE
+
+
+@pytest.mark.parametrize("name", ["tools", "output-limit"])
+def test_idle_before_the_result_of_a_turn_that_the_model_ended(name: str) -> None:
+    """Its whole text is the answer, with a note; before its end, and for any other reason than the idle limit, it is none."""
+    lines, ended = _recorded(name)
+    whole = _read(lines, ended)[1].text
+    idle = AgentExit(exit_code=143, reason="idle")
+    unended = _read(lines[:-1], idle)[1]
+    assert (unended.error, unended.text, unended.notes) == (None, whole, (UNENDED_NOTE,))
+    end = max(at for at, line in enumerate(lines[:-1]) if '"stop_reason":"end_turn"' in line)
+    for cut in range(end):
+        assert _read(lines[:cut], idle)[1].error is AgentErrorCode.IDLE
+    late = AgentExit(exit_code=143, reason="timeout")
+    assert _read(lines[:-1], late)[1].error is AgentErrorCode.TIMEOUT
+
+
+def test_idle_after_an_error_that_the_cli_told_is_none() -> None:
+    """Whatever the model had said before."""
+    lines, _ = _recorded("tools")
+    said = _line("assistant", error="server_error", message={"content": []})
+    idle = AgentExit(exit_code=143, reason="idle")
+    assert _read([*lines[:-1], said], idle)[1].error is AgentErrorCode.IDLE
 
 
 @pytest.mark.parametrize(
