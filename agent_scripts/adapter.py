@@ -183,6 +183,11 @@ class AgentAdapter(Protocol):
         ...
 
     @property
+    def takes_session_id(self) -> bool:
+        """A new session has its caller's id, which is known also when the agent ended before it told it."""
+        ...
+
+    @property
     def reserved_bytes(self) -> int:
         """Address space that its runtime reserves, used or not; 0 = hardly more than it uses."""
         ...

@@ -295,7 +295,8 @@ class AgentRunner:
                 may_be_gone=False,
             )
             finished = await self._starter.start(attempt, workspace.sandbox, start, _nothing)
-        workspace.agent_session_id = finished.agent_session_id or known
+        given = start.session.id if start.session and self._adapter.takes_session_id else ""
+        workspace.agent_session_id = finished.agent_session_id or known or given
         return finished
 
 
