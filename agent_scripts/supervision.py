@@ -195,9 +195,9 @@ def parse_record(line: str) -> AgentRecord | None:
     """
     try:
         match json.loads(line):
-            case {"t": float() | int() as at} if not 0 <= at < _LATEST_UNIX_S:
-                return None
-            case {"seq": int(seq)} if not 0 < seq <= _MAX_SEQ:
+            case {"seq": int(seq), "t": float() | int() as at} if not (
+                0 < seq <= _MAX_SEQ and 0 <= at < _LATEST_UNIX_S
+            ):
                 return None
             case {"kind": "started", "seq": int(seq), "t": float() | int() as at, "pid": int(pid)}:
                 return AgentStarted(seq=seq, at_unix_s=at, pid=pid)
