@@ -58,7 +58,9 @@ def check_model(name: str) -> str:
     """
     window = _WINDOW.search(name)
     if window and _MODEL.fullmatch(name[: window.start()]):
-        raise OptionError(f"write {_cut(name[: window.start()])}; I cannot ask for a {window[0]} window")
+        raise OptionError(
+            f"write {_cut(name[: window.start()])}; I cannot ask for a {window[0]} window"
+        )
     if len(name) > MAX_MODEL_CHARS or not _MODEL.fullmatch(name):
         raise OptionError(f"{_cut(name)} is no name of a model, such as model=sonnet")
     return name
