@@ -133,6 +133,8 @@ ENDED_BY_US: Mapping[ExitReason, AgentErrorCode] = {
 
 
 IDLE_NOTE = "After this answer the agent said no more, and was ended at the idle limit."
+UNENDED_NOTE = "The agent did not end by itself: after this text it said no more, and was ended at the idle limit. There may be more to say."
+"""As the other one, where it had not said either that its turn was over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +180,11 @@ class AgentAdapter(Protocol):
     @property
     def has_sessions(self) -> bool:
         """It keeps a memory of the thread in its home, which each turn changes, and finds it again by its session."""
+        ...
+
+    @property
+    def takes_session_id(self) -> bool:
+        """A new session has its caller's id, which is known also when the agent ended before it told it."""
         ...
 
     @property

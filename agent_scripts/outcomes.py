@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, AgentExit
+from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, UNENDED_NOTE, AgentExit
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.output_lines import MAX_DETAIL_CHARS
 
@@ -42,17 +42,21 @@ def code_of_status(status: object) -> AgentErrorCode | None:
     return known or (AgentErrorCode.MODEL_UNAVAILABLE if status in _SERVER_ERRORS else None)
 
 
-def decide(agent_exit: AgentExit, *, answer: str, failure: Failure | None) -> Outcome:
+def decide(
+    agent_exit: AgentExit, *, answer: str, failure: Failure | None, has_ended: bool = True
+) -> Outcome:
     """The outcome of a turn.
 
     Args:
         agent_exit: how the process ended; what we did ourselves beats whatever it said.
-        answer: the final text of a turn that the agent itself called finished; empty without such a word.
+        answer: the final text of a turn; empty if it was none.
         failure: overrules an answer.
+        has_ended: the agent itself called the turn finished. Otherwise the answer counts at the idle limit alone, where the
+            agent had nothing left to do and yet did not end.
     """
     is_answered = failure is None and bool(answer.strip())
     if agent_exit.reason == "idle" and is_answered:
-        return Outcome(notes=(IDLE_NOTE,))
+        return Outcome(notes=(IDLE_NOTE if has_ended else UNENDED_NOTE,))
     if agent_exit.reason != "exited":
         return Outcome(
             error=ENDED_BY_US[agent_exit.reason],
@@ -63,6 +67,6 @@ def decide(agent_exit: AgentExit, *, answer: str, failure: Failure | None) -> Ou
         return Outcome(error=failure.code, detail=f"{failure.detail} ({ended})")
     if agent_exit.exit_code != 0:
         return Outcome(error=AgentErrorCode.EXECUTION_FAILED, detail=ended)
-    if not is_answered:
+    if not is_answered or not has_ended:
         return Outcome(error=AgentErrorCode.NO_ANSWER, detail=f"no final answer ({ended})")
     return Outcome()

@@ -11,6 +11,8 @@ from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReaso
 
 _LATEST_UNIX_S = 4e9
 """In the year 2096."""
+_MAX_SEQ = 2**31 - 1
+"""What the run record can hold; more lines than any log has."""
 _SUPERVISOR_FILES = (
     *("supervisor.py", "records.py", "relay.py", "process_tree.py", "usage.py"),
     *("standby.py", "waiting.py"),
@@ -26,7 +28,7 @@ class SupervisionLimits:
     idle_timeout_s: float
     """Longest time without a complete line."""
     max_output_bytes: int
-    """Of stdout and stderr together, as the agent wrote it. The log is some 100 bytes a line larger."""
+    """Of stdout and stderr together, with what their records add: some 100 bytes a line, and what JSON escapes."""
     max_line_bytes: int
     max_disk_bytes: int
     """Of work directory, home and temporary directory together."""
@@ -189,11 +191,13 @@ def following(paths: AgentPaths) -> AgentCommand:
 def parse_record(line: str) -> AgentRecord | None:
     """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash.
 
-    A process in the sandbox may write to the supervisor's stdout: what cannot be a time gives None too.
+    A process in the sandbox may write to the supervisor's stdout: what cannot be a time or a number gives None too.
     """
     try:
         match json.loads(line):
-            case {"t": float() | int() as at} if not 0 <= at < _LATEST_UNIX_S:
+            case {"seq": int(seq), "t": float() | int() as at} if not (
+                0 < seq <= _MAX_SEQ and 0 <= at < _LATEST_UNIX_S
+            ):
                 return None
             case {"kind": "started", "seq": int(seq), "t": float() | int() as at, "pid": int(pid)}:
                 return AgentStarted(seq=seq, at_unix_s=at, pid=pid)
@@ -225,7 +229,7 @@ def parse_record(line: str) -> AgentRecord | None:
                 )
             case _:
                 return None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

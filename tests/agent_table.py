@@ -50,7 +50,7 @@ ROWS: Final[Mapping[str, Sequence[str]]] = {
     "session and resume": ("history", "g h k", "i j l", "i j n", "history after tools: i j", "i j m", "—"),
     "Stop": ("c e", "h", "i j", "i j", "i j", "i j", "—"),
     "MCP": ("has none", "o", "p", "p", "p", "p", "—"),
-    "a dead MCP server is told": ("has none", "o", "p", "p", "p, not which", "says nothing", "says nothing"),
+    "a dead MCP server is told": ("has none", "o", "p", "p", "p, not which", "p", "says nothing"),
     "diff in the thread": ("d", "g h", "i j", "i j", "i j", "i j", "—"),
     "cost": ("table: q", "its own: r", "table", "table", "table", "its own, where it knows: s", "unknown"),
     "no key or token in Slack, traces, log, files": ("z", "g", "i j", "i j", "i j", "i j", "—"),

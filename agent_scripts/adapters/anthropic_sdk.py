@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from agent_scripts.events import (
     TurnFinished,
     UsageReported,
 )
-from agent_scripts.output_lines import MAX_DETAIL_CHARS
+from agent_scripts.output_lines import MAX_DETAIL_CHARS, count_of, read_record
 from agent_scripts.supervision import inside_files, inside_path
 
 _DEFAULT_MODEL = "claude-sonnet-5-5"
@@ -50,6 +50,7 @@ class AnthropicAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = False
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 
@@ -126,8 +127,10 @@ class AnthropicParser:
         self._error: tuple[AgentErrorCode, str] | None = None
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
+        record = read_record(line)
+        if record is None:
+            return ()
         try:
-            record = json.loads(line)
             read = _READERS.get(record["type"])
             if read is not None:
                 event = read(record)
@@ -135,7 +138,7 @@ class AnthropicParser:
                     self._written.append(event.text)
                 return (event,)
             self._read_terminal(record)
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (TypeError, KeyError):
             pass  # a stray print of a library or tool is no event
         return ()
 
@@ -158,7 +161,7 @@ class AnthropicParser:
             return TurnFinished(text=written, error=AgentErrorCode.NO_ANSWER, detail=detail)
         return TurnFinished(text=written)
 
-    def _read_terminal(self, record: dict[str, Any]) -> None:
+    def _read_terminal(self, record: Mapping[str, Any]) -> None:
         if record["type"] == "final":
             self._final = str(record["text"]).strip()
         elif record["type"] == "error":
@@ -175,30 +178,30 @@ def _surroundings(paths: AgentPaths) -> dict[str, str]:
     return {"HOME": paths.home, "LANG": "C.UTF-8", "NO_PROXY": "127.0.0.1"}
 
 
-def _read_tool_started(record: dict[str, Any]) -> AgentEvent:
+def _read_tool_started(record: Mapping[str, Any]) -> AgentEvent:
     argument = " ".join(str(record["argument"]).split())[:_MAX_ARGUMENT_CHARS]
     return ToolStarted(tool_id=str(record["id"]), name=str(record["name"]), argument=argument)
 
 
-def _read_tool_finished(record: dict[str, Any]) -> AgentEvent:
+def _read_tool_finished(record: Mapping[str, Any]) -> AgentEvent:
     return ToolFinished(
         tool_id=str(record["id"]),
         is_error=bool(record["is_error"]),
-        output_bytes=int(record["output_bytes"]),
+        output_bytes=count_of(record, "output_bytes"),
     )
 
 
-def _read_usage(record: dict[str, Any]) -> AgentEvent:
+def _read_usage(record: Mapping[str, Any]) -> AgentEvent:
     return UsageReported(
         model=str(record["model"]),
-        input_tokens=int(record["input_tokens"]),
-        output_tokens=int(record["output_tokens"]),
-        cache_read_tokens=int(record["cache_read_tokens"]),
-        cache_creation_tokens=int(record["cache_creation_tokens"]),
+        input_tokens=count_of(record, "input_tokens"),
+        output_tokens=count_of(record, "output_tokens"),
+        cache_read_tokens=count_of(record, "cache_read_tokens"),
+        cache_creation_tokens=count_of(record, "cache_creation_tokens"),
     )
 
 
-_READERS: dict[str, Callable[[dict[str, Any]], AgentEvent]] = {
+_READERS: dict[str, Callable[[Mapping[str, Any]], AgentEvent]] = {
     "text": lambda record: TextDelta(text=str(record["text"])),
     "tool_started": _read_tool_started,
     "tool_finished": _read_tool_finished,

@@ -35,6 +35,8 @@ _ALIASES = {
 
 Source: anthropic 2.12.0, types/model.py, read 2026-11.
 """
+_WINDOW = re.compile(r"\[1m\]$", re.IGNORECASE)
+"""Behind a model's name it asks for the larger window; the CLI takes it off before it asks for the model."""
 _TOOLS = ("Bash", "Edit", "NotebookEdit", "Read", "Task", "Write")
 """Those that do their work in the sandbox within the turn.
 
@@ -52,12 +54,14 @@ class ClaudeCodeAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = True
+    takes_session_id = True
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
     """None: the command's environment points every helper of the CLI to the run's own model."""
 
     def model_id(self, name: str) -> str:
-        return _ALIASES.get(name, name)
+        bare = _WINDOW.sub("", name)
+        return _ALIASES.get(bare, bare)
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         return npm_recipe(self.name, paths)

@@ -26,11 +26,13 @@ from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
+    cost_of,
     count_of,
     read_record,
     shown_argument,
     size_of,
     text_of,
+    total_cost,
 )
 
 _SYNTHETIC = "<synthetic>"
@@ -69,12 +71,14 @@ class ClaudeCodeParser:
         self._streamed: set[str] = set()
         self._started_usage: Mapping[str, Any] = {}
         self._message_text = ""
+        self._has_ended_turn = False
+        """The model ended the turn with the newest message; the CLI has only to say so."""
         self._unfinished = ""
         """Text of messages that reached the limit of output tokens: the CLI lets the model go on, and its result has only the rest."""
         self._result: Mapping[str, Any] | None = None
         self._error = ""
         self._is_refused = False
-        self._costs: list[float] = []
+        self._costs: list[float | None] = []
         self._notes: list[str] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
@@ -83,8 +87,10 @@ class ClaudeCodeParser:
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         failure = self._failure(agent_exit)
-        said = text_of(self._result, "result") if failure is None else ""
-        outcome = decide(agent_exit, answer=said, failure=failure)
+        has_ended = self._result is not None
+        said = text_of(self._result, "result") if has_ended else self._final(agent_exit)
+        said = said if failure is None else ""
+        outcome = decide(agent_exit, answer=said, failure=failure, has_ended=has_ended)
         answer = (self._unfinished + said).strip() if said and outcome.error is None else ""
         return TurnFinished(
             text=answer or "".join(self._written).strip(),
@@ -94,6 +100,11 @@ class ClaudeCodeParser:
             cost_usd=self._cost(),
             notes=(*self._notes, *outcome.notes),
         )
+
+    def _final(self, agent_exit: AgentExit) -> str:
+        """What the model said when it ended its turn, for the idle limit alone; empty while it works."""
+        is_final = agent_exit.reason == "idle" and self._has_ended_turn
+        return self._message_text if is_final else ""
 
     def _failure(self, agent_exit: AgentExit) -> Failure | None:
         result = self._result
@@ -124,10 +135,9 @@ class ClaudeCodeParser:
     def _cost(self) -> float | None:
         """Of this turn: `total_cost_usd` counts all turns of a resumed session."""
         if self._costs:
-            return sum(self._costs)
+            return total_cost(self._costs)
         # Versions without `model_usage_since_last_result` counted by the run (2.1.197).
-        total = (self._result or {}).get("total_cost_usd")
-        return float(total) if isinstance(total, int | float) else None
+        return cost_of((self._result or {}).get("total_cost_usd"))
 
     def _is_ours(self, record: Mapping[str, Any]) -> bool:
         session_id = _session_id(record)
@@ -158,7 +168,7 @@ class ClaudeCodeParser:
             case {"type": "message_start", "message": {"id": str(message_id)} as message}:
                 self._streamed.add(message_id)
                 self._started_usage = message
-                self._message_text = ""
+                self._message_text, self._has_ended_turn = "", False
             case {"type": "content_block_start", "content_block": {"type": "text"}}:
                 is_continued = self._unfinished and not self._message_text
                 if self._written and not is_continued and not self._written[-1].endswith("\n\n"):
@@ -183,6 +193,8 @@ class ClaudeCodeParser:
                 self._unfinished += self._message_text
             case {"stop_reason": "tool_use"}:
                 self._unfinished = ""
+            case {"stop_reason": "end_turn"}:
+                self._has_ended_turn = True
             case _:
                 pass
 
@@ -191,9 +203,9 @@ class ClaudeCodeParser:
     ) -> Iterator[AgentEvent]:
         """One block of a message; its text has been streamed already, unless this CLI did not stream."""
         if message.get("model") == _SYNTHETIC or record.get("error") is not None:
-            self._error = str(record.get("error"))
+            self._error, self._has_ended_turn = str(record.get("error")), False
             return
-        is_new = message.get("id") not in self._streamed
+        is_new = text_of(message, "id") not in self._streamed
         is_main = record.get("parent_tool_use_id") is None
         for block in content:
             match block:
@@ -211,8 +223,8 @@ class ClaudeCodeParser:
         self._result = record
         models = record.get("model_usage_since_last_result")
         if isinstance(models, dict):
-            costs = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
-            self._costs.append(sum(cost for cost in costs if isinstance(cost, int | float)))
+            told = [model.get("costUSD") for model in models.values() if isinstance(model, dict)]
+            self._costs.append(total_cost(told))
 
 
 def _session_id(record: Mapping[str, Any]) -> str | None:

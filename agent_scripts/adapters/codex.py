@@ -37,6 +37,7 @@ class CodexAdapter:
     protocol = ModelProtocol.OPENAI
     default_model = "gpt-5.4"
     has_sessions = True
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
     """None: it asks for no other model than the one it is given."""

@@ -55,6 +55,8 @@ class CodexParser:
         self._thread_id: str | None = None
         self._written: list[str] = []
         self._last_message = ""
+        self._is_last = False
+        """No tool was begun or ended since."""
         self._open: set[str] = set()
         self._is_completed = False
         self._failed = ""
@@ -65,8 +67,14 @@ class CodexParser:
         return tuple(self._read(record)) if record else ()
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        answer = self._last_message if self._is_completed else ""
-        outcome = decide(agent_exit, answer=answer, failure=self._failure(agent_exit))
+        is_final = self._is_completed or (agent_exit.reason == "idle" and self._is_last)
+        answer = self._last_message if is_final else ""
+        outcome = decide(
+            agent_exit,
+            answer=answer,
+            failure=self._failure(agent_exit),
+            has_ended=self._is_completed,
+        )
         text = answer if outcome.error is None else "".join(self._written)
         broken = dict.fromkeys(_BROKEN_SERVER.findall(agent_exit.stderr_tail))
         return TurnFinished(
@@ -109,13 +117,14 @@ class CodexParser:
         tool = _tool_of(item)
         if tool is not None and item_id not in self._open:
             self._open.add(item_id)
+            self._is_last = False
             name, argument = tool
             yield ToolStarted(tool_id=item_id, name=name, argument=argument)
 
     def _complete(self, item_id: str, item: Mapping[str, Any]) -> Iterator[AgentEvent]:
         match item:
             case {"type": "agent_message", "text": str(text)} if text.strip():
-                self._last_message = text
+                self._last_message, self._is_last = text, not self._open
                 separated = f"\n\n{text}" if self._written else text
                 self._written.append(separated)
                 yield TextDelta(text=separated)
@@ -127,6 +136,7 @@ class CodexParser:
                 yield from self._start(item_id, item)
                 if item_id in self._open:
                     self._open.discard(item_id)
+                    self._is_last = False
                     is_error = item.get("status") in ("failed", "declined")
                     yield ToolFinished(
                         tool_id=item_id, is_error=is_error, output_bytes=size_of(_output(item))

@@ -53,6 +53,7 @@ class CopilotAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = _DEFAULT_MODEL
     has_sessions = True
+    takes_session_id = True
     reserved_bytes = 32 * 2**30
     """Node: for WebAssembly, which is hardly used."""
     helper_models: Sequence[str] = ()

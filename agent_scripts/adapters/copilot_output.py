@@ -46,8 +46,8 @@ class CopilotParser:
     def __init__(self) -> None:
         self._session_id: str | None = None
         self._text = AnswerText()
-        self._streamed = ""
-        """Id of the message that comes in pieces."""
+        self._streamed: str | None = None
+        """Id of the message that comes in pieces; None = none does."""
         self._answer = ""
         self._error: Mapping[str, Any] | None = None
         self._status: object = None
@@ -70,9 +70,11 @@ class CopilotParser:
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         failure = self._failure(agent_exit)
-        is_done = failure is None and self._result is not None
-        answer = self._answer if is_done else ""
-        outcome = decide(agent_exit, answer=answer, failure=failure)
+        has_ended = self._result is not None
+        # A message that asks for no tool is a final one, ended or not.
+        is_final = has_ended or agent_exit.reason == "idle"
+        answer = self._answer if failure is None and is_final else ""
+        outcome = decide(agent_exit, answer=answer, failure=failure, has_ended=has_ended)
         broken = [broken_server_note(name, status) for name, status in self._broken.items()]
         return TurnFinished(
             text=answer if answer and outcome.error is None else self._text.whole,
@@ -135,7 +137,7 @@ class CopilotParser:
         if text_of(data, "messageId") != self._streamed:
             self._text.begin_message()
             yield from self._text.write(content)
-        self._streamed = ""
+        self._streamed = None
         if not data.get("toolRequests"):
             self._answer = content.strip()
 

@@ -49,6 +49,7 @@ class CursorAdapter:
     """The seam has no word for "none": nothing of this agent's asks the broker for a model."""
     default_model = "auto"
     has_sessions = True
+    takes_session_id = False
     reserved_bytes = 32 * 2**30
     helper_models: Sequence[str] = ()
 

@@ -70,6 +70,8 @@ class GeminiParser:
         self._text = AnswerText()
         self._result: Mapping[str, Any] | None = None
         self._has_worked = False
+        self._open: set[str] = set()
+        """Tools without a result."""
         self._is_refused = False
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
@@ -78,9 +80,11 @@ class GeminiParser:
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         failure = self._failure(agent_exit)
-        is_done = failure is None and text_of(self._result, "status") == "success"
-        answer = self._text.message if is_done else ""
-        outcome = decide(agent_exit, answer=answer, failure=failure)
+        has_ended = text_of(self._result, "status") == "success"
+        # It does not tell the end of a message: text that no tool came after is taken for the answer at the idle limit.
+        is_final = has_ended or (agent_exit.reason == "idle" and not self._open)
+        answer = self._text.message if failure is None and is_final else ""
+        outcome = decide(agent_exit, answer=answer, failure=failure, has_ended=has_ended)
         notes = outcome.notes
         if _BROKEN_SERVERS in agent_exit.stderr_tail:
             notes = (_BROKEN_NOTE, *notes)
@@ -139,10 +143,12 @@ class GeminiParser:
                 yield from self._text.write(text)
             case {"type": "tool_use", "tool_id": str(tool_id), "tool_name": str(name)}:
                 self._has_worked = True
+                self._open.add(tool_id)
                 self._text.begin_message()
                 argument = shown_argument(record.get("parameters"))
                 yield ToolStarted(tool_id=tool_id, name=name, argument=argument)
             case {"type": "tool_result", "tool_id": str(tool_id)}:
+                self._open.discard(tool_id)
                 self._text.begin_message()
                 yield ToolFinished(
                     tool_id=tool_id,

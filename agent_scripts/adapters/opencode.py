@@ -41,6 +41,7 @@ class OpenCodeAdapter:
     protocol = ModelProtocol.OPENAI
     default_model = "gpt-5.4"
     has_sessions = True
+    takes_session_id = False
     reserved_bytes = 64 * 2**30
     """Bun takes all that there is, within 4 GiB it runs out of it."""
     helper_models: Sequence[str] = ()
@@ -113,6 +114,8 @@ _FIXED_ARGUMENTS = (
     *("--format", "json", "--pure"),
     # Without a title it asks the model for one.
     *("--title", "Orion"),
+    # On stderr: it tells of an MCP server that did not start nowhere else.
+    *("--print-logs", "--log-level", "WARN"),
 )
 _FIXED_ENV = {
     "ORION_RELAY": "{relay}",

@@ -3,8 +3,9 @@
 The shapes are those of version 1.18.33, recorded in tests/data/opencode. Lines and fields that are unknown give nothing, so
 that older and newer versions are read as far as they agree.
 
-It has no line for the end: the answer is the text of a step that stopped by itself, and a later step takes that back. Only
-lines of the session that spoke first count.
+It has no line for the end: the answer is the text of a step that stopped by itself, and a later step takes that back. Text of
+a step without an end is none, not even at the idle limit: a tool that still runs is not told before it is done. Only lines of
+the session that spoke first count.
 """
 
 import re
@@ -21,24 +22,33 @@ from agent_scripts.events import (
     TurnFinished,
     UsageReported,
 )
+from agent_scripts.mcp_servers import broken_server_note
 from agent_scripts.outcomes import Failure, code_of_status, decide
 from agent_scripts.output_lines import (
     MAX_DETAIL_CHARS,
+    cost_of,
     count_of,
     read_record,
     shown_argument,
     size_of,
     text_of,
+    total_cost,
 )
 
 _SESSION_ID = re.compile(r"ses_[0-9A-Za-z]{10,40}")
 _NO_SESSION = re.compile(r"^(?:\x1b\[[0-9;]*m|Error: )*Session not found", re.M)
+_BROKEN_SERVER = re.compile(
+    r'^timestamp=\S+ level=WARN \S+ message="server unavailable" key="?([^"\n]{1,80}?)"? type=\w+ status=(\w+)',
+    re.M,
+)
 _CODE_OF_NAME = {
     "ContextOverflowError": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
     "ProviderAuthError": AgentErrorCode.MODEL_AUTH_FAILED,
     "MessageOutputLengthError": AgentErrorCode.OUTPUT_LIMIT,
     "ContentFilterError": AgentErrorCode.MODEL_REFUSED,
 }
+_NO_JSON = "JSON parsing failed: "
+"""Recorded: how an error without a name begins when the model's API answers something else."""
 _CODE_OF_REASON = {
     "length": AgentErrorCode.OUTPUT_LIMIT,
     "content-filter": AgentErrorCode.MODEL_REFUSED,
@@ -54,24 +64,30 @@ class OpenCodeParser:
         self._step: list[str] = []
         self._answer = ""
         self._failure: Failure | None = None
-        self._cost = 0.0
+        self._cut: Failure | None = None
+        """How the model ended its newest step; a later one may be whole."""
+        self._costs: list[float | None] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
         record = read_record(line)
         return tuple(self._read(record)) if record and self._is_ours(record) else ()
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        failure = self._failure or self._lost_session(agent_exit)
+        failure = self._failure or self._cut or self._lost_session(agent_exit)
         outcome = decide(agent_exit, answer=self._answer, failure=failure)
         text = self._answer if outcome.error is None else "".join(self._written)
+        broken = dict(_BROKEN_SERVER.findall(agent_exit.stderr_tail))
         return TurnFinished(
             text=text.strip(),
             error=outcome.error,
             detail=outcome.detail[-MAX_DETAIL_CHARS:],
             agent_session_id=self._session_id,
             # Nothing is what it says of a model whose price it does not know.
-            cost_usd=self._cost or None,
-            notes=outcome.notes,
+            cost_usd=total_cost(self._costs) or None,
+            notes=(
+                *(broken_server_note(name, status) for name, status in broken.items()),
+                *outcome.notes,
+            ),
         )
 
     def _lost_session(self, agent_exit: AgentExit) -> Failure | None:
@@ -89,7 +105,7 @@ class OpenCodeParser:
     def _read(self, record: Mapping[str, Any]) -> Iterator[AgentEvent]:
         match record:
             case {"type": "step_start"}:
-                self._step, self._answer = [], ""
+                self._step, self._answer, self._cut = [], "", None
             case {"type": "text", "part": {"text": str(text)}} if text.strip():
                 self._step.append(text)
                 separated = f"\n\n{text}" if self._written else text
@@ -109,10 +125,8 @@ class OpenCodeParser:
             self._answer = "\n\n".join(self._step)
         elif reason in _CODE_OF_REASON:
             detail = f"the model ended its step: {reason}"
-            self._failure = Failure(code=_CODE_OF_REASON[reason], detail=detail)
-        cost = part.get("cost")
-        if isinstance(cost, int | float) and cost > 0:
-            self._cost += cost
+            self._cut = Failure(code=_CODE_OF_REASON[reason], detail=detail)
+        self._costs.append(cost_of(part.get("cost")))
         tokens = part.get("tokens")
         cache = tokens.get("cache") if isinstance(tokens, dict) else None
         yield UsageReported(
@@ -149,7 +163,9 @@ def _failure_of(error: object) -> Failure:
     data = error.get("data") if isinstance(error, dict) else None
     status = data.get("statusCode") if isinstance(data, dict) else None
     code = _CODE_OF_NAME.get(name) or code_of_status(status)
-    if code is None and name == "APIError" and status is None:
+    message = text_of(data, "message")
+    is_broken = name == "APIError" or message.startswith(_NO_JSON)
+    if code is None and is_broken and status is None:
         code = AgentErrorCode.MODEL_UNAVAILABLE  # no answer, or none that is one
-    detail = f"{name}, status {status}: {text_of(data, 'message')}"
+    detail = f"{name}, status {status}: {message}"
     return Failure(code=code or AgentErrorCode.EXECUTION_FAILED, detail=detail)

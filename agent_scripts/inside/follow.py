@@ -10,6 +10,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 _POLL_S = 0.1
 _SILENCE_S = 5.0
@@ -25,11 +26,11 @@ def main(path: str) -> int:
             *lines, carry = (carry + data).split(b"\n")
             for line in lines:
                 sys.stdout.buffer.write(line + b"\n")
-                record = json.loads(line)
-                if record["kind"] == "exit":
+                record = _read(line)
+                if record.get("kind") == "exit":
                     return 0
-                if record["kind"] == "started":
-                    pid = record["pid"]
+                if record.get("kind") == "started":
+                    pid = record.get("pid", 0)
             sys.stdout.buffer.flush()
             if data:
                 continue
@@ -38,6 +39,15 @@ def main(path: str) -> int:
             if silent_s > _SILENCE_S:
                 return 1
             time.sleep(_POLL_S)
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    """The record; an empty one for a line that was torn when the disk was full."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 if __name__ == "__main__":

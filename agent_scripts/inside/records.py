@@ -26,17 +26,26 @@ class Recorder:
         path = Path(events_path)
         path.parent.mkdir(parents=True, exist_ok=True)
         self._log: Any = path.open("wb", buffering=0)
+        self._is_torn = False
+        """The last record in the log is a piece of one: the disk was full."""
         self.pending = bytearray()
         self._stdout_open = True
 
-    def write(self, kind: str, **fields: object) -> None:
+    def write(self, kind: str, **fields: object) -> int:
+        """Returns: the record's size in bytes."""
         self._seq += 1
         record = {"seq": self._seq, "t": round(time.time(), 3), "kind": kind, **fields}
         data = json.dumps(record).encode() + b"\n"
-        with contextlib.suppress(OSError):
-            self._log.write(data)
+        self._log_record(data)
         if self._stdout_open:
             self.pending += data
+        return len(data)
+
+    def _log_record(self, data: bytes) -> None:
+        line = b"\n" + data if self._is_torn else data
+        with contextlib.suppress(OSError):
+            written = self._log.write(line)
+            self._is_torn = written < len(line)
 
     def pump(self) -> None:
         """Hand stdout what it takes without blocking. Call it when poll says writable.

@@ -11,6 +11,7 @@ _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
 _BROKER_PATIENCE_S = 15.0
 _BROKER_PAUSE_S = 0.2
+_CROWDED_PAUSE_S = 0.05
 _CHUNK_BYTES = 64 * 1024
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
@@ -40,22 +41,41 @@ def _accept(listener: socket.socket, broker_socket: str, absence: _Absence) -> N
     while True:
         # More connections than that wait in the kernel's backlog.
         free.acquire()  # the connection's thread gives it back
+        try:
+            _accept_one(listener, broker_socket, absence, free)
+        except (OSError, RuntimeError):
+            # No descriptor or no thread is left for the moment, or this client is gone; the run needs us later, too.
+            free.release()
+            time.sleep(_CROWDED_PAUSE_S)
+
+
+def _accept_one(
+    listener: socket.socket,
+    broker_socket: str,
+    absence: _Absence,
+    free: threading.BoundedSemaphore,
+) -> None:
+    """Raises: OSError, RuntimeError: nobody serves it, and it is closed."""
+    with contextlib.ExitStack() as stack:
         client, _ = listener.accept()
+        stack.enter_context(client)
         # Otherwise each piece of a stream would wait until the one before is acknowledged.
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         serving = (client, broker_socket, absence, free)
         threading.Thread(target=_serve, args=serving, daemon=True).start()
+        stack.pop_all()  # it is the thread's now
 
 
 def _serve(
     client: socket.socket, broker_socket: str, absence: _Absence, free: threading.BoundedSemaphore
 ) -> None:
-    with contextlib.ExitStack() as stack:
+    # Whatever is not left for it, the agent sees a closed connection, which its SDK retries.
+    with contextlib.suppress(OSError, RuntimeError), contextlib.ExitStack() as stack:
         stack.callback(free.release)
         stack.enter_context(client)
         broker = _connect(broker_socket, absence)
         if broker is None:
-            return  # the agent sees a closed connection, which its SDK retries
+            return
         stack.enter_context(broker)
         upward = threading.Thread(target=_copy, args=(client, broker), daemon=True)
         upward.start()

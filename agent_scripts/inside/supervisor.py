@@ -178,11 +178,13 @@ class Supervision:
             self._selector.unregister(fd)
             del self._streams[fd]
         self._output_bytes += len(data)
-        if self._output_bytes > self._config["max_output_bytes"]:
-            return  # the log ends here; the pipe is still emptied so that the agent can end
         for text, truncated in splitter.feed(data) if data else splitter.end():
+            if self._output_bytes > self._config["max_output_bytes"]:
+                return  # the log ends here; the pipe is still emptied so that the agent can end
             self._last_line = time.monotonic()
-            self._recorder.write("line", stream=name, text=text, truncated=truncated)
+            written = self._recorder.write("line", stream=name, text=text, truncated=truncated)
+            # What its record adds: for a line of a newline alone, a hundred times its size.
+            self._output_bytes += written - len(text)
 
     def _ask_to_end(self) -> None:
         process_tree.send(self._tree(), signal.SIGTERM)

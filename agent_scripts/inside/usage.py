@@ -30,6 +30,7 @@ class Usage:
         self._roots = [*config["disk_paths"], tempfile.gettempdir()]
         self._max_disk_bytes: int = config["max_disk_bytes"]
         self._max_processes: int = config["max_processes"]
+        self._crowded_looks = 0
         self.excess = ""
         """`disk_limit` or `process_limit` once the agent has gone beyond."""
 
@@ -37,17 +38,21 @@ class Usage:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        crowded = 0
         while not self.excess:
             started = time.monotonic()
-            tasks = count_tasks(process_tree.descendants(os.getpid()))
-            crowded = crowded + 1 if tasks > _CROWDED * self._max_processes else 0
-            if crowded >= _CROWDED_LOOKS:
-                self.excess = "process_limit"
-            elif disk_bytes(self._roots, stop_at=self._max_disk_bytes) > self._max_disk_bytes:
-                self.excess = "disk_limit"
+            with contextlib.suppress(OSError):  # no descriptor is left for the moment: look again
+                self._look()
             took = time.monotonic() - started
             time.sleep(max(_PAUSE_S, _PAUSE_FACTOR * took))
+
+    def _look(self) -> None:
+        tasks = count_tasks(process_tree.descendants(os.getpid()))
+        is_crowded = tasks > _CROWDED * self._max_processes
+        self._crowded_looks = self._crowded_looks + 1 if is_crowded else 0
+        if self._crowded_looks >= _CROWDED_LOOKS:
+            self.excess = "process_limit"
+        elif disk_bytes(self._roots, stop_at=self._max_disk_bytes) > self._max_disk_bytes:
+            self.excess = "disk_limit"
 
 
 def disk_bytes(roots: list[str], *, stop_at: int) -> int:

@@ -18,8 +18,10 @@ MAX_BRANCH_CHARS = 200
 SHOWN_CHARS = 40
 
 _AGENT = re.compile(r"[A-Za-z][A-Za-z-]{0,30}")
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+\[\]-]*")
-"""Ids of the providers and of gateways (`openai/gpt-5.4`, `claude-sonnet-5-5[1m]`); never a flag."""
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
+"""Ids of the providers and of gateways (`openai/gpt-5.4`); never a flag."""
+_WINDOW = re.compile(r"\[[^\[\]]{1,20}\]$")
+"""`[1m]`: a wish of Claude Code, which takes it off before it asks for the model."""
 _OWNER = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}")
 """Source: GitHub, rules shown at sign-up, read 2026-11: alphanumeric or single hyphens, none at the ends, 39 characters."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
@@ -62,6 +64,11 @@ def check_model(name: str) -> str:
     Raises:
         OptionError
     """
+    window = _WINDOW.search(name)
+    if window and _MODEL.fullmatch(name[: window.start()]):
+        raise OptionError(
+            f"write {_cut(name[: window.start()])}; I cannot ask for a {window[0]} window"
+        )
     if len(name) > MAX_MODEL_CHARS or not _MODEL.fullmatch(name):
         raise OptionError(f"{_cut(name)} is no name of a model, such as model=sonnet")
     return name

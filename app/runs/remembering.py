@@ -54,6 +54,8 @@ async def start_with_memory(
     session = AgentSession(id=str(uuid.uuid4()), resume=False) if adapter.has_sessions else None
     start = replace(start, messages=attempt.conversation.messages(), session=session)
     finished = await starter.start(attempt, sandbox, start, look)
+    if session is not None and adapter.takes_session_id and not finished.agent_session_id:
+        finished = replace(finished, agent_session_id=session.id)  # it ended before it told it
     workspace.memory = AgentMemory()
     remember(workspace, attempt, finished)
     if problem is AgentErrorCode.EXECUTION_FAILED and not _has_heard(finished, attempt):

@@ -6,7 +6,7 @@ Where the connection to its output breaks while its sandbox lives on, the rest i
 import asyncio
 import codecs
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from agent_scripts.adapter import AgentCommand, AgentExit, AgentPaths, EventParser, ExitReason
@@ -21,6 +21,7 @@ from agent_scripts.supervision import (
 )
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.record_lines import RecordLines
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.task_group import open_task_group
@@ -33,9 +34,14 @@ DEADLINE_SLACK_S = 10.0
 """The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
 STDERR_TAIL_CHARS = 64_000
 """A line about one MCP server that did not start has more than a thousand in codex, and comes twice."""
+MAX_RECORD_CHARS = 6 * 4 * 1024 * 1024 + 1024
+"""Of the longest line that a supervisor writes (`starting.MAX_LINE_BYTES`): each byte may be escaped as `\\u0001`, and there are
+the other members of its record."""
 RECONNECTIONS = 10
 RECONNECTION_WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0)
 """Before each try to make one."""
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What a parser raises that met a value which it did not think of."""
 
 _log = get_logger(__name__)
 
@@ -51,7 +57,8 @@ class AgentTail:
         self._paths = paths
         self._parser = parser
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._carry = ""
+        self._lines = RecordLines(MAX_RECORD_CHARS)
+        self._unreadable = 0
         self._stderr_pieces: list[str] = []
         self._stderr_chars = 0
         self._last_seq = -1
@@ -115,7 +122,7 @@ class AgentTail:
         """
         self._seen_seq = self._last_seq
         self._decoder.reset()
-        self._carry = ""
+        self._lines.reset()
         command = following(self._paths)
         *waits, last_wait_s = RECONNECTION_WAITS_S
         for wait_s in waits:
@@ -136,7 +143,7 @@ class AgentTail:
         async for event in process.events():
             match event:
                 case ExecOutput(stream=OutputStream.STDOUT, data=data):
-                    for line in self._lines(self._decoder.decode(data)):
+                    for line in self._lines.feed(self._decoder.decode(data)):
                         self._handle(line)
                 case ExecOutput(data=data):
                     self._keep_stderr(data.decode("utf-8", "replace"))
@@ -162,10 +169,6 @@ class AgentTail:
                 if self._exited is None:
                     raise
 
-    def _lines(self, text: str) -> Iterator[str]:
-        *lines, self._carry = (self._carry + text).split("\n")
-        yield from lines
-
     def _handle(self, line: str) -> None:
         record = parse_record(line)
         if record is None or record.seq <= self._seen_seq:
@@ -175,7 +178,7 @@ class AgentTail:
             self._attempt.transcript.add(_log_line(record))
         match record:
             case AgentLine(stream="stdout", text=text, at_unix_s=at):
-                for event in self._parser.feed(text):
+                for event in self._parse(text):
                     self._attempt.tracker.feed(event)
                     self._trace(event, datetime.fromtimestamp(at, UTC))
                     self._attempt.show_soon()
@@ -186,6 +189,16 @@ class AgentTail:
                 self.exit_reason = reason
             case AgentStarted():
                 pass
+
+    def _parse(self, line: str) -> Sequence[AgentEvent]:
+        """Any process of the sandbox may have written it: none that a parser fails at ends the run."""
+        try:
+            return self._parser.feed(line)
+        except _UNREADABLE as exc:
+            if not self._unreadable:
+                _log.warning("agent.line_unreadable", error=type(exc).__name__)
+            self._unreadable += 1
+            return ()
 
     def _keep_stderr(self, text: str) -> None:
         self._stderr_pieces.append(text)
@@ -222,6 +235,10 @@ class AgentTail:
             raise failure or SandboxError(
                 SandboxErrorCode.UNAVAILABLE,
                 f"the agent's supervisor ended without a word (exit code {self._process_exit})",
+            )
+        if self._lines.dropped or self._unreadable:
+            _log.warning(
+                "agent.lines_skipped", too_long=self._lines.dropped, unreadable=self._unreadable
             )
         return self._parser.finish(
             AgentExit(

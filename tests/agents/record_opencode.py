@@ -15,6 +15,8 @@ _NOISE = (
         pattern=re.compile(r"\b(call|fc|msg)_offline_\w+"), replacement=r"\1_offline_{number:016x}"
     ),
     Noise(pattern=re.compile(r'("(?:timestamp|start|end)"):\d{10,}'), replacement=r"\1:1"),
+    Noise(pattern=re.compile(r"timestamp=\S+Z"), replacement="timestamp=2026-11-22T00:00:00.000Z"),
+    Noise(pattern=re.compile(r"\b(run=)[0-9a-f]{8}\b"), replacement=r"\g<1>1"),
     Noise(pattern=re.compile(r'("ref":"err_)\w+'), replacement=r"\g<1>1"),
 )
 

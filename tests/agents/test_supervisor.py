@@ -172,7 +172,7 @@ async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
     """Nobody reads stdout: the agent still runs on and its end is in the log at once."""
     paths = bench.paths()
     command = AgentCommand(argv=("sh", "-c", "seq 50000; echo all written"), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
+    wrapped = supervised(command, paths=paths, broker=None, limits=LIMITS)
     write_files(wrapped)
     reader, writer = os.pipe()
     with subprocess.Popen(wrapped.argv, stdout=writer) as process:  # noqa: ASYNC220 - nothing else runs

@@ -31,6 +31,7 @@ class ClockAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-clock"
     has_sessions = False
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 

@@ -61,6 +61,7 @@ class InstantAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-instant"
     has_sessions = False
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 

@@ -37,6 +37,7 @@ class SmallAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "claude-small"
     has_sessions = False
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 

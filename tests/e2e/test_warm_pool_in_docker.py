@@ -81,7 +81,7 @@ async def _killed_and_frozen(stage: Stage, namespace: str) -> None:
 
 async def _survives_a_crash(stage: Stage, namespace: str) -> None:
     """A run in a prepared container goes on after kill -9, through the same door; what only waited is gone."""
-    ts = await stage.client.say("@Orion run: sleep 6; echo survived")
+    ts = await stage.client.say("@Orion run: sleep 15; echo survived")
     await until(lambda: len(stage.orion.log_lines("agent.started")) == 3)
     await filled(stage, 5)
     left = await _waiting(namespace)

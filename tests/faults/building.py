@@ -99,6 +99,7 @@ class PlanAdapter:
     protocol = ModelProtocol.ANTHROPIC
     default_model = "plan-1"
     has_sessions = False
+    takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 

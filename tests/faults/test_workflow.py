@@ -133,6 +133,15 @@ async def test_agent_failures_keep_the_partial_answer(
         assert_ended_once(core, run)
 
 
+async def test_a_line_that_no_parser_thought_of_is_skipped(tmp_path: Path) -> None:
+    """Any process of the sandbox may write one; the run goes on, and its answer counts."""
+    async with core_of(tmp_path) as core:
+        request = request_of([{"run": "echo no JSON"}, {"final": "the answer"}])
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.state, run.answer, run.error_code) == (RunState.SUCCEEDED, "the answer", None)
+
+
 async def test_who_asked_is_told_which_limit_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import anyio
 import pytest
 
+from app.errors import ErrorCode
 from app.runs import workspaces
 from app.runs.model import Run, RunState
 from app.runs.policy import RunPolicy
@@ -21,7 +23,7 @@ from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 from tests.building import T0
-from tests.faults.building import Core, core_of, ended, open_core, request_of, until
+from tests.faults.building import Core, PlanAdapter, core_of, ended, open_core, request_of, until
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
@@ -244,6 +246,22 @@ async def test_a_sick_database_does_not_end_the_closing(
         monkeypatch.setattr(core.store.sessions, "get", healthy)
         await ask(core, WRITE, root="2.000100")
         await until(lambda: core.provider.alive == 0)
+
+
+@pytest.mark.parametrize("takes_id", [True, False])
+async def test_an_agent_that_ended_before_it_told_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_id: bool
+) -> None:
+    """It is known all the same where its id was given, and comes up again with the next question."""
+    monkeypatch.setattr(PlanAdapter, "has_sessions", True)
+    monkeypatch.setattr(PlanAdapter, "takes_session_id", takes_id)
+    async with core_of(tmp_path, replace(UNKEPT, idle_timeout_s=1)) as core:
+        run = await ask(core, [{"text": "half"}, {"sleep": 60}])
+        assert run.error_code is ErrorCode.AGENT_IDLE
+        given = (await session_of(core, run)).agent_session_id
+        assert bool(given) is takes_id
+        follow_up = await ask(core, [{"final": "x"}], number=1)
+        assert (await session_of(core, follow_up)).agent_session_id == given
 
 
 async def test_a_thread_at_another_provider_begins_anew(tmp_path: Path) -> None:

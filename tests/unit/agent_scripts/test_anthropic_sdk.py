@@ -133,6 +133,15 @@ def test_other_lines_are_ignored(line: str) -> None:
     assert AnthropicAdapter().parser().feed(line) == ()
 
 
+def test_numbers_that_are_none_count_nothing() -> None:
+    """Of usage and of sizes alike."""
+    parser = AnthropicAdapter().parser()
+    line = '{"type":"tool_finished","id":"t","is_error":false,"output_bytes":1e999}'
+    assert parser.feed(line) == (ToolFinished(tool_id="t", is_error=False, output_bytes=0),)
+    usage = '{"type":"usage","model":"m","input_tokens":1e999,"output_tokens":NaN}'
+    assert parser.feed(usage) == (UsageReported(model="m", input_tokens=0, output_tokens=0),)
+
+
 def test_final_and_exit_zero_is_success() -> None:
     """Both are needed."""
     finished = _parser('{"type":"text","text":"Let me see."}', _FINAL).finish(_exit())

@@ -115,7 +115,13 @@ def test_every_model_is_the_runs_own() -> None:
 
 @pytest.mark.parametrize(
     ("name", "model"),
-    [("opus", "claude-opus-5-5"), ("claude-sonnet-5-5", "claude-sonnet-5-5"), ("a/b", "a/b")],
+    [
+        ("opus", "claude-opus-5-5"),
+        ("claude-sonnet-5-5", "claude-sonnet-5-5"),
+        ("a/b", "a/b"),
+        ("claude-sonnet-5-5[1m]", "claude-sonnet-5-5"),
+        ("opus[1M]", "claude-opus-5-5"),
+    ],
 )
 def test_aliases_become_ids(name: str, model: str) -> None:
     """The grant must name what the CLI will ask for; what is no alias stays as it is."""

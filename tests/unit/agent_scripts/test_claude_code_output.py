@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_scripts.adapter import AgentExit, ExitReason
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit, ExitReason
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -97,6 +97,15 @@ def test_cost_is_of_this_turn() -> None:
 def test_cost_of_an_older_version() -> None:
     """Without the field for it, the total was of the run (2.1.197)."""
     assert _read([_result()])[1].cost_usd == 0.5
+
+
+def test_a_cost_that_cannot_be_one() -> None:
+    """It is told as not known, whichever field it is in."""
+    assert _read([_result(total_cost_usd=float("inf"))])[1].cost_usd is None
+    models = {"a": {"costUSD": 0.25}, "b": {"costUSD": float("nan")}}
+    odd = _result(model_usage_since_last_result=models)
+    assert _read([odd])[1].cost_usd is None
+    assert _read([odd.replace("NaN", "0.5")])[1].cost_usd == 0.75
 
 
 @pytest.mark.parametrize(
@@ -214,6 +223,13 @@ def test_without_streaming_the_whole_messages_are_the_text() -> None:
     assert _streamed(_read(whole, ended)[0]) == _streamed(_read(lines, ended)[0])
 
 
+@pytest.mark.parametrize("odd", [[], {}, None, 7])
+def test_a_message_whose_id_is_none(odd: object) -> None:
+    """Its text counts all the same."""
+    message = {"id": odd, "content": [{"type": "text", "text": "x"}]}
+    assert _streamed(_read([_line("assistant", message=message)])[0]) == "x"
+
+
 def test_a_newer_version() -> None:
     """Unknown types and fields change nothing."""
     lines, ended = _recorded("tools")
@@ -286,8 +302,31 @@ def test_our_own_reasons_beat_the_cli(reason: ExitReason, code: AgentErrorCode) 
 def test_idle_after_the_answer_is_success() -> None:
     """The answer is there; that the process then hung is no loss. Without it, it is."""
     idle = AgentExit(exit_code=143, reason="idle")
-    assert _read([_result()], idle)[1].error is None
+    assert _read([_result()], idle)[1].notes == (IDLE_NOTE,)
     assert _read([], idle)[1].error is AgentErrorCode.IDLE
+
+
+@pytest.mark.parametrize("name", ["tools", "output-limit"])
+def test_idle_before_the_result_of_a_turn_that_the_model_ended(name: str) -> None:
+    """Its whole text is the answer, with a note; before its end, and for any other reason than the idle limit, it is none."""
+    lines, ended = _recorded(name)
+    whole = _read(lines, ended)[1].text
+    idle = AgentExit(exit_code=143, reason="idle")
+    unended = _read(lines[:-1], idle)[1]
+    assert (unended.error, unended.text, unended.notes) == (None, whole, (UNENDED_NOTE,))
+    end = max(at for at, line in enumerate(lines[:-1]) if '"stop_reason":"end_turn"' in line)
+    for cut in range(end):
+        assert _read(lines[:cut], idle)[1].error is AgentErrorCode.IDLE
+    late = AgentExit(exit_code=143, reason="timeout")
+    assert _read(lines[:-1], late)[1].error is AgentErrorCode.TIMEOUT
+
+
+def test_idle_after_an_error_that_the_cli_told_is_none() -> None:
+    """Whatever the model had said before."""
+    lines, _ = _recorded("tools")
+    said = _line("assistant", error="server_error", message={"content": []})
+    idle = AgentExit(exit_code=143, reason="idle")
+    assert _read([*lines[:-1], said], idle)[1].error is AgentErrorCode.IDLE
 
 
 @pytest.mark.parametrize(

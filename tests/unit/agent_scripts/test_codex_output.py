@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_scripts.adapter import IDLE_NOTE, AgentExit
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit
 from agent_scripts.adapters.codex_output import CodexParser
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished, UsageReported
@@ -128,10 +128,32 @@ def test_a_truncated_turn_is_no_success(end: int) -> None:
 
 
 def test_the_idle_limit() -> None:
-    """Is a success with a note when the turn was over, and a failure before."""
+    """Is a success with a note when the turn was over, or its newest word is a message, and a failure while it works."""
     idle = AgentExit(exit_code=143, reason="idle")
     assert _read(_ANSWER, _DONE, ended=idle)[1].notes == (IDLE_NOTE,)
-    assert _read(_ANSWER, ended=idle)[1].error is AgentErrorCode.IDLE
+    unended = _read(_ANSWER, ended=idle)[1]
+    assert (unended.error, unended.text, unended.notes) == (None, "Done.", (UNENDED_NOTE,))
+    begun = _item("command_execution", event="started", command="sleep 600")
+    for lines in (
+        (begun, _ANSWER),
+        (_ANSWER, begun),
+        (_ANSWER, begun, _item("command_execution", command="sleep 600")),
+        (),
+    ):
+        assert _read(*lines, ended=idle)[1].error is AgentErrorCode.IDLE
+    assert _read(_ANSWER, _failed("x"), ended=idle)[1].error is AgentErrorCode.IDLE
+    late = AgentExit(exit_code=143, reason="timeout")
+    assert _read(_ANSWER, ended=late)[1].error is AgentErrorCode.TIMEOUT
+
+
+@pytest.mark.parametrize("end", range(9))
+def test_a_recorded_turn_that_goes_silent(end: int) -> None:
+    """It is an answer behind a message alone; that one may have stood before a tool, which the note allows for."""
+    lines, _ = recorded("codex", "tools")
+    idle = AgentExit(exit_code=143, reason="idle")
+    finished = _read(*lines[:end], ended=idle)[1]
+    is_message = end > 0 and '"agent_message"' in lines[end - 1]
+    assert finished.error is (None if is_message else AgentErrorCode.IDLE)
 
 
 def test_a_bad_exit_after_the_end_is_a_failure() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.adapter import IDLE_NOTE, AgentExit
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit
 from agent_scripts.adapters.copilot_output import CopilotParser
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -70,7 +70,12 @@ def test_a_resumed_turn_remembers() -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
+        ("status-401", AgentErrorCode.MODEL_AUTH_FAILED),
+        ("status-403", AgentErrorCode.MODEL_AUTH_FAILED),
         ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
+        ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),
+        ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("garbage", AgentErrorCode.MODEL_UNAVAILABLE),
         ("status-529", AgentErrorCode.MODEL_OVERLOADED),
         ("context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED),
         ("refused", AgentErrorCode.MODEL_REFUSED),
@@ -88,21 +93,11 @@ def test_recorded_failures_have_their_codes(name: str, code: AgentErrorCode) -> 
     assert "content filtering" not in finished.text
 
 
-@pytest.mark.parametrize(
-    ("status", "code"),
-    [
-        (401, AgentErrorCode.MODEL_AUTH_FAILED),
-        (403, AgentErrorCode.MODEL_AUTH_FAILED),
-        (429, AgentErrorCode.MODEL_RATE_LIMITED),
-        (500, AgentErrorCode.MODEL_UNAVAILABLE),
-    ],
-)
-def test_other_statuses(status: int, code: AgentErrorCode) -> None:
-    """Not recorded yet: a recorded failure with another status."""
-    lines, ended = _recorded("status-529")
-    changed = [line.replace('"statusCode":529', f'"statusCode":{status}') for line in lines]
-    assert changed != lines
-    assert _read(changed, ended)[1].error is code
+def test_a_call_that_helped_to_repeat_is_no_failure() -> None:
+    """A retry is told in lines of its own, which are neither text nor outcome."""
+    _, finished = _read(*_recorded("retried-529"))
+    assert finished.error is None, finished.detail
+    assert "!529 1" in finished.text
 
 
 def test_a_result_that_says_0_after_an_error_is_no_success() -> None:
@@ -130,13 +125,29 @@ def test_without_streaming_the_whole_messages_are_the_text() -> None:
 
 
 def test_an_answer_before_the_idle_limit_counts() -> None:
-    """The CLI said that it was done, and did not end."""
+    """The CLI said that it was done, or asked for no tool in its last message, and did not end; while it works it is none."""
     lines, _ = _recorded("tools")
-    _, finished = _read(lines, AgentExit(exit_code=None, reason="idle"))
-    assert finished.error is None
-    assert IDLE_NOTE in finished.notes
-    cut = _read(lines[:-1], AgentExit(exit_code=None, reason="idle"))[1]
-    assert cut.error is AgentErrorCode.IDLE
+    idle = AgentExit(exit_code=None, reason="idle")
+    _, finished = _read(lines, idle)
+    assert (finished.error, finished.notes) == (None, (IDLE_NOTE,))
+    unended = _read(lines[:-1], idle)[1]
+    assert (unended.error, unended.text) == (None, finished.text)
+    assert unended.notes == (UNENDED_NOTE,)
+    (last,) = [at for at, line in enumerate(lines) if '"toolRequests":[]' in line]
+    for end in range(last):
+        assert _read(lines[:end], idle)[1].error is AgentErrorCode.IDLE
+    late = AgentExit(exit_code=None, reason="timeout")
+    assert _read(lines[:-1], late)[1].error is AgentErrorCode.TIMEOUT
+
+
+def test_messages_without_ids() -> None:
+    """A whole one that did not come in pieces is text; one that did is no text twice."""
+    data = {"content": "x", "toolRequests": [{}]}
+    whole = json.dumps({"type": "assistant.message", "data": data})
+    assert _streamed(_read([whole])[0]) == "x"
+    begun = json.dumps({"type": "assistant.message_start", "data": {}})
+    piece = json.dumps({"type": "assistant.message_delta", "data": {"deltaContent": "x"}})
+    assert _streamed(_read([begun, piece, whole])[0]) == "x"
 
 
 def test_a_broken_mcp_server_is_noted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.adapter import IDLE_NOTE, AgentExit
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit
 from agent_scripts.adapters.gemini_output import GeminiParser
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
@@ -119,14 +119,22 @@ def test_ended_by_a_signal_it_exits_with_0_and_no_result() -> None:
 
 
 def test_an_answer_before_the_idle_limit_counts() -> None:
-    """The CLI said that it was done, and did not end."""
+    """The CLI said that it was done, or wrote behind its last tool, and did not end; while a tool runs it is none."""
     lines, _ = _recorded("tools")
-    _, finished = _read(lines, AgentExit(exit_code=None, reason="idle"))
-    assert finished.error is None
-    assert IDLE_NOTE in finished.notes
-    assert _read(lines[:-1], AgentExit(exit_code=None, reason="idle"))[1].error is (
-        AgentErrorCode.IDLE
-    )
+    idle = AgentExit(exit_code=None, reason="idle")
+    _, finished = _read(lines, idle)
+    assert (finished.error, finished.notes) == (None, (IDLE_NOTE,))
+    unended = _read(lines[:-1], idle)[1]
+    assert (unended.error, unended.text) == (None, finished.text)
+    assert unended.notes == (UNENDED_NOTE,)
+    for end, line in enumerate(lines):
+        if '"tool_use"' in line or '"tool_result"' in line:
+            assert _read(lines[: end + 1], idle)[1].error is AgentErrorCode.IDLE
+    text = json.dumps({"type": "message", "role": "assistant", "content": "Meanwhile"})
+    begun = next(line for line in lines if '"tool_use"' in line)
+    assert _read([begun, text], idle)[1].error is AgentErrorCode.IDLE
+    late = AgentExit(exit_code=None, reason="timeout")
+    assert _read(lines[:-1], late)[1].error is AgentErrorCode.TIMEOUT
 
 
 def test_a_broken_mcp_server_is_noted() -> None:

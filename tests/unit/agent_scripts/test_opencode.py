@@ -126,6 +126,13 @@ def test_mcp_servers_in_its_own_words() -> None:
     }
 
 
+def test_what_it_warns_of_is_printed() -> None:
+    """It is where a server that did not start is told."""
+    argv = _command().argv
+    assert "--print-logs" in argv
+    assert argv[argv.index("--log-level") + 1] == "WARN"
+
+
 def test_sessions() -> None:
     """A new one is the CLI's own; a known one is resumed; whatever it is told, it does not know."""
     new = _command("a", "b", "c", session=AgentSession(id=_SESSION, resume=False))

@@ -59,13 +59,13 @@ def test_a_turn_with_tools() -> None:
 
 
 def test_a_turn_with_a_tool_without_memory() -> None:
-    """Every text once, the tool with its argument and its end (it failed), the text of the last step as the answer, a cost."""
+    """Every text once, the tool with its argument and its end, the text of the last step as the answer, a cost."""
     events, finished = _replay("mcp-failed")
     assert [event for event in events if isinstance(event, ToolStarted)] == [
         ToolStarted(tool_id=_tool_id(events), name="bash", argument="true")
     ]
     ended = [event for event in events if isinstance(event, ToolFinished)]
-    assert [(event.is_error, event.output_bytes) for event in ended] == [(True, 13)]
+    assert [(event.is_error, event.output_bytes) for event in ended] == [(False, 11)]
     assert finished.error is None
     assert finished.cost_usd is not None
     assert finished.cost_usd > 0
@@ -128,6 +128,12 @@ def test_a_resumed_turn() -> None:
         ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
         ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),
         ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED),
+        ("cut", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("garbage", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("output-limit", AgentErrorCode.OUTPUT_LIMIT),
+        # It does not tell that the model refused: it ends well, without a word.
+        ("refused", AgentErrorCode.NO_ANSWER),
         ("session-unknown", AgentErrorCode.SESSION_NOT_FOUND),
         ("stopped", AgentErrorCode.EXECUTION_FAILED),
     ],
@@ -145,6 +151,17 @@ def test_a_call_that_helped_to_repeat_is_no_failure() -> None:
     _, finished = _replay("retried-500")
     assert finished.error is None
     assert "!500 1" in finished.text
+
+
+def test_a_broken_mcp_server_is_a_note() -> None:
+    """Once, by its name; told in the log alone."""
+    _, finished = _replay("mcp-failed")
+    assert finished.error is None
+    assert finished.notes == ("The MCP server `gone` could not be used: failed.",)
+    told = 'timestamp=1 level=WARN run=1 message="server unavailable" key="a b" type=remote status=needs_auth\n'
+    ended = AgentExit(exit_code=0, reason="exited", stderr_tail=f"{told}{told}x {told}")
+    notes = _read(_STEP, _text("x"), _end("stop"), ended=ended)[1].notes
+    assert notes == ("The MCP server `a b` could not be used: needs_auth.",)
 
 
 def test_a_stopped_turn_keeps_its_session() -> None:
@@ -184,6 +201,18 @@ def test_a_later_step_takes_the_answer_back() -> None:
     assert (finished.error, finished.text) == (None, "Two.")
 
 
+@pytest.mark.parametrize("reason", ["length", "content-filter"])
+def test_a_step_that_was_cut_and_a_whole_one_after_it(reason: str) -> None:
+    """The last step decides."""
+    cut = (_STEP, _text("One."), _end(reason))
+    finished = _read(*cut, _STEP, _text("Two."), _end("stop"))[1]
+    assert (finished.error, finished.text) == (None, "Two.")
+    assert _read(*cut)[1].error is not None
+    broken = _error("APIError", message="x", statusCode=500)
+    failed = _read(*cut, broken, _STEP, _text("Two."), _end("stop"))[1]
+    assert failed.error is AgentErrorCode.MODEL_UNAVAILABLE
+
+
 @pytest.mark.parametrize("end", range(1, 6))
 def test_a_truncated_turn_is_no_success(end: int) -> None:
     """Without its last line there is no answer, whatever the exit code."""
@@ -211,6 +240,8 @@ def test_a_price_that_is_not_known_is_none() -> None:
     assert _read(_STEP, _text("x"), _end("stop", cost=0))[1].cost_usd is None
     two = _read(_end("tool-calls", cost=0.25), _end("stop", cost=0.5))[1]
     assert two.cost_usd == 0.75
+    odd = _read(_end("tool-calls", cost=0.25), _end("stop", cost=float("inf")))[1]
+    assert odd.cost_usd is None
 
 
 def test_lines_of_another_session_are_not_ours() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent_scripts.adapter import IDLE_NOTE, AgentExit, ExitReason
+from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit, ExitReason
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.outcomes import Failure, Outcome, code_of_status, decide
 
@@ -58,6 +58,20 @@ def test_the_idle_limit_after_the_answer() -> None:
     assert decide(ended, answer="Done.", failure=None) == Outcome(notes=(IDLE_NOTE,))
     assert decide(ended, answer="", failure=None).error is AgentErrorCode.IDLE
     assert decide(ended, answer="Done.", failure=_REFUSED).error is AgentErrorCode.IDLE
+
+
+def test_a_final_text_of_a_turn_that_was_not_called_finished() -> None:
+    """Counts at the idle limit, with a note that says so; neither when it was stopped or late, nor after an exit."""
+    idle = AgentExit(exit_code=143, reason="idle")
+    told = decide(idle, answer="Done.", failure=None, has_ended=False)
+    assert told == Outcome(notes=(UNENDED_NOTE,))
+    for reason in ("timeout", "stopped", "output_limit"):
+        ended = AgentExit(exit_code=143, reason=reason)
+        assert decide(ended, answer="Done.", failure=None, has_ended=False).error is not None
+    assert (
+        decide(_GOOD, answer="Done.", failure=None, has_ended=False).error
+        is AgentErrorCode.NO_ANSWER
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,8 @@ def test_records_are_parsed() -> None:
         '{"seq":1,"t":5,"kind":"other"}',
         '{"seq":3,"t":6,"kind":"exit","code":1,"reason":"boredom","survivors":0}',
         '{"seq":"1","t":5,"kind":"started","pid":7}',
+        "[" * 200_000,
+        '{"a":' * 200_000,
     ],
 )
 def test_anything_else_is_no_record(line: str) -> None:
@@ -183,4 +185,11 @@ def test_lines_do_not_depend_on_how_they_arrive(size: int) -> None:
 def test_a_forged_time_is_no_record(time: str) -> None:
     """What a process inside wrote to the supervisor's stdout cannot carry a time that no clock can show."""
     line = f'{{"seq": 1, "t": {time}, "kind": "line", "stream": "stdout", "text": "x", "truncated": false}}'
+    assert parse_record(line) is None
+
+
+@pytest.mark.parametrize("seq", ["0", "-1", "2147483648", "1" + "0" * 30, "1e999"])
+def test_a_forged_number_is_no_record(seq: str) -> None:
+    """The run record could not hold it."""
+    line = f'{{"seq": {seq}, "t": 1, "kind": "started", "pid": 7}}'
     assert parse_record(line) is None

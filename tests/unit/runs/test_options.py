@@ -66,6 +66,7 @@ def test_options_are_taken_from_the_start_of_a_message(
         ("--sandbox=Docker fix", "write sandbox=docker"),
         ("/provider=deno fix", "write sandbox=deno"),
         ("provider: deno fix", "write sandbox=deno"),
+        ("model=sonnet[1m] fix", "write 'sonnet'; I cannot ask for a [1m] window"),
         ("settings agnt=codex", "did you mean agent=?"),
         (
             "settings channel colour=red",
@@ -152,6 +153,7 @@ def test_agents_models_and_repositories(text: str, said: dict[str, str], prompt:
         f"model={'m' * 201} fix",
         "model=a\x07b fix",
         "model=--flag fix",
+        "model=a[1m]b fix",
         "repo=acme fix",
         "repo=acme/.. fix",
         "repo=https://me:secret@git.example/a fix",

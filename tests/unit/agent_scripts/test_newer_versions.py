@@ -1,0 +1,18 @@
+"""Recorded turns with what a newer version might add: events, kinds of events and fields that nobody knows here."""
+
+import pytest
+
+from agent_scripts.registry import create_adapter
+from tests.unit.agent_scripts.transcripts import read, recorded
+
+
+@pytest.mark.parametrize("agent", ["claude", "codex", "copilot", "gemini", "opencode"])
+def test_what_is_unknown_changes_nothing(agent: str) -> None:
+    """The turn is read as the one without it."""
+    lines, ended = recorded(agent, "synthetic-unknown-events")
+    known, as_ended = recorded(agent, "resumed")
+    assert len(lines) > len(known)
+    events, finished = read(create_adapter(agent).parser(), lines, ended)
+    assert (events, finished) == read(create_adapter(agent).parser(), known, as_ended)
+    assert finished.error is None
+    assert "boo" not in finished.text
