@@ -18,6 +18,7 @@ _NOISE = (
     Noise(pattern=re.compile(r"timestamp=\S+Z"), replacement="timestamp=2026-11-22T00:00:00.000Z"),
     Noise(pattern=re.compile(r"\b(run=)[0-9a-f]{8}\b"), replacement=r"\g<1>1"),
     Noise(pattern=re.compile(r'("ref":"err_)\w+'), replacement=r"\g<1>1"),
+    Noise(pattern=re.compile(r"(request to https://)[^/\s]+"), replacement=r"\1packages.invalid"),
 )
 
 _CUT = Scene(name="output-limit", texts=("!long",), options={"max_output_tokens": 200})
