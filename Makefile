@@ -22,9 +22,11 @@ playground: setup
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
 
-# Every agent's command line, really installed and run; from npm and PyPI.
+# Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
 test-agents: setup
-	@TEST_AGENTS=all $(BIN)/python -m pytest -n 0 -m agents tests/agents tests/e2e
+	@directory=$$(mktemp -d "$${TMPDIR:-/tmp}/o-XXXX"); \
+	TEST_AGENTS=all $(BIN)/python -m pytest -n 0 --basetemp "$$directory/t" -m agents tests/agents tests/e2e; \
+	code=$$?; rm -rf "$$directory"; exit $$code
 
 # Half an hour; the reduced form is one of the tests.
 crash-test: setup
