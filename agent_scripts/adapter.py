@@ -45,8 +45,9 @@ class AgentPaths:
 class AgentSession:
     """The agent's own memory of a thread, which it keeps in its home. An adapter without sessions ignores it."""
 
-    id: str
-    """For a new session made by the caller, in the agent's own form (a UUID for `claude`); then as the agent told it."""
+    id: str | None
+    """For a new session made by the caller, in the agent's own form (a UUID for `claude`); then as the agent told it. None, to
+    resume the newest one of its home."""
     resume: bool
     """False: begin it. True: it is in this sandbox."""
 

@@ -180,6 +180,8 @@ def _environment(turn: AgentTurn) -> Mapping[str, str]:
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:
+    if session.id is None:
+        return ("--continue",)
     # Nothing but the plain form: the same number can be written with braces, or as a URN.
     if not _SESSION_ID.fullmatch(session.id):
         raise ValueError(f"not a session id of Claude Code: {session.id[:80]!r}")

@@ -157,6 +157,8 @@ def _session_arguments(session: AgentSession) -> Sequence[str]:
     """It makes the ids of its threads itself, and tells them at once."""
     if not session.resume:
         return ()
+    if session.id is None:
+        return ("resume", "--last")
     if not _SESSION_ID.fullmatch(session.id):
         raise ValueError(f"not a thread of Codex: {session.id[:80]!r}")
     return ("resume", session.id)

@@ -148,6 +148,8 @@ def _server(server: InsideServer | RelayedServer, token: str) -> Mapping[str, An
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:
+    if session.id is None:
+        return ("--continue",)
     # `--session-id` alone would begin a session that is not there, without the history.
     session_id = checked_uuid(session.id, agent="Copilot")
     return (f"--resume={session_id}",) if session.resume else ("--session-id", session_id)

@@ -77,7 +77,7 @@ class CursorAdapter:
         prompt = _prompt(turn)
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model]
         if turn.session is not None and turn.session.resume:
-            arguments += ["--resume", _checked(turn.session.id)]
+            arguments += _resumption(turn.session.id)
         config = json.dumps({"mcpServers": _mcp_servers(turn.mcp_config)}).encode()
         return AgentCommand(
             argv=(
@@ -131,7 +131,9 @@ def _server(server: InsideServer | RelayedServer) -> Mapping[str, Any]:
             }
 
 
-def _checked(session_id: str) -> str:
+def _resumption(session_id: str | None) -> Sequence[str]:
+    if session_id is None:
+        return ("--continue",)
     if not _SESSION_ID.fullmatch(session_id):
         raise ValueError(f"not a session id of Cursor: {session_id[:80]!r}")
-    return session_id
+    return ("--resume", session_id)

@@ -154,5 +154,7 @@ def _server(server: InsideServer | RelayedServer) -> Mapping[str, Any]:
 
 
 def _session_arguments(session: AgentSession) -> Sequence[str]:
+    if session.id is None:
+        return ("--resume", "latest")
     session_id = checked_uuid(session.id, agent="Gemini CLI")
     return ("--resume" if session.resume else "--session-id", session_id)

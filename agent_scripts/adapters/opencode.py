@@ -179,6 +179,8 @@ def _session_arguments(session: AgentSession) -> Sequence[str]:
     """It makes the ids of its sessions itself, and tells them in every line."""
     if not session.resume:
         return ()
+    if session.id is None:
+        return ("--continue",)
     if not _SESSION_ID.fullmatch(session.id):
         raise ValueError(f"not a session of OpenCode: {session.id[:80]!r}")
     return ("--session", session.id)

@@ -33,6 +33,8 @@ async def record_begin(
 ) -> Session:
     """The record, made or brought up to date; safe to repeat."""
     if session is not None:
+        if session.agent != agent:
+            session = session.without_memory()
         updated = await store.update(
             session.id,
             status=SessionStatus.RUNNING,
@@ -42,7 +44,7 @@ async def record_begin(
             model=model,
             mount_dir=mount_dir,
             snapshot_slug=session.snapshot_slug,
-            agent_session_id=session.agent_session_id if session.agent == agent else "",
+            agent_session_id=session.agent_session_id,
             sandbox_id=sandbox.id,
             container_name=sandbox.container_name,
             extra=session.begun(chosen_model=chosen_model),

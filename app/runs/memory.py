@@ -11,9 +11,14 @@ class AgentMemory:
     """It lies among the thread's files, and is worth no more than those that were saved."""
 
     session_id: str = ""
-    """By which the agent finds it; empty = it has none."""
+    """By which the agent finds it; empty = there is none, or it told no id that it could have."""
     until_ts: str = ""
     """Of the newest question that is in it; what was said since is not. Empty = nobody knows, so all may be missing."""
+
+    @property
+    def is_unnamed(self) -> bool:
+        """There is one, in which only the agent's own "continue the newest" finds the way."""
+        return bool(self.until_ts) and not self.session_id
 
     def after(self, finished: TurnFinished, *, message_ts: str) -> "AgentMemory":
         """Once it holds the turn of that question, too. A session of another id is a new one: it was told what came before."""

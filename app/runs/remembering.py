@@ -1,7 +1,7 @@
 """The start of an agent with its own memory of the thread; where that is lost, with the thread's history instead."""
 
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 
 from agent_scripts.adapter import AgentAdapter, AgentSession
@@ -28,28 +28,31 @@ async def start_with_memory(
 ) -> TurnFinished:
     """Run the turn to its end, and keep in the workspace what the agent remembers then; `look` is called before it begins.
 
-    An agent that remembers the thread is told what was said since, any other one all of it.
+    An agent that remembers the thread is told what was said since, any other one all of it. Without an id that it could have, it
+    continues the newest session of the thread's home, and is told all as well: nobody knows what is in that one.
 
     Raises:
         AgentError: REQUEST_INVALID: it cannot be given this turn.
     """
     known, sandbox = workspace.memory, workspace.sandbox
     problem = None
-    if known.session_id:
-        resumed = replace(
-            start,
-            messages=attempt.conversation.messages(after_ts=known.until_ts),
-            session=AgentSession(id=known.session_id, resume=True),
-        )
+    for known_session in _sessions(known) if adapter.has_sessions else ():
+        since_ts = known.until_ts if known_session.id is not None else ""
+        messages = attempt.conversation.messages(after_ts=since_ts)
+        resumed = replace(start, messages=messages, session=known_session)
         try:
             finished = await starter.start(attempt, sandbox, resumed, look)
         except AgentError as exc:  # nothing was started
             problem = exc.code
-        else:
-            if not _has_no_memory(finished, attempt):
-                remember(workspace, attempt, finished)
-                return finished
-            problem, look, start = finished.error, _nothing, _anew(start)
+            continue
+        if not _has_no_memory(finished, attempt):
+            if known_session.id is None:
+                _log.info("agent.session_continued", agent=adapter.name)
+            remember(workspace, attempt, finished)
+            return finished
+        problem, look, start = finished.error, _nothing, _anew(start)
+        break
+    if problem is not None:
         _log.warning("agent.session_lost", agent=adapter.name, code=problem)
     session = AgentSession(id=str(uuid.uuid4()), resume=False) if adapter.has_sessions else None
     start = replace(start, messages=attempt.conversation.messages(), session=session)
@@ -61,6 +64,14 @@ async def start_with_memory(
     if problem is AgentErrorCode.EXECUTION_FAILED and not _has_heard(finished, attempt):
         workspace.memory = known  # it fails without, too
     return finished
+
+
+def _sessions(known: AgentMemory) -> Iterator[AgentSession]:
+    """The ways to it; the next one where the agent cannot be started by one."""
+    if known.session_id:
+        yield AgentSession(id=known.session_id, resume=True)
+    if known.session_id or known.is_unnamed:
+        yield AgentSession(id=None, resume=True)
 
 
 def remember(workspace: Workspace, attempt: Attempt, finished: TurnFinished) -> None:

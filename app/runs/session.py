@@ -56,7 +56,7 @@ class Session:
     snapshot_slug: str = ""
     """Provider's id of what the last run saved; empty = nothing yet."""
     agent_session_id: str = ""
-    """By which the agent finds its own memory among the saved files; empty = it has none."""
+    """By which the agent finds its own memory among the saved files; empty = it has none, or told no id for it."""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,15 +67,20 @@ class Session:
 
     def moved_to(self, provider: str) -> "Session":
         """The same at another provider, where its thread begins anew: what it left is removed with it, not before."""
+        unknowing = self.without_memory()
         return replace(
-            self,
+            unknowing,
             provider=provider,
             sandbox_id="",
             container_name="",
             snapshot_slug="",
-            agent_session_id="",
-            extra={**self.extra, _ELSEWHERE: self.snapshots},
+            extra={**unknowing.extra, _ELSEWHERE: self.snapshots},
         )
+
+    def without_memory(self) -> "Session":
+        """The same for an agent that was not in it yet."""
+        extra = {key: value for key, value in self.extra.items() if key != _HEARD}
+        return replace(self, agent_session_id="", extra=extra)
 
     @property
     def base_branch(self) -> str:

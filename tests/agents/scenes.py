@@ -26,6 +26,10 @@ async def writes_a_file_and_remembers(rig: AgentRig) -> None:
         assert second.finished.error is None, second.finished.detail
         assert second.finished.agent_session_id == session_id
         assert "Before that you wrote: “edit: notes.txt”" in second.finished.text
+        third = await rig.ask(sandbox, "go on", session=AgentSession(id=None, resume=True))
+        assert third.finished.error is None, third.finished.detail
+        assert third.finished.agent_session_id == session_id
+        assert "Before that you wrote: “and now?”" in third.finished.text
 
 
 async def begins_anew_without_its_session(rig: AgentRig, sandbox: Sandbox, unknown: str) -> None:

@@ -60,6 +60,9 @@ async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
         assert "Written by Orion's offline model." in second.finished.text
         third = await rig.ask(sandbox, "and now?", session=session)
         assert "Before that you wrote: “run: cat notes.txt”" in third.finished.text
+        fourth = await rig.ask(sandbox, "go on", session=AgentSession(id=None, resume=True))
+        assert fourth.finished.agent_session_id == _SESSION
+        assert "Before that you wrote: “and now?”" in fourth.finished.text
 
 
 async def _begins_anew_without_its_session(rig: AgentRig, sandbox: Sandbox) -> None:

@@ -78,6 +78,10 @@ async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
         session = AgentSession(id=_SESSION, resume=True)
         second = await rig.ask(sandbox, "and now?", session=session)
         assert "Before that you wrote: “my name is Ada”" in second.finished.text
+        third = await rig.ask(sandbox, "go on", session=AgentSession(id=None, resume=True))
+        assert third.finished.error is None, third.finished.detail
+        assert third.finished.agent_session_id == _SESSION
+        assert "Before that you wrote: “and now?”" in third.finished.text
         found = await rig.ask(sandbox, "run: cat notes.txt")
         assert "Written by Orion's offline model." in found.finished.text
 

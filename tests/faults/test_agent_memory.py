@@ -25,8 +25,12 @@ RECALL = [{"recall": True}]
 DO = [{"final": "done"}]
 LOST = SandboxError(SandboxErrorCode.UNAVAILABLE, "gone")
 MEMORY = """\
-import json, os, sys
+import glob, json, os, sys
 turn = json.load(open(sys.argv[1]))
+if turn["session"] is None:
+    found = sorted(glob.glob(turn["home"] + "/memory-*"), key=os.path.getmtime)
+    turn["session"] = found[-1].partition("memory-")[2] if found else "none"
+turn["memory"] = turn["home"] + "/memory-" + turn["session"]
 if turn["resume"] and not os.path.exists(turn["memory"]):
     print(json.dumps({"lost": True}), flush=True)
     sys.exit(1)
@@ -35,7 +39,8 @@ if turn["plan"] == [{"exit": 3}]:
 heard = json.load(open(turn["memory"])) if turn["resume"] else []
 heard.append(turn["prompt"])
 json.dump(heard, open(turn["memory"], "w"))
-print(json.dumps({"session": turn["session"]}), flush=True)
+if turn["plan"][-1] != {"final": "untold"}:
+    print(json.dumps({"session": turn["session"]}), flush=True)
 if turn["plan"] == [{"recall": True}]:
     turn["plan"] = [{"final": json.dumps(heard)}]
     json.dump(turn, open(sys.argv[1], "w"))
@@ -51,7 +56,7 @@ class RememberingAdapter(PlanAdapter):
     def command(self, turn: AgentTurn) -> AgentCommand:
         session, prompt = turn.session, render_prompt(turn.messages)
         assert session is not None
-        if session.id.startswith("-"):
+        if session.id is not None and session.id.startswith("-"):
             raise ValueError(f"not a session of plan: {session.id!r}")
         if "too long" in turn.messages[-1].text:
             raise ValueError("plan takes at most 7 bytes of a message")
@@ -60,7 +65,7 @@ class RememberingAdapter(PlanAdapter):
             "prompt": prompt,
             "session": session.id,
             "resume": session.resume,
-            "memory": f"{turn.paths.home}/{session.id}",
+            "home": turn.paths.home,
         }
         script = AgentFile(path=command.files[0].path, data=(MEMORY + SCRIPT).encode())
         asked = AgentFile(path=command.files[1].path, data=json.dumps(request).encode())
@@ -153,14 +158,50 @@ async def test_a_session_that_was_not_saved_is_not_the_threads(tmp_path: Path) -
         assert core.provider.count("spawn") == 2
 
 
-async def test_a_session_of_no_possible_form_is_forgotten(tmp_path: Path) -> None:
-    """The turn begins anew with the history; the next one resumes what that made."""
-    async with remembering_core(tmp_path) as core:
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_without_an_id_of_a_possible_form_the_newest_session_is_continued(
+    tmp_path: Path, *, is_kept: bool
+) -> None:
+    """Told all that was said, for nobody knows what is in it; the next turn resumes it by the id that it told."""
+    async with remembering_core(tmp_path, is_kept=is_kept) as core:
         first = await ask(core, DO)
         await core.store.sessions.update(session_id_for(first.thread), agent_session_id="--last")
+        heard = await recall(core, 1)
+        assert heard[0] == json.dumps(DO)
+        assert json.dumps(DO) in heard[1]
+        assert (await recall(core, 2))[2:] == [json.dumps(RECALL)]
+
+
+async def test_an_agent_that_told_no_id_is_continued(tmp_path: Path) -> None:
+    """Again and again, until it tells one."""
+    untold: Plan = [{"final": "untold"}]
+    async with remembering_core(tmp_path) as core:
+        first = await ask(core, untold)
+        await ask(core, untold, number=1)
+        assert (await session_of(core, first)).agent_session_id == ""
+        heard = await recall(core, 2)
+        assert len(heard) == 3
+        assert heard[0] == json.dumps(untold)
+        assert json.dumps(untold) in heard[2]
+        assert (await recall(core, 3))[3:] == [json.dumps(RECALL)]
+
+
+async def test_a_newest_session_that_is_not_there_is_forgotten(tmp_path: Path) -> None:
+    """The turn begins anew with the history; the next one resumes what that made."""
+    async with remembering_core(tmp_path) as core:
+        await ask(core, [{"run": "rm $HOME/memory-*"}, {"final": "untold"}])
         (heard,) = await recall(core, 1)
-        assert json.dumps(DO) in heard
+        assert "untold" in heard
         assert len(await recall(core, 2)) == 2
+
+
+async def test_another_agent_continues_nothing(tmp_path: Path) -> None:
+    """What one without an id has heard is not in the memory of the other."""
+    async with remembering_core(tmp_path) as core:
+        first = await ask(core, [{"final": "untold"}])
+        await core.store.sessions.update(session_id_for(first.thread), agent="other")
+        (heard,) = await recall(core, 1)
+        assert "untold" in heard
 
 
 async def test_a_turn_that_the_agent_cannot_be_given_is_refused_with_the_reason(

@@ -147,6 +147,9 @@ def test_a_resumed_session_gets_what_it_does_not_know() -> None:
     assert _file(command, "prompt.txt") == b"\nsecond"
     missed = _file(_command("missed", "reply", "second", session=session), "prompt.txt")
     assert b" people wrote ---\nmissed\n" in missed
+    newest = _command(session=AgentSession(id=None, resume=True)).argv
+    assert "--continue" in newest
+    assert "--resume" not in newest
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,8 @@ def test_sessions() -> None:
     known = _command("c", session=AgentSession(id=_THREAD, resume=True))
     assert tuple(known.argv[-3:]) == ("resume", _THREAD, "-")
     assert _file(known, f"{_PATHS.run}/prompt.txt") == b"c"
+    newest = _command(session=AgentSession(id=None, resume=True))
+    assert tuple(newest.argv[-3:]) == ("resume", "--last", "-")
 
 
 @pytest.mark.parametrize(

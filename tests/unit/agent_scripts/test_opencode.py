@@ -141,6 +141,8 @@ def test_sessions() -> None:
     known = _command("c", session=AgentSession(id=_SESSION, resume=True))
     assert tuple(known.argv[-2:]) == ("--session", _SESSION)
     assert _file(known, "prompt.txt") == b"c"
+    newest = _command(session=AgentSession(id=None, resume=True))
+    assert newest.argv[-1] == "--continue"
 
 
 @pytest.mark.parametrize("session_id", ["--continue", "", f"{_SESSION}\n", "ses_", "ses_../x" * 3])

@@ -77,6 +77,16 @@ def test_a_session_begins_with_the_history_and_goes_on_without(agent: str) -> No
     assert _file(old, "prompt.txt") == b"\nsecond"
 
 
+@pytest.mark.parametrize(
+    ("agent", "continued"),
+    [("copilot", "--continue"), ("cursor", "--continue"), ("gemini", "--resume latest")],
+)
+def test_without_an_id_the_newest_session_is_resumed(agent: str, continued: str) -> None:
+    """By the agent's own word for it."""
+    command = _command(agent, session=AgentSession(id=None, resume=True))
+    assert f" {continued} " in f"{' '.join(command.argv)} "
+
+
 @pytest.mark.parametrize("agent", _ALL)
 @pytest.mark.parametrize(
     "session_id", ["../../etc/passwd", "--help", "", "x", f"{_SESSION}\n", "a b"]

@@ -46,4 +46,10 @@ def test_the_record_keeps_it_with_its_session() -> None:
     assert "elsewhere" in kept.extra
     assert replace(kept, agent_session_id="b").memory == AgentMemory(session_id="b")
     assert kept.moved_to("docker").memory == AgentMemory()
+    unnamed = AgentMemory(until_ts="9.000001")
+    assert unnamed.is_unnamed
+    kept = replace(SESSION, **SESSION.with_memory(unnamed))
+    assert kept.memory == unnamed
+    assert kept.moved_to("docker").memory == AgentMemory()
+    assert kept.without_memory().memory == AgentMemory()
     assert changes["agent_session_id"] == "a"
