@@ -70,10 +70,11 @@ class ClaudeCodeParser:
         self._written: list[str] = []
         self._streamed: set[str] = set()
         self._started_usage: Mapping[str, Any] = {}
-        self._message_text = ""
+        self._message: list[str] = []
+        """Text of the newest one."""
         self._has_ended_turn = False
         """The model ended the turn with the newest message; the CLI has only to say so."""
-        self._unfinished = ""
+        self._unfinished: list[str] = []
         """Text of messages that reached the limit of output tokens: the CLI lets the model go on, and its result has only the rest."""
         self._result: Mapping[str, Any] | None = None
         self._error = ""
@@ -91,7 +92,7 @@ class ClaudeCodeParser:
         said = text_of(self._result, "result") if has_ended else self._final(agent_exit)
         said = said if failure is None else ""
         outcome = decide(agent_exit, answer=said, failure=failure, has_ended=has_ended)
-        answer = (self._unfinished + said).strip() if said and outcome.error is None else ""
+        answer = "".join((*self._unfinished, said)).strip() if said and outcome.error is None else ""
         return TurnFinished(
             text=answer or "".join(self._written).strip(),
             error=outcome.error,
@@ -104,7 +105,7 @@ class ClaudeCodeParser:
     def _final(self, agent_exit: AgentExit) -> str:
         """What the model said when it ended its turn, for the idle limit alone; empty while it works."""
         is_final = agent_exit.reason == "idle" and self._has_ended_turn
-        return self._message_text if is_final else ""
+        return "".join(self._message) if is_final else ""
 
     def _failure(self, agent_exit: AgentExit) -> Failure | None:
         result = self._result
@@ -168,9 +169,9 @@ class ClaudeCodeParser:
             case {"type": "message_start", "message": {"id": str(message_id)} as message}:
                 self._streamed.add(message_id)
                 self._started_usage = message
-                self._message_text, self._has_ended_turn = "", False
+                self._message, self._has_ended_turn = [], False
             case {"type": "content_block_start", "content_block": {"type": "text"}}:
-                is_continued = self._unfinished and not self._message_text
+                is_continued = self._unfinished and not self._message
                 if self._written and not is_continued and not self._written[-1].endswith("\n\n"):
                     self._written.append("\n\n")
                     yield TextDelta(text="\n\n")
@@ -179,7 +180,7 @@ class ClaudeCodeParser:
                 "delta": {"type": "text_delta", "text": str(text)},
             }:
                 self._written.append(text)
-                self._message_text += text
+                self._message.append(text)
                 yield TextDelta(text=text)
             case {"type": "message_delta", "usage": {"output_tokens": int(output)}}:
                 self._note_end(event.get("delta"))
@@ -190,9 +191,10 @@ class ClaudeCodeParser:
     def _note_end(self, delta: object) -> None:
         match delta:
             case {"stop_reason": "max_tokens"}:
-                self._unfinished += self._message_text
+                self._unfinished += self._message
+                self._message = []
             case {"stop_reason": "tool_use"}:
-                self._unfinished = ""
+                self._unfinished = []
             case {"stop_reason": "end_turn"}:
                 self._has_ended_turn = True
             case _:

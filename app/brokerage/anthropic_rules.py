@@ -14,7 +14,7 @@ from app.brokerage.requests import (
     read_object,
     shown,
 )
-from app.brokerage.usage import Seen
+from app.brokerage.usage import Seen, text_bytes
 from app.runs.broker_ports import ModelGrant
 
 CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "computer_", "memory_")
@@ -85,7 +85,7 @@ def read_messages_event(event: dict[str, Any]) -> Seen:
         case {"type": "message_delta" | "message", "usage": dict(usage)}:
             return Seen(counts=_counts(usage))
         case {"type": "content_block_delta" | "content_block_start"}:
-            return Seen(has_started=True)
+            return Seen(has_started=True, said_bytes=text_bytes(event))
         case {"type": "error", "error": {"type": str(error)}}:
             return Seen(error=error)
         case _:

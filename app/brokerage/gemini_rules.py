@@ -23,7 +23,7 @@ from app.brokerage.requests import (
     shown,
     without_empty,
 )
-from app.brokerage.usage import Seen
+from app.brokerage.usage import Seen, text_bytes
 from app.runs.broker_ports import ModelGrant
 
 FIELDS = frozenset(
@@ -100,7 +100,8 @@ def read_content_event(event: dict[str, Any]) -> Seen:
         case _:
             usage = event.get("usageMetadata")
             counts = _counts(usage) if isinstance(usage, dict) else {}
-            return Seen(counts=counts, has_started=bool(event.get("candidates")))
+            said = event.get("candidates")
+            return Seen(counts=counts, has_started=bool(said), said_bytes=text_bytes(said))
 
 
 def render_error(refused: Refused) -> dict[str, Any]:

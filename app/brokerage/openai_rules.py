@@ -21,7 +21,7 @@ from app.brokerage.requests import (
     shown,
     without_empty,
 )
-from app.brokerage.usage import Seen
+from app.brokerage.usage import Seen, text_bytes
 from app.runs.broker_ports import ModelGrant
 
 RESPONSES_FIELDS = frozenset(
@@ -121,7 +121,7 @@ def read_responses_event(event: dict[str, Any]) -> Seen:
     """What one event, or a whole answer, tells."""
     kind = str(event.get("type", ""))
     if kind.endswith(".delta"):
-        return Seen(has_started=True)
+        return Seen(has_started=True, said_bytes=text_bytes(event.get("delta")))
     response = event.get("response")
     whole = response if isinstance(response, dict) else event
     error = event if kind == "error" and "error" not in event else whole.get("error")
@@ -142,7 +142,7 @@ def read_chat_event(event: dict[str, Any]) -> Seen:
         case {"choices": [{"delta": dict(delta)}, *_]}:
             # Servers that speak like OpenAI have names of their own for what their models think.
             has_started = any(said for name, said in delta.items() if name != "role")
-            return Seen(counts=counts, has_started=has_started)
+            return Seen(counts=counts, has_started=has_started, said_bytes=text_bytes(delta))
         case _:
             return Seen(counts=counts)
 

@@ -13,8 +13,8 @@ MAX_LINE_BYTES = 1024 * 1024
 TAIL_BYTES = 16 * 1024
 BYTES_PER_TOKEN = 4
 """About; for what nobody has counted."""
-EVENT_BYTES = 300
-"""About, of a streamed piece besides its text: names, ids, the model."""
+_NO_TEXT = frozenset({"id", "role", "signature", "thoughtSignature", "type"})
+"""Members of a streamed piece that the model did not write."""
 _USAGE = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
 """Never inside a string, where quotes are escaped."""
 _DECODER = json.JSONDecoder()
@@ -28,8 +28,24 @@ class Seen:
     """By the names of `Usage`'s fields."""
     has_started: bool = False
     """It is a piece of the model's own output."""
+    said_bytes: int = 0
+    """Of the text in that piece."""
     error: str = ""
     """The provider's error type or code."""
+
+
+def text_bytes(piece: object) -> int:
+    """Of all that a model wrote in a piece of its output, whatever the names that it stands under."""
+    total, waiting = 0, [piece]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            total += len(one.encode("utf-8", "replace"))
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += [value for name, value in one.items() if name not in _NO_TEXT]
+    return total
 
 
 ReadEvent = Callable[[dict[str, Any]], Seen]
@@ -114,8 +130,7 @@ class UsageReader:
                 self.error = seen.error or self.error
                 if seen.has_started:
                     self.has_started = True
-                    tokens = (len(data) - EVENT_BYTES) // BYTES_PER_TOKEN
-                    self._piece_tokens += max(1, tokens)
+                    self._piece_tokens += max(1, seen.said_bytes // BYTES_PER_TOKEN)
         return True
 
     def _read_tail(self, tail: bytes) -> None:

@@ -110,8 +110,11 @@ class Attempt:
     def cost_usd(self) -> float | None:
         """Of the run: by the agent's own word where that covers all starts and attempts, else by the price table.
 
-        Where that does not know it, by what the agent has told; None = nobody has told anything.
+        Where that does not know it, by what the agent has told; None = nobody has told anything. Before the agent's first start
+        nothing has been spent.
         """
+        if self.run.attempt <= 1 and not self._told_usd and not self.usage.model_calls:
+            return 0.0
         told = [dollars for dollars in self._told_usd if dollars is not None]
         spent = self.spending.cost_usd if self.spending is not None else None
         is_told = len(told) == len(self._told_usd) > 0 and not self._is_cut_short

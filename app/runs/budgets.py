@@ -216,6 +216,8 @@ class Spending:
         self.usage = Usage()
         """Of all its calls."""
         self._cost = 0
+        self._charged = 0
+        """Micro-dollars of the cost that the operator pays."""
         self._is_unknown = False
         self._in_flight: deque[int] = deque()
         """Micro-dollars for what they read, of calls that have leave and are not counted."""
@@ -246,11 +248,11 @@ class Spending:
         if self.is_own_key:
             return None
         request = self._run.request
-        self.excess = self.excess or self._ledger.excess(request, run_cost=self._cost)
+        self.excess = self.excess or self._ledger.excess(request, run_cost=self._charged)
         if self.excess is not None:
             return Denied(reason=self.excess.sentence)
         held = sum(self._in_flight)
-        if held and (excess := self._ledger.excess(request, run_cost=self._cost, held=held)):
+        if held and (excess := self._ledger.excess(request, run_cost=self._charged, held=held)):
             reason = f"with the calls that are in flight, {excess.sentence}"
             return Denied(reason=reason, may_pass=True)
         self._in_flight.append(self._ledger.least_cost(model, asked_tokens))
@@ -286,6 +288,7 @@ class Spending:
             self._is_unknown = True
         else:
             self._cost += call.cost
+            self._charged += 0 if call.is_own_key else call.cost
 
 
 _ALL = ("all",)

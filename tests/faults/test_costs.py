@@ -59,6 +59,18 @@ async def test_a_run_whose_sandbox_is_lost_has_cost_what_its_calls_did(tmp_path:
         assert run.cost_usd == 0.4
 
 
+async def test_a_run_without_a_sandbox_has_cost_nothing(tmp_path: Path) -> None:
+    """That is known: among those of unknown cost it would hide the real ones."""
+    async with core_of(tmp_path) as core:
+        await core.room.runner.prepare_environment()
+        gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "no room")
+        for ahead in range(1, 10):
+            core.provider.fail("create", core.provider.count("create") + ahead, gone)
+        run = await _ran(core, [{"final": "x"}])
+        assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert run.cost_usd == 0
+
+
 async def test_an_agent_that_is_ended_has_not_told_all(tmp_path: Path) -> None:
     """The call that it was at is paid for, too."""
     async with core_of(tmp_path, replace(POLICY, idle_timeout_s=1)) as core:
@@ -106,7 +118,8 @@ async def test_a_later_attempt_costs_what_all_of_them_did(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("told", "cost_usd"),
     [
-        ((), None),
+        ((), 0),
+        ((None,), None),
         ((0.25,), 0.25),
         ((0.25, 0.5), 0.75),
         ((None, 0.5), 0.5),

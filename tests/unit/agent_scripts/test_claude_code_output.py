@@ -150,6 +150,22 @@ def test_an_answer_longer_than_one_message() -> None:
     assert finished.text == _streamed(events).strip()
 
 
+def test_a_limit_that_is_told_again_repeats_nothing() -> None:
+    """Any process of the sandbox may write such lines: the answer grows with the text alone."""
+    text = {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "abc"}}
+    ended = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "max_tokens"},
+        "usage": {"output_tokens": 1},
+    }
+    result = {"type": "result", "subtype": "success", "is_error": False, "result": "def"}
+    parser = ClaudeCodeParser()
+    for record in [{"type": "stream_event", "event": event} for event in (text, *[ended] * 50)]:
+        parser.feed(json.dumps({"session_id": _SESSION} | record))
+    parser.feed(json.dumps({"session_id": _SESSION} | result))
+    assert parser.finish(AgentExit(exit_code=0, reason="exited")).text == "abcdef"
+
+
 def test_a_broken_stream_that_was_asked_for_again() -> None:
     """The answer is the whole one, not the pieces before the break."""
     _, finished = _replay("cut")

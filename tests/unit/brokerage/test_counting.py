@@ -132,6 +132,38 @@ def test_a_server_that_tells_no_usage(*, is_whole: bool) -> None:
     assert found.output_tokens == 7
 
 
+@pytest.mark.parametrize(
+    ("read_event", "piece"),
+    [
+        (
+            read_messages_event,
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": ""}},
+        ),
+        (read_messages_event, {"type": "content_block_delta", "delta": {"partial_json": ""}}),
+        (read_responses_event, {"type": "response.output_text.delta", "delta": ""}),
+        (read_chat_event, {"choices": [{"delta": {"content": ""}}]}),
+        (
+            read_chat_event,
+            {"choices": [{"delta": {"tool_calls": [{"function": {"arguments": ""}}]}}]},
+        ),
+        (read_content_event, {"candidates": [{"content": {"parts": [{"text": ""}]}}]}),
+    ],
+)
+def test_a_stream_that_is_left_costs_what_was_read(read_event: ReadEvent, piece: Any) -> None:
+    """By the text in its pieces, in whatever wrapping: half a kilobyte is not one token."""
+    said = json.loads(json.dumps(piece).replace('""', json.dumps("w" * 200)))
+    found = count(read_event, stream(*[said] * 20), is_stream=True, is_whole=False)
+    assert found.output_tokens == 20 * 50
+
+
+def test_signatures_are_no_text() -> None:
+    """They are long, and the model did not write them."""
+    delta = {"type": "signature_delta", "signature": "x" * 8000}
+    event = {"type": "content_block_delta", "delta": delta}
+    found = count(read_messages_event, stream(event), is_stream=True, is_whole=False)
+    assert found.output_tokens == 1
+
+
 def test_a_plain_answer_without_usage() -> None:
     """By its bytes; so is a stream in a form that nobody knows."""
     answer = json.dumps({"choices": [{"message": {"content": "a" * 4000}}]}).encode()

@@ -222,6 +222,8 @@ async def test_what_people_pay_themselves_uses_no_budget_up() -> None:
     later = world.ledger(run=100, day=150)
     await later.load()
     assert later.excess(run_of(number=2).request) is None
+    again = await later.spending(run_of(attempt=2))
+    assert (said_to(again), again.cost) == ("", 500)
 
 
 @pytest.mark.parametrize("name", ["run", "day"])
