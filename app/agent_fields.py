@@ -13,7 +13,9 @@ WordList = Annotated[tuple[str, ...], NoDecode]
 """Words separated by commas or white space."""
 MIN_SECRET_CHARS = 32
 _MODELS = "Models that people may ask this agent for; empty = any name."
-_MODEL = "Model id for this agent, before ORION_MODEL."
+_MODEL = (
+    "Model id for this agent, before ORION_MODEL; of Claude also sonnet, opus, haiku and fable."
+)
 
 
 class AgentFields(BaseSettings):
@@ -29,9 +31,7 @@ class AgentFields(BaseSettings):
         None, description="Model id for ORION_AGENT; default: the agent's own."
     )
     orion_model_anthropic: str | None = Field(None, description=_MODEL)
-    orion_model_claude: str | None = Field(
-        None, description="The same; sonnet, opus, haiku and fable are understood, too."
-    )
+    orion_model_claude: str | None = Field(None, description="The same.")
     orion_model_codex: str | None = Field(None, description="The same.")
     orion_model_copilot: str | None = Field(None, description="The same.")
     orion_model_cursor: str | None = Field(None, description="The same.")
@@ -54,7 +54,7 @@ class AgentFields(BaseSettings):
     )
     orion_mcp_config_file: Path | None = Field(
         None,
-        description="MCP servers for the agents (all but anthropic): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps the headers outside.",
+        description="MCP servers for the agents (all but anthropic): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps headers and OAuth clients outside.",
     )
 
     @field_validator(

@@ -19,6 +19,7 @@ from agent_scripts.adapter import (
     EventParser,
     ModelProtocol,
 )
+from agent_scripts.claude_models import DEFAULT_MODEL, claude_model
 from agent_scripts.errors import AgentErrorCode
 from agent_scripts.events import (
     AgentEvent,
@@ -31,8 +32,6 @@ from agent_scripts.events import (
 from agent_scripts.output_lines import MAX_DETAIL_CHARS, count_of, read_record
 from agent_scripts.supervision import inside_files, inside_path
 
-_DEFAULT_MODEL = "claude-sonnet-5-5"
-"""Source: anthropic 2.12.0, types/model.py, read 2026-11."""
 _SCRIPT_FILES = (
     *("anthropic_agent.py", "agent_tools.py", "process_tree.py", "rehearsal.py", "standby.py"),
 )
@@ -48,14 +47,14 @@ class AnthropicAdapter:
 
     name = "anthropic"
     protocol = ModelProtocol.ANTHROPIC
-    default_model = _DEFAULT_MODEL
+    default_model = DEFAULT_MODEL
     has_sessions = False
     takes_session_id = False
     reserved_bytes = 0
     helper_models: Sequence[str] = ()
 
     def model_id(self, name: str) -> str:
-        return name
+        return claude_model(name)
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         root = paths.environment

@@ -20,21 +20,11 @@ from agent_scripts.adapter import (
     ModelProtocol,
 )
 from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
+from agent_scripts.claude_models import DEFAULT_MODEL, claude_model
 from agent_scripts.interactive import InteractiveCommand
 from agent_scripts.npm_environment import npm_recipe
 from agent_scripts.prompts import render_prompt
 
-_DEFAULT_MODEL = "claude-sonnet-5-5"
-_ALIASES = {
-    "sonnet": "claude-sonnet-5-5",
-    "opus": "claude-opus-5-5",
-    "haiku": "claude-haiku-5-5",
-    "fable": "claude-fable-5-2",
-}
-"""Ours, so that the run's token can name the model: the CLI's own change with its version and its server's flags.
-
-Source: anthropic 2.12.0, types/model.py, read 2026-11.
-"""
 _WINDOW = re.compile(r"\[1m\]$", re.IGNORECASE)
 """Behind a model's name it asks for the larger window; the CLI takes it off before it asks for the model."""
 _TOOLS = ("Bash", "Edit", "NotebookEdit", "Read", "Task", "Write")
@@ -52,7 +42,7 @@ class ClaudeCodeAdapter:
 
     name = "claude"
     protocol = ModelProtocol.ANTHROPIC
-    default_model = _DEFAULT_MODEL
+    default_model = DEFAULT_MODEL
     has_sessions = True
     takes_session_id = True
     reserved_bytes = 0
@@ -60,8 +50,7 @@ class ClaudeCodeAdapter:
     """None: the command's environment points every helper of the CLI to the run's own model."""
 
     def model_id(self, name: str) -> str:
-        bare = _WINDOW.sub("", name)
-        return _ALIASES.get(bare, bare)
+        return claude_model(_WINDOW.sub("", name))
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         return npm_recipe(self.name, paths)

@@ -92,7 +92,9 @@ class ClaudeCodeParser:
         said = text_of(self._result, "result") if has_ended else self._final(agent_exit)
         said = said if failure is None else ""
         outcome = decide(agent_exit, answer=said, failure=failure, has_ended=has_ended)
-        answer = "".join((*self._unfinished, said)).strip() if said and outcome.error is None else ""
+        answer = (
+            "".join((*self._unfinished, said)).strip() if said and outcome.error is None else ""
+        )
         return TurnFinished(
             text=answer or "".join(self._written).strip(),
             error=outcome.error,

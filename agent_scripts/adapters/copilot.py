@@ -23,12 +23,12 @@ from agent_scripts.adapter import (
     ModelProtocol,
 )
 from agent_scripts.adapters.copilot_output import CopilotParser
+from agent_scripts.claude_models import DEFAULT_MODEL, claude_model
 from agent_scripts.mcp_servers import InsideServer, RelayedServer, read_servers
 from agent_scripts.npm_environment import npm_recipe
 from agent_scripts.prompts import render_prompt
 from agent_scripts.session_ids import checked_uuid
 
-_DEFAULT_MODEL = "claude-sonnet-5-5"
 _FIXED_ARGUMENTS = (
     *("--output-format", "json", "--stream", "on", "--no-color"),
     # Its tools may do anything in the sandbox. This does not trust the work tree: the variable COPILOT_ALLOW_ALL=true would, and
@@ -51,7 +51,7 @@ class CopilotAdapter:
 
     name = "copilot"
     protocol = ModelProtocol.ANTHROPIC
-    default_model = _DEFAULT_MODEL
+    default_model = DEFAULT_MODEL
     has_sessions = True
     takes_session_id = True
     reserved_bytes = 32 * 2**30
@@ -60,7 +60,7 @@ class CopilotAdapter:
     """None: with a provider of one's own, all calls name its one model."""
 
     def model_id(self, name: str) -> str:
-        return name
+        return claude_model(name)
 
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         return npm_recipe(self.name, paths)

@@ -9,7 +9,7 @@
 
 Keys, agents and words in any case, in Slack's emphasis or not. Options end at the first word that is none, and `settings`
 with anything else behind it is a prompt. `use codex to …` without a mark may as well be a sentence: that agent answers, but
-the words stay in the prompt. An option that is nearly right is a problem to tell, not a part of the question; what may be
+the words stay in the prompt. Another agent with a mark behind the first is a problem to tell. An option that is nearly right is a problem to tell, not a part of the question; what may be
 meant otherwise is left whole.
 """
 
@@ -143,6 +143,7 @@ def _take_options(text: str) -> tuple[dict[str, str], str]:
             found = _take_agent(rest)
             is_addressed = True
         if found is None:
+            _refuse_second_agent(rest, said)
             break
         key, value, rest = found
         value = CHECKS[key](value)
@@ -150,6 +151,14 @@ def _take_options(text: str) -> tuple[dict[str, str], str]:
             kinds = _PLURALS.get(key, f"{key}s")
             raise OptionError(f"your message asks for two {kinds}, {said[key]} and {value}")
     return said, rest
+
+
+def _refuse_second_agent(text: str, said: Mapping[str, str]) -> None:
+    """Raises: OptionError, when another one is addressed, with a mark: it would not be the one that answers."""
+    found = _ADDRESSED.match(text) if "agent" in said else None
+    name = found["name"].lower() if found and _is_mark(found) else ""
+    if name in agent_names() and name != said["agent"]:
+        raise OptionError(f"your message asks for two agents, {said['agent']} and {name}")
 
 
 def _take_option(text: str) -> tuple[str, str, str] | None:
@@ -210,7 +219,9 @@ def _begins_otherwise(text: str) -> bool:
     is_command = _is_settings(first) and all(
         word in (Scope.CHANNEL, "reset") or "=" in word for word in more
     )
-    return is_command or _take_option(text) is not None
+    found = _ADDRESSED.match(text)
+    is_address = found is not None and _is_mark(found) and found["name"].lower() in agent_names()
+    return is_command or is_address or _take_option(text) is not None
 
 
 def _take_command(command: str, after: str) -> tuple[str, str, str] | None:

@@ -46,6 +46,22 @@ def test_an_agent_before_a_mark_is_cut_from_the_question(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "use codex: use claude: fix",
+        "use codex use claude: fix",
+        "use codex, with claude: fix",
+        "use codex: sandbox=local use claude - fix",
+        "use codex: agent=claude fix",
+    ],
+)
+def test_two_agents_are_told(text: str) -> None:
+    """Only one of them would answer."""
+    problem = "your message asks for two agents, codex and claude"
+    assert (parse_options(text).problem, parse_options(text).prompt) == (problem, text)
+
+
+@pytest.mark.parametrize(
     ("text", "agent"),
     [
         ("use codex fix the flaky test", "codex"),
@@ -70,13 +86,12 @@ def test_without_a_mark_the_agent_is_chosen_and_nothing_cut(text: str, agent: st
     [
         ("use codex: use gemini SDK to write", "use gemini SDK to write"),
         ("use codex: with claude as reviewer, check x", "with claude as reviewer, check x"),
-        ("use codex: use gemini: x", "use gemini: x"),
         ("use codex: settings page is broken", "settings page is broken"),
         ("model=opus use codex fix it", "use codex fix it"),
     ],
 )
 def test_one_agent_is_addressed(text: str, prompt: str) -> None:
-    """A second `use` or `with` belongs to the question."""
+    """A second `use` or `with` without a mark belongs to the question."""
     options = parse_options(text)
     assert (options.agent, options.prompt, options.problem) == ("codex", prompt, "")
 
