@@ -9,8 +9,8 @@
 
 Keys, agents and words in any case, in Slack's emphasis or not. Options end at the first word that is none, and `settings`
 with anything else behind it is a prompt. `use codex to …` without a mark may as well be a sentence: that agent answers, but
-the words stay in the prompt. Another agent with a mark behind the first is a problem to tell. An option that is nearly right is a problem to tell, not a part of the question; what may be
-meant otherwise is left whole.
+the words stay in the prompt. An option that is nearly right, and another agent with a mark behind the first, are problems to
+tell, not parts of the question; what may be meant otherwise is left whole.
 """
 
 import re
