@@ -182,7 +182,7 @@ def _changes_something(message: object) -> bool:
 
 async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:
     try:
-        async for chunk in answer.aiter_raw():
+        async for chunk in answer.aiter_bytes():  # decoded, for who compresses unasked
             yield chunk
     except httpx.HTTPError as exc:
         raise StreamCutError from exc

@@ -1,6 +1,7 @@
 """The way to the operator's MCP servers: a real server and a real client of the protocol's own SDK, with the broker between."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +13,7 @@ import httpx
 import httpx2
 import mcp
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Response
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -129,6 +130,7 @@ async def world() -> AsyncIterator[World]:
     watched = Watched(server.streamable_http_app())
     async with (
         serve(watched) as server_url,
+        serve(_packed()) as packed_url,
         open_silence() as silent,
         httpx.AsyncClient(trust_env=False) as http,
     ):
@@ -143,11 +145,23 @@ async def world() -> AsyncIterator[World]:
                     url=f"{server_url}/mcp", headers=headers | {"Mcp-Tenant": "the operator's"}
                 ),
                 "silent": McpServer(url=f"{silent.url}/mcp", headers=headers),
+                "packed": McpServer(url=f"{packed_url}/mcp", headers=headers),
             },
             http=http,
         )
         async with serve(_app(broker.router())) as url:
             yield World(admission=admission, url=url, watched=watched, log=log, silent=silent)
+
+
+def _packed() -> FastAPI:
+    """A server that compresses, whatever it is asked."""
+    app = FastAPI()
+
+    @app.post("/mcp")
+    async def answer() -> Response:
+        return Response(gzip.compress(b'{"result":{}}'), headers={"content-encoding": "gzip"})
+
+    return app
 
 
 def _app(router: APIRouter) -> FastAPI:
@@ -173,6 +187,12 @@ async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
             await client.call_tool("note", {"text": "two"})
     assert world.log == ["noted", "note one", "note two"]
     assert token not in json.dumps(world.watched.headers)
+
+
+async def test_a_server_that_compresses_unasked(world: World) -> None:
+    """Its answer comes through as plain bytes."""
+    with world.admission.open_grant(world.grant, world.calls.append) as token:
+        assert (await world.post("packed", token, method="ping")).text == '{"result":{}}'
 
 
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
