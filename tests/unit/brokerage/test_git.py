@@ -20,8 +20,11 @@ def _line(text: str) -> bytes:
 
 
 def _push(*commands: str, said: str = "report-status side-band-64k agent=git/2.39") -> bytes:
-    first, *others = commands
-    return _line(f"{first}\0{said}") + b"".join(map(_line, others)) + b"0000PACK..."
+    """What git can is said behind its first command."""
+    lines = list(commands)
+    first = next(at for at, line in enumerate(lines) if not line.startswith("shallow "))
+    lines[first] += f"\0{said}"
+    return b"".join(map(_line, lines)) + b"0000PACK..."
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,14 @@ def test_only_the_own_branch_is_written(commands: tuple[str, ...], refused: str)
     assert bool(reason) is bool(refused)
 
 
+@pytest.mark.parametrize("said", ["report-status push-options", "push-options=1 report-status"])
+def test_push_options_are_refused(said: str) -> None:
+    """They make a server do more than the commands say; a value does not hide them."""
+    found = read_commands(_push(f"{OLD} {NEW} refs/heads/{OWN}", said=said))
+    assert found is not None
+    assert find_refusal(found, OWN) == "push options may not be sent"
+
+
 def test_before_the_branch_has_its_name_nothing_is_written() -> None:
     """Of whatever name."""
     found = read_commands(_push(f"{NONE} {NEW} refs/heads/{OWN}"))
@@ -65,10 +76,17 @@ def test_commands_are_read_in_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"PACK", b"0001", b"0003", _line("push-cert\0x"), _line(f"{OLD} {NEW}"), b"zzzz"]
+    "body",
+    [
+        *(b"PACK", b"0001", b"0003", _line("push-cert\0x"), _line(f"{OLD} {NEW}"), b"zzzz"),
+        _line(f"shallow {OLD}\0push-options"),
+        2 * _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
+        _line(f"{OLD} {NEW} refs/heads/{OWN}\0")
+        + _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
+    ],
 )
 def test_what_is_no_push_is_refused(body: bytes) -> None:
-    """Certificates and other forms could hide commands."""
+    """Certificates and other forms could hide commands, and later lines what may not be asked for."""
     with pytest.raises(CommandError):
         read_commands(body + b"0000")
 
