@@ -131,6 +131,10 @@ class Admission:
         behind = (live for live in self._live.values() if live.grant.session_id == door)
         return self.refuse(found, next(behind, None), render)
 
+    def is_live(self, live: LiveGrant) -> bool:
+        """Whether its run still goes, for what is asked long after it was admitted."""
+        return self._live.get(live.grant.run_id) is live and live.covers(live.grant)
+
     def refuse(
         self, refused: Refused, asking: LiveGrant | None, render: RenderError = render_error
     ) -> Response:
