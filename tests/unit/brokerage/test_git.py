@@ -117,3 +117,27 @@ async def test_servers_and_the_token() -> None:
     assert "https" in await remotes.find_problem("http://93.184.215.14/a/b")
     assert await remotes.find_problem("https://github.com/a/b") == ""
     assert slug_of("https://github.com/a/b.git/") == slug_of("github.com/a/b") == "github.com/a/b"
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".com", ".example.com", "a..example.com"])
+async def test_a_name_that_no_server_can_have(host: str) -> None:
+    """Is told, and no error of the broker's."""
+    remotes = GitRemotes(github_url="https://github.com")
+    assert "name of a server" in await remotes.find_problem(f"https://{host}/a/b")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        *(("64:ff9b::7f00:1", False), ("64:ff9b::a9fe:a9fe", False), ("64:ff9b::808:808", True)),
+        *(("2002:7f00:1::", False), ("2002:808:808::", True)),
+        *(("::127.0.0.1", False), ("::8.8.8.8", True)),
+        *(("::ffff:127.0.0.1", False), ("::ffff:100.64.0.1", False), ("2001:0:7f00:1::1", False)),
+        ("2606:4700:4700::1111", True),
+    ],
+)
+async def test_an_ipv4_address_inside_of_an_ipv6_one(address: str, *, is_public: bool) -> None:
+    """Where a gateway translates, that is the server which is reached."""
+    remotes = GitRemotes(github_url="https://github.com")
+    problem = await remotes.find_problem(f"https://[{address}]/a/b")
+    assert problem == ("" if is_public else f"{address} is not a public server")
