@@ -13,7 +13,7 @@ import httpx
 import httpx2
 import mcp
 import pytest
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -154,12 +154,14 @@ async def world() -> AsyncIterator[World]:
 
 
 def _packed() -> FastAPI:
-    """A server that compresses, whatever it is asked."""
+    """A server that tells what it was sent, and compresses that, whatever it is asked."""
     app = FastAPI()
 
     @app.post("/mcp")
-    async def answer() -> Response:
-        return Response(gzip.compress(b'{"result":{}}'), headers={"content-encoding": "gzip"})
+    async def answer(request: Request) -> Response:
+        seen = [request.headers["content-type"], (await request.body()).decode()]
+        said = json.dumps({"result": seen}).encode()
+        return Response(gzip.compress(said), headers={"content-encoding": "gzip"})
 
     return app
 
@@ -192,7 +194,39 @@ async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
 async def test_a_server_that_compresses_unasked(world: World) -> None:
     """Its answer comes through as plain bytes."""
     with world.admission.open_grant(world.grant, world.calls.append) as token:
-        assert (await world.post("packed", token, method="ping")).text == '{"result":{}}'
+        assert "ping" in (await world.post("packed", token, method="ping")).json()["result"][1]
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        (b'{"method":"tools/call","method":"ping"}', '{"method": "ping"}'),
+        (
+            '{"method":"ping","id":"\N{SNOWMAN}"}'.encode("utf-16"),
+            '{"method": "ping", "id": "\\u2603"}',
+        ),
+        (b"{", None),
+        (b"[" * 100_000, None),
+    ],
+)
+async def test_a_server_reads_what_the_broker_read(
+    world: World, body: bytes, came: str | None
+) -> None:
+    """Two readers of one text may read it differently: it is written anew, or refused."""
+    with world.admission.open_grant(world.grant, world.calls.append) as token:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await http.post(
+                f"{world.url}/broker/mcp/packed",
+                content=body,
+                headers={
+                    "authorization": f"Bearer {token}",
+                    "content-type": "application/json; charset=utf-7",
+                },
+            )
+    if came is None:
+        assert (answer.status_code, "no JSON" in answer.text) == (400, True)
+    else:
+        assert answer.json()["result"] == ["application/json", came]
 
 
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
@@ -267,6 +301,8 @@ async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.Monk
         ([{"method": "ping"}, {"method": "tools/call"}], True),
         ([{"method": "ping"}, {"method": "tools/list"}], False),
         ({"method": 7}, True),
+        ({"method": "ping", "Method": "tools/call"}, True),
+        ({"result": {}, "METHOD": "tools/call"}, True),
         ("x", True),
     ],
 )
