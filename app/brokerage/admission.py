@@ -21,7 +21,9 @@ from app.runs.model import ModelCall, RunId, Usage
 from app.runs.ports import Clock
 
 TOLD_REFUSALS = 20
-"""Of a run, in its trace: a loop in the sandbox must not fill it."""
+"""Of a run, in its trace and in the log: a loop in the sandbox must not fill them."""
+FORGOTTEN_S = 60.0
+"""Those of nobody known; in each such time as many are told as of a run."""
 EFFECT_TIMEOUT_S = 20.0
 """For the run's record; a client waits longer for its tool."""
 CLIENT_GONE = 499
@@ -84,6 +86,8 @@ class Admission:
         self._key = signing_key
         self._clock = clock
         self._live: dict[RunId, LiveGrant] = {}
+        self._unknown: Counter[int] = Counter()
+        """Refusals of nobody known, by when they were."""
 
     @contextmanager
     def open_grant(
@@ -131,14 +135,25 @@ class Admission:
         behind = (live for live in self._live.values() if live.grant.session_id == door)
         return self.refuse(found, next(behind, None), render)
 
+    def is_live(self, live: LiveGrant) -> bool:
+        """Whether its run still goes, for what is asked long after it was admitted."""
+        return self._live.get(live.grant.run_id) is live and live.covers(live.grant)
+
     def refuse(
         self, refused: Refused, asking: LiveGrant | None, render: RenderError = render_error
     ) -> Response:
         """Told in the log, and in the trace of the run that asked, where that is known."""
-        run_id = asking.grant.run_id if asking else ""
-        _log.warning("broker.refused", status=refused.status, reason=refused.message, run_id=run_id)
-        if asking is not None and asking.refusals < TOLD_REFUSALS:
-            asking.refusals += 1
+        number = self._count_refusal(asking)
+        if number > TOLD_REFUSALS:
+            return error_response(refused, render)
+        _log.warning(
+            "broker.refused",
+            status=refused.status,
+            reason=refused.message,
+            run_id=asking.grant.run_id if asking else "",
+            is_last_told=number == TOLD_REFUSALS,
+        )
+        if asking is not None:
             now = self._clock.now()
             asking.on_call(
                 ModelCall(
@@ -153,6 +168,17 @@ class Admission:
                 )
             )
         return error_response(refused, render)
+
+    def _count_refusal(self, asking: LiveGrant | None) -> int:
+        """How many there were with this one, of the run or of nobody known."""
+        if asking is not None:
+            asking.refusals += 1
+            return asking.refusals
+        when = int(time.monotonic() / FORGOTTEN_S)
+        if when not in self._unknown:
+            self._unknown.clear()
+        self._unknown[when] += 1
+        return self._unknown[when]
 
     def _find(self, token: str, door: str | None, read_it: ReadToken) -> LiveGrant | Refused:
         try:

@@ -159,7 +159,7 @@ class ModelsBroker:
             "POST",
             passage.upstream.base_url.rstrip("/") + granted.path,
             content=passage.upstream.named(granted).body,
-            # identity: the usage is read from the bytes that pass by
+            # identity: the usage is read from the bytes that pass by; who compresses all the same is decoded
             headers=passage.headers
             | {"accept-encoding": "identity"}
             | dict(passage.upstream.key_headers),
@@ -210,7 +210,7 @@ class ModelsBroker:
         self, answer: httpx.Response, call: PassingCall
     ) -> AsyncIterator[bytes]:
         try:
-            async for chunk in answer.aiter_raw():
+            async for chunk in answer.aiter_bytes():
                 call.reader.feed(chunk)
                 if call.first_token_at is None and call.reader.has_started:
                     call.first_token_at = self._clock.now()

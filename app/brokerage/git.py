@@ -3,6 +3,7 @@
 Source: gitprotocol-http(5), gitprotocol-pack(5), git 2.39.
 """
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -35,6 +36,8 @@ TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=60.0, pool=10.0)
 """A server may count objects for a while; the run's own deadline is the real bound."""
 MAX_PASSAGE_S = 900.0
 """Of one request, both ways."""
+MAX_SILENCE_S = 120.0
+"""Between two pieces of it; as long as a server is waited for."""
 MAX_NEGOTIATION_BYTES = 16 * 1024 * 1024
 """Of what a fetch says that it wants and has."""
 SERVICES = ("git-upload-pack", "git-receive-pack")
@@ -131,33 +134,33 @@ class GitBroker:
     ) -> Response:
         if request.headers.get("content-encoding", "identity") != "identity":
             return self._refuse(forbidden("a push comes as it is, not compressed"), live)
-        body = request.stream()
+        body = self._bounded(request.stream())
         begun = bytearray()
-        commands: PushCommands | None = None
-        try:
-            async for chunk in body:
-                begun += chunk
-                commands = read_commands(bytes(begun[:MAX_COMMAND_BYTES]))
-                if commands is not None or len(begun) >= MAX_COMMAND_BYTES:
-                    break
-        except CommandError as exc:
-            return self._refuse(forbidden(str(exc)), live)
-        if commands is None:
-            return self._refuse(forbidden("a push must say first what it changes"), live)
+        commands = await _read_beginning(body, begun)
+        if isinstance(commands, Refused):
+            return self._refuse(commands, live)
         reason = find_refusal(commands, _granted(live).branch)
-        if not reason and commands.commands and not await note_effect(live):
-            reason = "the run's record cannot be written, so nothing may be changed"
+        if not reason and commands.commands:
+            reason = await self._note_effect(live)
         if reason:
             self._refuse(forbidden(reason), live)
             with suppress(_TooMuchError):
-                async for _ in self._bounded(body, 0):  # git reads no answer before it has told all
+                async for _ in body:  # git reads no answer before it has told all
                     pass
             return Response(
                 render_refusal(commands, reason),
                 media_type="application/x-git-receive-pack-result",
             )
-        content = self._whole(bytes(begun), body)
+        content = _whole(bytes(begun), body)
         return await self._forward(request, live, asked, content=content, held=held)
+
+    async def _note_effect(self, live: LiveGrant) -> str:
+        """Why nothing may be changed; empty = it is in the run's record that something may be."""
+        if not self._admission.is_live(live):  # what a push changes may come long after its token
+            return "the run is over"
+        if not await note_effect(live):
+            return "the run's record cannot be written, so nothing may be changed"
+        return ""
 
     async def _forward(
         self,
@@ -204,21 +207,24 @@ class GitBroker:
 
     async def _back(self, answer: httpx.Response) -> AsyncIterator[bytes]:
         try:
-            async for chunk in self._bounded(answer.aiter_raw(), 0):
+            async for chunk in self._bounded(answer.aiter_raw()):
                 yield chunk
         except (httpx.HTTPError, _TooMuchError) as exc:
             raise StreamCutError from exc
 
-    async def _whole(self, begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        yield begun
-        async for chunk in self._bounded(rest, len(begun)):
-            yield chunk
-
-    async def _bounded(self, chunks: AsyncIterator[bytes], passed: int) -> AsyncIterator[bytes]:
-        until_s = time.monotonic() + MAX_PASSAGE_S
-        async for chunk in chunks:
+    async def _bounded(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        passed, until_s = 0, time.monotonic() + MAX_PASSAGE_S
+        while True:
+            rest_s = until_s - time.monotonic()
+            try:
+                async with asyncio.timeout(min(rest_s, MAX_SILENCE_S)):
+                    chunk = await anext(chunks)
+            except StopAsyncIteration:
+                return
+            except TimeoutError as exc:
+                raise _TooMuchError from exc
             passed += len(chunk)
-            if passed > self._max_bytes or time.monotonic() > until_s:
+            if passed > self._max_bytes or rest_s < 0:
                 raise _TooMuchError
             yield chunk
 
@@ -239,6 +245,30 @@ def _granted(live: LiveGrant) -> RepositoryGrant:
 
 
 _NO_WAY = Refused(status=404, kind="not_found_error", message="no such way of git's")
+
+
+async def _read_beginning(body: AsyncIterator[bytes], begun: bytearray) -> PushCommands | Refused:
+    """What a push will change; `begun` is given all that was read for it."""
+    try:
+        async for chunk in body:
+            begun += chunk
+            commands = read_commands(bytes(begun[:MAX_COMMAND_BYTES]))
+            if commands is not None:
+                return commands
+            if len(begun) >= MAX_COMMAND_BYTES:
+                break
+    except CommandError as exc:
+        return forbidden(str(exc))
+    except _TooMuchError:
+        message = "the push did not say in time what it changes"
+        return Refused(status=408, kind="timeout_error", message=message)
+    return forbidden("a push must say first what it changes")
+
+
+async def _whole(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield begun
+    async for chunk in rest:
+        yield chunk
 
 
 def _passing(request: Request) -> dict[str, str]:

@@ -55,12 +55,18 @@ def read_commands(body: bytes) -> PushCommands | None:
             raise CommandError("a push begins with lines of git's own form")
         if len(body) < at + length:
             return None
-        line, _, said = body[at + _LENGTH_CHARS : at + length].partition(b"\0")
-        if said and not found:
-            capabilities = frozenset(said.decode("utf-8", "replace").split())
+        line = body[at + _LENGTH_CHARS : at + length]
         if not _SHALLOW.fullmatch(line):
+            if not found:  # servers read them behind any command; a second one with some is refused
+                line, _, said = line.partition(b"\0")
+                capabilities = _read_capabilities(said)
             found.append(_read_command(line))
         at += length
+
+
+def _read_capabilities(said: bytes) -> frozenset[str]:
+    """Their names alone: to git, `push-options=x` is `push-options`."""
+    return frozenset(one.partition("=")[0] for one in said.decode("utf-8", "replace").split())
 
 
 def _read_command(line: bytes) -> PushCommand:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 LOOK_UP_TIMEOUT_S = 5.0
+_EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+"""Whose last 32 bits are an IPv4 address. Source: RFC 6052, 2.1; RFC 4291, 2.5.5.1. Teredo's are not public themselves."""
 
 
 def slug_of(url: str) -> str:
@@ -52,8 +54,21 @@ class GitRemotes:
                 found = await asyncio.get_running_loop().getaddrinfo(
                     parts.hostname, parts.port or 443, type=socket.SOCK_STREAM
                 )
+        except UnicodeError:  # a part of the name is empty, or longer than DNS has them
+            return f"{parts.hostname} cannot be the name of a server"
         except (OSError, TimeoutError):
             return ""  # a proxy may know it; otherwise it cannot be reached
-        if all(ipaddress.ip_address(one[4][0]).is_global for one in found):
+        if all(_is_public(str(one[4][0])) for one in found):
             return ""
         return f"{parts.hostname} is not a public server"
+
+
+def _is_public(address: str) -> bool:
+    """Also what an IPv6 address leads to, which a gateway may translate to IPv4."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global
+    inner = found.ipv4_mapped or found.sixtofour
+    if any(found in network for network in _EMBEDDING):
+        inner = ipaddress.IPv4Address(found.packed[-4:])
+    return found.is_global and (inner is None or inner.is_global)

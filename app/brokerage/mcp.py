@@ -14,7 +14,7 @@ from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, not
 from app.brokerage.bodies import read_json_body
 from app.brokerage.client_credentials import ClientCredentialsAuth, TokenRefusedError
 from app.brokerage.mcp_servers import McpServer
-from app.brokerage.requests import Refused, find_odd_header, shown
+from app.brokerage.requests import Refused, find_odd_header, invalid, shown
 from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
 from app.log import get_logger
 
@@ -78,7 +78,8 @@ class McpBroker:
             return self._admission.refuse(refused, live)
         if (odd := find_odd_header(_passing(request.headers))) is not None:
             return self._admission.refuse(odd, live)
-        body = await read_json_body(request, live, held)
+        came = await read_json_body(request, live, held)
+        body = came if isinstance(came, Refused) else _written_anew(came)
         if isinstance(body, Refused):
             return self._admission.refuse(body, live)
         messages = read_messages(body)
@@ -96,6 +97,8 @@ class McpBroker:
         live, name, server = passage.live, passage.name, passage.server
         headers = httpx.Headers(_passing(request.headers))
         headers["accept-encoding"] = "identity"
+        if body:  # what its form is called is no word of the client's
+            headers["content-type"] = "application/json"
         headers.update(server.headers)  # whatever the case of their names
         outgoing = self._http.build_request(
             request.method,
@@ -162,6 +165,14 @@ def read_messages(body: bytes) -> Sequence[object]:
     return found if isinstance(found, list) else [found]
 
 
+def _written_anew(body: bytes) -> bytes | Refused:
+    """The same JSON, which all can only read as the broker does: of two equal keys there is one."""
+    try:
+        return json.dumps(json.loads(body)).encode() if body else b""
+    except (ValueError, RecursionError):
+        return invalid("the body is no JSON that can be read")
+
+
 def _starts(message: object) -> bool:
     match message:
         case {"method": str(method)}:
@@ -171,6 +182,8 @@ def _starts(message: object) -> bool:
 
 
 def _changes_something(message: object) -> bool:
+    if isinstance(message, dict) and any(_is_other_method(name) for name in message):
+        return True
     match message:
         case {"method": str(method)}:
             return method not in READING and not method.startswith("notifications/")
@@ -180,9 +193,14 @@ def _changes_something(message: object) -> bool:
             return True
 
 
+def _is_other_method(name: str) -> bool:
+    """Whether some readers take it for `method`. Source: golang/go, issue 43664: keys of any case, the last one counts."""
+    return name != "method" and name.casefold() == "method"
+
+
 async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:
     try:
-        async for chunk in answer.aiter_raw():
+        async for chunk in answer.aiter_bytes():  # decoded, for who compresses unasked
             yield chunk
     except httpx.HTTPError as exc:
         raise StreamCutError from exc

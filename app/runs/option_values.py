@@ -15,6 +15,8 @@ NO_REPO = "none"
 MAX_MODEL_CHARS = 200
 MAX_REPO_CHARS = 500
 MAX_BRANCH_CHARS = 200
+MAX_LABEL_CHARS = 63
+"""Of a part of a host's name."""
 SHOWN_CHARS = 40
 
 _AGENT = re.compile(r"[A-Za-z][A-Za-z-]{0,30}")
@@ -180,11 +182,17 @@ def _is_url(text: str) -> bool:
         return False
     try:
         url = urlsplit(text)
-        has_host = bool(url.hostname) and url.port != 0
+        has_host = _is_host(url.hostname or "") and url.port != 0
     except ValueError:
         return False
     is_plain = not ({"@", "?", "#", "\\", "%", " "} & set(text)) and ".." not in text
     return url.scheme == "https" and has_host and is_plain and url.path.strip("/") != ""
+
+
+def _is_host(name: str) -> bool:
+    """Source: RFC 1035, 2.3.4; a dot at the end is DNS's own."""
+    parts = name.removesuffix(".").split(".")
+    return all(0 < len(part) <= MAX_LABEL_CHARS for part in parts)
 
 
 def _without_credentials(text: str) -> str:

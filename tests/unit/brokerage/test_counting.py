@@ -3,7 +3,9 @@
 import asyncio
 import json
 import time
+import zlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -27,6 +29,8 @@ from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
 
 ASKED_BYTES = 4000
+ASKED: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": []}
+MESSAGES = "/broker/anthropic/v1/messages"
 CHAT_USAGE = {"prompt_tokens": 100_000, "completion_tokens": 8000}
 USAGE = {"input_tokens": 100_000, "output_tokens": 8000}
 TOLD = Usage(input_tokens=100_000, output_tokens=8000)
@@ -208,6 +212,27 @@ def test_which_requests_cost_nothing() -> None:
         assert asked.has_output is has_output
 
 
+@asynccontextmanager
+async def open_world(provider: FastAPI) -> AsyncIterator[tuple[Admission, httpx.AsyncClient]]:
+    """A broker in front of this provider, and what an agent would use."""
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with serve(provider) as url, httpx.AsyncClient(trust_env=False) as http:
+        upstreams = {"anthropic": Upstream(base_url=url, key_headers={})}
+        broker = ModelsBroker(
+            admission=admission, upstreams=upstreams, http=http, clock=SystemClock()
+        )
+        async with (
+            serve(create_broker_app(broker.router())) as broker_url,
+            asyncio.timeout(10),
+            httpx.AsyncClient(base_url=broker_url, trust_env=False) as inside,
+        ):
+            yield admission, inside
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
 def _grant() -> ModelGrant:
     expires_at = datetime.now(UTC) + timedelta(minutes=5)
     return ModelGrant(run_id=RunId("run_1"), models=("m",), expires_at=expires_at)
@@ -232,27 +257,61 @@ async def test_a_call_that_outlives_its_run_is_counted(*, has_begun: bool) -> No
         await asyncio.sleep(60)
         return Response()
 
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with serve(provider) as url, httpx.AsyncClient(trust_env=False) as http:
-        upstreams = {"anthropic": Upstream(base_url=url, key_headers={})}
-        broker = ModelsBroker(
-            admission=admission, upstreams=upstreams, http=http, clock=SystemClock()
-        )
-        async with (
-            serve(create_broker_app(broker.router())) as broker_url,
-            asyncio.timeout(10),
-            httpx.AsyncClient(base_url=broker_url, trust_env=False) as inside,
-            open_task_group() as group,
-        ):
-            with admission.open_grant(_grant(), calls.append) as token:
-                body = {"model": "m", "max_tokens": 5, "messages": [], "metadata": "x" * 2000}
-                headers = {"authorization": f"Bearer {token}"}
-                path = "/broker/anthropic/v1/messages"
-                asking = group.create_task(inside.post(path, json=body, headers=headers))
-                await asked.wait()
-            assert calls == []
-            asking.cancel()
-            while not calls:
-                await asyncio.sleep(0.01)
+    async with open_world(provider) as (admission, inside), open_task_group() as group:
+        with admission.open_grant(_grant(), calls.append) as token:
+            body = ASKED | {"metadata": "x" * 2000}
+            asking = group.create_task(inside.post(MESSAGES, json=body, headers=_bearer(token)))
+            await asked.wait()
+        assert calls == []
+        asking.cancel()
+        while not calls:
+            await asyncio.sleep(0.01)
     assert (calls[0].usage.input_tokens >= 500, len(calls)) == (True, 1)
     assert calls[0].status == (200 if has_begun else CLIENT_GONE)
+
+
+async def test_a_provider_that_compresses_unasked() -> None:
+    """Its answer comes through as plain bytes, piece by piece, and is counted."""
+    is_read, calls = asyncio.Event(), list[ModelCall]()
+    first = stream({"type": "message_start", "message": {"usage": USAGE}})
+    last = stream({"type": "message_delta", "usage": {"output_tokens": 8001}})
+    provider = FastAPI()
+
+    @provider.post("/v1/messages")
+    async def messages(_request: Request) -> Response:
+        async def events() -> AsyncIterator[bytes]:
+            packer = zlib.compressobj(wbits=31)
+            yield packer.compress(first) + packer.flush(zlib.Z_SYNC_FLUSH)
+            await is_read.wait()
+            yield packer.compress(last) + packer.flush()
+
+        headers = {"content-encoding": "gzip"}
+        return StreamingResponse(events(), headers=headers, media_type="text/event-stream")
+
+    async with open_world(provider) as (admission, inside):
+        with admission.open_grant(_grant(), calls.append) as token:
+            asking = inside.stream("POST", MESSAGES, json=ASKED, headers=_bearer(token))
+            async with asking as answer:
+                chunks = answer.aiter_raw()
+                assert await anext(chunks) == first
+                is_read.set()
+                assert [chunk async for chunk in chunks] == [last]
+    assert calls[0].usage == Usage(input_tokens=100_000, output_tokens=8001)
+
+
+async def test_an_answer_that_cannot_be_decoded_is_a_cut_one() -> None:
+    """It is no end of the agent's, and counts as one that broke off."""
+    calls: list[ModelCall] = []
+    provider = FastAPI()
+
+    @provider.post("/v1/messages")
+    async def messages(_request: Request) -> Response:
+        return Response(b"no gzip", headers={"content-encoding": "gzip"})
+
+    async with open_world(provider) as (admission, inside):
+        with (
+            admission.open_grant(_grant(), calls.append) as token,
+            pytest.raises(httpx.RemoteProtocolError),
+        ):
+            await inside.post(MESSAGES, json=ASKED, headers=_bearer(token))
+    assert calls[0].error == "DecodingError"

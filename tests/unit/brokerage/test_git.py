@@ -20,8 +20,11 @@ def _line(text: str) -> bytes:
 
 
 def _push(*commands: str, said: str = "report-status side-band-64k agent=git/2.39") -> bytes:
-    first, *others = commands
-    return _line(f"{first}\0{said}") + b"".join(map(_line, others)) + b"0000PACK..."
+    """What git can is said behind its first command."""
+    lines = list(commands)
+    first = next(at for at, line in enumerate(lines) if not line.startswith("shallow "))
+    lines[first] += f"\0{said}"
+    return b"".join(map(_line, lines)) + b"0000PACK..."
 
 
 @pytest.mark.parametrize(
@@ -46,6 +49,14 @@ def test_only_the_own_branch_is_written(commands: tuple[str, ...], refused: str)
     assert bool(reason) is bool(refused)
 
 
+@pytest.mark.parametrize("said", ["report-status push-options", "push-options=1 report-status"])
+def test_push_options_are_refused(said: str) -> None:
+    """They make a server do more than the commands say; a value does not hide them."""
+    found = read_commands(_push(f"{OLD} {NEW} refs/heads/{OWN}", said=said))
+    assert found is not None
+    assert find_refusal(found, OWN) == "push options may not be sent"
+
+
 def test_before_the_branch_has_its_name_nothing_is_written() -> None:
     """Of whatever name."""
     found = read_commands(_push(f"{NONE} {NEW} refs/heads/{OWN}"))
@@ -65,10 +76,17 @@ def test_commands_are_read_in_pieces() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"PACK", b"0001", b"0003", _line("push-cert\0x"), _line(f"{OLD} {NEW}"), b"zzzz"]
+    "body",
+    [
+        *(b"PACK", b"0001", b"0003", _line("push-cert\0x"), _line(f"{OLD} {NEW}"), b"zzzz"),
+        _line(f"shallow {OLD}\0push-options"),
+        2 * _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
+        _line(f"{OLD} {NEW} refs/heads/{OWN}\0")
+        + _line(f"{OLD} {NEW} refs/heads/{OWN}\0push-options"),
+    ],
 )
 def test_what_is_no_push_is_refused(body: bytes) -> None:
-    """Certificates and other forms could hide commands."""
+    """Certificates and other forms could hide commands, and later lines what may not be asked for."""
     with pytest.raises(CommandError):
         read_commands(body + b"0000")
 
@@ -99,3 +117,27 @@ async def test_servers_and_the_token() -> None:
     assert "https" in await remotes.find_problem("http://93.184.215.14/a/b")
     assert await remotes.find_problem("https://github.com/a/b") == ""
     assert slug_of("https://github.com/a/b.git/") == slug_of("github.com/a/b") == "github.com/a/b"
+
+
+@pytest.mark.parametrize("host", ["a" * 64 + ".com", ".example.com", "a..example.com"])
+async def test_a_name_that_no_server_can_have(host: str) -> None:
+    """Is told, and no error of the broker's."""
+    remotes = GitRemotes(github_url="https://github.com")
+    assert "name of a server" in await remotes.find_problem(f"https://{host}/a/b")
+
+
+@pytest.mark.parametrize(
+    ("address", "is_public"),
+    [
+        *(("64:ff9b::7f00:1", False), ("64:ff9b::a9fe:a9fe", False), ("64:ff9b::808:808", True)),
+        *(("2002:7f00:1::", False), ("2002:808:808::", True)),
+        *(("::127.0.0.1", False), ("::8.8.8.8", True)),
+        *(("::ffff:127.0.0.1", False), ("::ffff:100.64.0.1", False), ("2001:0:7f00:1::1", False)),
+        ("2606:4700:4700::1111", True),
+    ],
+)
+async def test_an_ipv4_address_inside_of_an_ipv6_one(address: str, *, is_public: bool) -> None:
+    """Where a gateway translates, that is the server which is reached."""
+    remotes = GitRemotes(github_url="https://github.com")
+    problem = await remotes.find_problem(f"https://[{address}]/a/b")
+    assert problem == ("" if is_public else f"{address} is not a public server")

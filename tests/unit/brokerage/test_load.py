@@ -11,8 +11,9 @@ import httpx
 import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
+from structlog.testing import capture_logs
 
-from app.brokerage.admission import MAX_IN_FLIGHT, Admission, Kind
+from app.brokerage.admission import MAX_IN_FLIGHT, TOLD_REFUSALS, Admission, Kind
 from app.brokerage.bodies import MAX_VALUES, has_too_many_values
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.mcp import McpBroker
@@ -263,3 +264,22 @@ async def test_refused_requests_count(world: World) -> None:
         ]
     assert [answer.status_code for answer in answers] == [400, 400, 403]
     assert "has used its 2 model calls" in answers[-1].text
+
+
+async def test_refusals_do_not_fill_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run so many are told, of whom nobody knows so many in a while; the last one says that it is."""
+    monkeypatch.setattr("app.brokerage.admission.FORGOTTEN_S", 1e9)
+    with (
+        capture_logs() as logged,
+        world.admission.open_grant(grant("run_1", max_calls=0), world.calls.append) as one,
+        world.admission.open_grant(grant("run_2", max_calls=0), world.calls.append) as other,
+    ):
+        for token in [one, "nobody's"] * (TOLD_REFUSALS + 5) + [other]:
+            assert (await world.ask(token)).status_code in (401, 403)
+        monkeypatch.setattr("app.brokerage.admission.FORGOTTEN_S", 0.01)
+        assert (await world.ask("nobody's")).status_code == 401
+    told = [(line["run_id"], line["is_last_told"]) for line in logged]
+    assert told.count(("run_1", False)) == told.count(("", False)) - 1 == TOLD_REFUSALS - 1
+    assert told.count(("run_1", True)) == told.count(("", True)) == 1
+    assert told[-2:] == [("run_2", False), ("", False)]
+    assert len(world.calls) == TOLD_REFUSALS + 1

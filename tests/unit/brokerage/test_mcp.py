@@ -1,6 +1,7 @@
 """The way to the operator's MCP servers: a real server and a real client of the protocol's own SDK, with the broker between."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -12,7 +13,7 @@ import httpx
 import httpx2
 import mcp
 import pytest
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request, Response
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -129,6 +130,7 @@ async def world() -> AsyncIterator[World]:
     watched = Watched(server.streamable_http_app())
     async with (
         serve(watched) as server_url,
+        serve(_packed()) as packed_url,
         open_silence() as silent,
         httpx.AsyncClient(trust_env=False) as http,
     ):
@@ -143,11 +145,25 @@ async def world() -> AsyncIterator[World]:
                     url=f"{server_url}/mcp", headers=headers | {"Mcp-Tenant": "the operator's"}
                 ),
                 "silent": McpServer(url=f"{silent.url}/mcp", headers=headers),
+                "packed": McpServer(url=f"{packed_url}/mcp", headers=headers),
             },
             http=http,
         )
         async with serve(_app(broker.router())) as url:
             yield World(admission=admission, url=url, watched=watched, log=log, silent=silent)
+
+
+def _packed() -> FastAPI:
+    """A server that tells what it was sent, and compresses that, whatever it is asked."""
+    app = FastAPI()
+
+    @app.post("/mcp")
+    async def answer(request: Request) -> Response:
+        seen = [request.headers["content-type"], (await request.body()).decode()]
+        said = json.dumps({"result": seen}).encode()
+        return Response(gzip.compress(said), headers={"content-encoding": "gzip"})
+
+    return app
 
 
 def _app(router: APIRouter) -> FastAPI:
@@ -173,6 +189,44 @@ async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
             await client.call_tool("note", {"text": "two"})
     assert world.log == ["noted", "note one", "note two"]
     assert token not in json.dumps(world.watched.headers)
+
+
+async def test_a_server_that_compresses_unasked(world: World) -> None:
+    """Its answer comes through as plain bytes."""
+    with world.admission.open_grant(world.grant, world.calls.append) as token:
+        assert "ping" in (await world.post("packed", token, method="ping")).json()["result"][1]
+
+
+@pytest.mark.parametrize(
+    ("body", "came"),
+    [
+        (b'{"method":"tools/call","method":"ping"}', '{"method": "ping"}'),
+        (
+            '{"method":"ping","id":"\N{SNOWMAN}"}'.encode("utf-16"),
+            '{"method": "ping", "id": "\\u2603"}',
+        ),
+        (b"{", None),
+        (b"[" * 100_000, None),
+    ],
+)
+async def test_a_server_reads_what_the_broker_read(
+    world: World, body: bytes, came: str | None
+) -> None:
+    """Two readers of one text may read it differently: it is written anew, or refused."""
+    with world.admission.open_grant(world.grant, world.calls.append) as token:
+        async with httpx.AsyncClient(trust_env=False) as http:
+            answer = await http.post(
+                f"{world.url}/broker/mcp/packed",
+                content=body,
+                headers={
+                    "authorization": f"Bearer {token}",
+                    "content-type": "application/json; charset=utf-7",
+                },
+            )
+    if came is None:
+        assert (answer.status_code, "no JSON" in answer.text) == (400, True)
+    else:
+        assert answer.json()["result"] == ["application/json", came]
 
 
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
@@ -247,6 +301,8 @@ async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.Monk
         ([{"method": "ping"}, {"method": "tools/call"}], True),
         ([{"method": "ping"}, {"method": "tools/list"}], False),
         ({"method": 7}, True),
+        ({"method": "ping", "Method": "tools/call"}, True),
+        ({"result": {}, "METHOD": "tools/call"}, True),
         ("x", True),
     ],
 )

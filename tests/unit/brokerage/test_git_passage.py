@@ -1,0 +1,121 @@
+"""How long a push may take, and until when it may change something."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from app.brokerage.admission import Admission, Kind
+from app.brokerage.broker import create_broker_app
+from app.brokerage.git import GitBroker
+from app.brokerage.git_remotes import GitRemotes
+from app.runs.broker_ports import ModelGrant, RepositoryGrant
+from app.runs.clock import SystemClock
+from app.runs.git_token import git_token
+from app.runs.model import ModelCall, RunId
+from app.web.hosting import serve
+
+OWN = "orion/quick-fox"
+LINE = f"{'0' * 40} {'2' * 40} refs/heads/{OWN}\0report-status".encode()
+COMMANDS = f"{len(LINE) + 4:04x}".encode() + LINE + b"0000"
+
+
+@dataclass
+class World:
+    admission: Admission
+    broker: str
+    grant: ModelGrant
+    slug: str
+    pushed: list[bytes]
+    """What came to the server."""
+    calls: list[ModelCall] = field(default_factory=list)
+    effects: list[str] = field(default_factory=list)
+
+    async def on_effect(self) -> None:
+        self.effects.append("noted")
+
+    @asynccontextmanager
+    async def pushing(
+        self, token: str
+    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """A push that has said nothing yet."""
+        url = httpx.URL(self.broker)
+        reader, writer = await asyncio.open_connection(url.host, url.port)
+        writer.write(
+            f"POST /broker/git/{self.slug}/git-receive-pack HTTP/1.1\r\nhost: x\r\n"
+            f"authorization: Bearer {git_token(token)}\r\n"
+            "transfer-encoding: chunked\r\n\r\n".encode()
+        )
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+
+
+def _chunk(data: bytes) -> bytes:
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    pushed: list[bytes] = []
+    server = FastAPI()
+
+    @server.post("/acme/api.git/git-receive-pack")
+    async def receive(request: Request) -> Response:
+        pushed.append(await request.body())
+        return Response(b"0000")
+
+    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    async with serve(server) as url, httpx.AsyncClient(trust_env=False) as http:
+        repository = RepositoryGrant(url=f"{url}/acme/api.git", branch=OWN)
+        grant = ModelGrant(
+            run_id=RunId("run_1"),
+            models=("m",),
+            expires_at=datetime.now(UTC) + timedelta(minutes=5),
+            repository=repository,
+        )
+        remotes = GitRemotes(github_url=url)
+        broker = GitBroker(admission=admission, remotes=remotes, http=http, max_bytes=1000)
+        slug = repository.url.removeprefix("http://")
+        async with serve(create_broker_app(broker.router())) as address, asyncio.timeout(10):
+            yield World(admission=admission, broker=address, grant=grant, slug=slug, pushed=pushed)
+
+
+@pytest.mark.parametrize("bound", ["MAX_SILENCE_S", "MAX_PASSAGE_S"])
+@pytest.mark.parametrize(("said", "status"), [(b"", b"408"), (_chunk(COMMANDS), b"502")])
+async def test_a_push_that_does_not_go_on_is_not_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch, bound: str, said: bytes, status: bytes
+) -> None:
+    """Neither before it has said what it changes nor after; it keeps no place."""
+    monkeypatch.setattr(f"app.brokerage.git.{bound}", 0.2)
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        async with world.pushing(token) as (reader, writer):
+            writer.write(said)
+            assert (await reader.readline()).startswith(b"HTTP/1.1 " + status)
+    assert world.pushed == []
+
+
+async def test_a_push_that_was_begun_in_time_changes_nothing_after_its_run(world: World) -> None:
+    """git is told no; in time, the same passes."""
+    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+        async with world.pushing(token) as (reader, writer):
+            writer.write(_chunk(COMMANDS) + _chunk(b"PACK") + _chunk(b""))
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        assert (world.pushed, world.effects) == ([COMMANDS + b"PACK"], ["noted"])
+    with ExitStack() as going:
+        grant = world.admission.open_grant(world.grant, world.calls.append, world.on_effect)
+        token = going.enter_context(grant)
+        async with world.pushing(token) as (reader, writer):
+            writer.write(_chunk(COMMANDS[:9]))
+            while not world.admission._live[world.grant.run_id].in_flight[Kind.GIT]:
+                await asyncio.sleep(0.01)
+            going.close()
+            writer.write(_chunk(COMMANDS[9:]) + _chunk(b"PACK") + _chunk(b""))
+            await reader.readuntil(b"the run is over")
+    assert (len(world.pushed), world.effects) == (1, ["noted"])
