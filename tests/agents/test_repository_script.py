@@ -252,3 +252,16 @@ async def test_a_public_address_is_reached_over_https(tmp_path: Path) -> None:
         report = await rig.clone()
         assert "not allowed" not in report.detail
         assert "onnect" in report.detail
+
+
+async def test_a_message_that_no_program_can_be_handed(tmp_path: Path) -> None:
+    """It is a failure that is told, not a crash of the script."""
+    async with open_repository(tmp_path) as rig:
+        await rig.clone()
+        (rig.work / "mine").write_text("mine\n")
+        rig.task = replace(rig.task, message="Fix\0 it")
+        report = await rig.publish()
+        assert (report.problem, report.detail) == (
+            RepositoryProblem.FAILED,
+            "embedded null byte",
+        )
