@@ -222,6 +222,21 @@ async def test_a_clone_inside_the_clone_is_left_out(tmp_path: Path) -> None:
         assert rig.published() == [".gitmodules", "README", "declared"]
 
 
+async def test_repositories_without_a_commit_are_left_out(tmp_path: Path) -> None:
+    """And told, unless they are ignored; also one where a submodule should be. The rest is pushed."""
+    async with open_repository(tmp_path) as rig:
+        await rig.clone()
+        for name in ("scratch", "deep/odd *[ä", "declared", "ignored"):
+            git(rig.work, "init", "-q", name)
+            (rig.work / name / "file").write_text("theirs\n")
+        (rig.work / ".gitmodules").write_text('[submodule "m"]\n\tpath = declared\n\turl = ./m\n')
+        (rig.work / ".gitignore").write_text("ignored/\n")
+        (rig.work / "mine").write_text("mine\n")
+        report = await rig.publish()
+        assert report.left_out == ("declared", "deep/odd *[ä", "scratch")
+        assert rig.published() == [".gitignore", ".gitmodules", "README", "mine"]
+
+
 async def test_a_merge_that_waits_for_its_commit(tmp_path: Path) -> None:
     """It is pushed with both parents, and is over."""
     async with open_repository(tmp_path) as rig:
