@@ -93,7 +93,10 @@ def _skip(git: Git, paths: str, env: dict[str, str]) -> None:
 
 def _add(git: Git, work: Path, env: dict[str, str]) -> set[str]:
     """What is on the disk; without repositories that have no commit, of which one makes git add nothing: those it returns."""
-    options = ["-c", "core.bare=false", "-c", f"core.excludesFile={work}/.git/info/exclude"]
+    ignored = work / ".git/info/exclude"
+    if ignored.is_fifo():
+        ignored.unlink()  # each git waits for it, also the one that tells the repository afterwards
+    options = ["-c", "core.bare=false", "-c", f"core.excludesFile={ignored}"]
     others = git.run(*options, "ls-files", "-o", "-z", "--exclude-standard", env=env).split("\0")
     nested = (path.rstrip("/") for path in others if path.endswith("/"))
     unborn = {path for path in nested if not _has_commit(git, f"{work}/{path}/.git")}

@@ -1,5 +1,6 @@
 """What is cloned, and what is pushed and what is not: Orion's own git against git's own server."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -235,6 +236,24 @@ async def test_repositories_without_a_commit_are_left_out(tmp_path: Path) -> Non
         report = await rig.publish()
         assert report.left_out == ("declared", "deep/odd *[ä", "scratch")
         assert rig.published() == [".gitignore", ".gitmodules", "README", "mine"]
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+async def test_what_the_clone_itself_ignores(tmp_path: Path, kind: str) -> None:
+    """It is not pushed; a pipe there is not waited for."""
+    async with open_repository(tmp_path) as rig:
+        rig.task = replace(rig.task, timeout_s=8)
+        await rig.clone()
+        ignored = rig.work / ".git/info/exclude"
+        ignored.parent.mkdir(exist_ok=True)
+        if kind == "file":
+            ignored.write_text("unsaid\n")
+        else:
+            os.mkfifo(ignored)
+        for name in ("mine", "unsaid"):
+            (rig.work / name).write_text(f"{name}\n")
+        assert (await rig.publish()).problem is None
+        assert ("unsaid" in rig.published()) == (kind == "pipe")
 
 
 async def test_a_merge_that_waits_for_its_commit(tmp_path: Path) -> None:
