@@ -101,8 +101,19 @@ def _add(git: Git, work: Path, env: dict[str, str]) -> set[str]:
     nested = (path.rstrip("/") for path in others if path.endswith("/"))
     unborn = {path for path in nested if not _has_commit(git, f"{work}/{path}/.git")}
     left = (f":(exclude,literal){path}" for path in unborn)
-    git.run(*options, "add", "-A", "--", ".", *left, env=env)
+    add = [*options, "add", "-A", "--", ".", *left]
+    if git.try_to(*add, env=env)[0] != 0:
+        _take_encodings_off(git, env)
+        git.run(*add, env=env)
     return unborn
+
+
+def _take_encodings_off(git: Git, env: dict[str, str]) -> None:
+    """One file that is not in the encoding its attributes say makes git add nothing; unchanged files keep theirs."""
+    git.try_to("-c", "core.bare=false", "update-index", "-q", "--refresh", env=env)
+    attributes = Path(env["GIT_DIR"]) / "info/attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.write_text("* !working-tree-encoding\n")
 
 
 def _has_commit(git: Git, repository: str) -> bool:

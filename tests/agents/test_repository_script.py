@@ -256,6 +256,30 @@ async def test_what_the_clone_itself_ignores(tmp_path: Path, kind: str) -> None:
         assert ("unsaid" in rig.published()) == (kind == "pipe")
 
 
+async def test_a_file_that_is_not_in_its_encoding(tmp_path: Path) -> None:
+    """It is pushed as it is on the disk; others stay what they are, also with attributes that fit nothing."""
+    async with open_repository(tmp_path) as rig:
+        work = tmp_path / "git/work-acme-api"
+        (work / ".gitattributes").write_text("*.txt working-tree-encoding=UTF-16\n")
+        for name in ("same.txt", "mine.txt"):
+            (work / name).write_text("one\n", "utf-16")
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "-m", "second")
+        git(work, "push", "-q", str(rig.bare), "main")
+        await rig.clone()
+        os.utime(rig.work / "same.txt", (0, 0))  # git looks again at what is of this second
+        (rig.work / "mine.txt").write_text("two\n", "utf-16")
+        await rig.publish()
+        assert git(rig.bare, "show", f"{OWN}:mine.txt") == "two"
+        (rig.work / "mine.txt").write_text("three\n")
+        assert (await rig.publish()).problem is None
+        assert git(rig.bare, "show", f"{OWN}:mine.txt") == "three"
+        (rig.work / ".gitattributes").write_text("* working-tree-encoding=UTF-16\n")
+        assert (await rig.publish()).problem is None
+        changes = git(rig.bare, "diff", "--name-only", "main", OWN)
+        assert changes.splitlines() == [".gitattributes", "mine.txt"]
+
+
 async def test_a_merge_that_waits_for_its_commit(tmp_path: Path) -> None:
     """It is pushed with both parents, and is over."""
     async with open_repository(tmp_path) as rig:
