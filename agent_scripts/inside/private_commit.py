@@ -36,9 +36,8 @@ def commit_all(config: dict[str, Any], git: Git, env: dict[str, str], *, head: s
         git.run("read-tree", head, env=env)
     absent = _absent(git, repository, env) if head else ""
     _skip(git, absent, env)
-    excluded = f"core.excludesFile={repository}/info/exclude"
-    git.run("-c", "core.bare=false", "-c", excluded, "add", "-A", "--", ".", env=env)
-    left_out = _leave_out_nested(git, work, env, head)
+    unborn = _add(git, work, env)
+    left_out = _told(unborn | _leave_out_nested(git, work, env, head))
     tree = git.run("write-tree", env=env).strip()
     before = git.run("rev-parse", f"{head}^{{tree}}", env=env).strip() if head else ""
     is_bare = not head and not git.run("ls-files", env=env)
@@ -92,7 +91,36 @@ def _skip(git: Git, paths: str, env: dict[str, str]) -> None:
         git.run("-c", "core.bare=false", *mark, env=env, stdin=paths)
 
 
-def _leave_out_nested(git: Git, work: Path, env: dict[str, str], head: str) -> list[str]:
+def _add(git: Git, work: Path, env: dict[str, str]) -> set[str]:
+    """What is on the disk; without repositories that have no commit, of which one makes git add nothing: those it returns."""
+    ignored = work / ".git/info/exclude"
+    if ignored.is_fifo():
+        ignored.unlink()  # each git waits for it, also the one that tells the repository afterwards
+    options = ["-c", "core.bare=false", "-c", f"core.excludesFile={ignored}"]
+    others = git.run(*options, "ls-files", "-o", "-z", "--exclude-standard", env=env).split("\0")
+    nested = (path.rstrip("/") for path in others if path.endswith("/"))
+    unborn = {path for path in nested if not _has_commit(git, f"{work}/{path}/.git")}
+    left = (f":(exclude,literal){path}" for path in unborn)
+    add = [*options, "add", "-A", "--", ".", *left]
+    if git.try_to(*add, env=env)[0] != 0:
+        _take_encodings_off(git, env)
+        git.run(*add, env=env)
+    return unborn
+
+
+def _take_encodings_off(git: Git, env: dict[str, str]) -> None:
+    """One file that is not in the encoding its attributes say makes git add nothing; unchanged files keep theirs."""
+    git.try_to("-c", "core.bare=false", "update-index", "-q", "--refresh", env=env)
+    attributes = Path(env["GIT_DIR"]) / "info/attributes"
+    attributes.parent.mkdir(exist_ok=True)
+    attributes.write_text("* !working-tree-encoding\n")
+
+
+def _has_commit(git: Git, repository: str) -> bool:
+    return git.try_to("rev-parse", "--verify", "-q", "HEAD", env={"GIT_DIR": repository})[0] == 0
+
+
+def _leave_out_nested(git: Git, work: Path, env: dict[str, str], head: str) -> set[str]:
     """Their commits are nowhere but in this sandbox."""
     nested = _gitlinks(git.run("ls-files", "-s", "-z", env=env))
     if nested and head:
@@ -110,8 +138,12 @@ def _leave_out_nested(git: Git, work: Path, env: dict[str, str], head: str) -> l
     if nested:
         paths = "".join(f"{path}\0" for path in nested)
         git.run("update-index", "-z", "--force-remove", "--stdin", env=env, stdin=paths)
+    return nested
+
+
+def _told(paths: set[str]) -> list[str]:
     return sorted(
-        path.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for path in nested
+        path.encode("utf-8", "surrogateescape").decode("utf-8", "replace") for path in paths
     )
 
 

@@ -122,7 +122,7 @@ def main(path: str) -> int:
         report = work(config, Git(config))
     except ProblemError as exc:
         report = {"problem": exc.word, "detail": exc.detail}
-    except OSError as exc:
+    except (OSError, ValueError) as exc:  # the latter: what no program can be handed
         report = {"problem": "failed", "detail": str(exc)}
     print(json.dumps(report))
     return 0

@@ -22,9 +22,21 @@ EMPTY_TREE = "4b825dc642cb6eb9a060e54bf8d69288fbee4904"
 _MAX_LINES_BYTES = 4096
 """For the tree and the count, before the patch."""
 
+# A folder with a file in the index is no repository of its own to git, so each that was made there gets an empty one; it is
+# not on the disk, and goes again. What was cloned, its own log says so, stays one line: its commit.
+_OPEN_MADE = """\
+find . -path ./.git -prune -o -type d -name .git -prune -exec sh -c '
+cloned() { [ -f "$1/.git/logs/HEAD" ] && head -n 1 "$1/.git/logs/HEAD" | grep -q "clone: from "; }
+for made; do
+  made=${made%/.git} at=$made
+  while [ "$at" != . ]; do cloned "$at" && continue 2; at=${at%/*}; done
+  printf "100644 e69de29bb2d1d6434b8b29ae775ad8c2e48c5391 0\\t%s/.orion-made\\0" "${made#./}"
+done' sh {} + | git update-index -z --replace --index-info
+"""
 # An own index, no attributes or filters of the system, and files as they are: a tree is what is on the disk.
-_TAKE = """\
+_TAKE = f"""\
 [ -d "$GIT_DIR" ] || env -u GIT_WORK_TREE git init -q --bare "$GIT_DIR" || exit 1
+{_OPEN_MADE}
 git -c core.bare=false add -A . && git write-tree
 """
 _BEGIN = _TAKE.rstrip() + ' | tee "$GIT_DIR/begun"\n'

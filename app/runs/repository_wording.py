@@ -1,5 +1,6 @@
 """What people read of a thread's repository: why it cannot be had or written (lower case, no full stop), titles; pure."""
 
+import re
 from collections.abc import Mapping
 
 from agent_scripts.repository import RepositoryProblem, find_reason
@@ -7,6 +8,8 @@ from app.runs.repository_names import ThreadRepository
 
 MAX_TOLD_CHARS = 300
 MAX_TITLE_CHARS = 72
+_BLANKS = re.compile(r"[ \x00-\x1f\x7f-\x9f\ud800-\udfff]+")
+"""Spaces, and what no program can be handed: control characters, halves of characters."""
 
 _SENTENCES: Mapping[RepositoryProblem, str] = {
     RepositoryProblem.MISSING: "there is no repository {repo}, or I may not see it",
@@ -43,5 +46,5 @@ def why_not_pushed(problem: RepositoryProblem, detail: str, found: ThreadReposit
 
 def title_of(text: str) -> str:
     """Of a commit and a pull request: the first line of what was asked, or answered."""
-    line = text.strip().partition("\n")[0].strip("#* \r")
+    line = _BLANKS.sub(" ", text.strip().partition("\n")[0]).strip("#* ")
     return line[:MAX_TITLE_CHARS] or "Changes by Orion"

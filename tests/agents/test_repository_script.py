@@ -1,5 +1,6 @@
 """What is cloned, and what is pushed and what is not: Orion's own git against git's own server."""
 
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -222,6 +223,63 @@ async def test_a_clone_inside_the_clone_is_left_out(tmp_path: Path) -> None:
         assert rig.published() == [".gitmodules", "README", "declared"]
 
 
+async def test_repositories_without_a_commit_are_left_out(tmp_path: Path) -> None:
+    """And told, unless they are ignored; also one where a submodule should be. The rest is pushed."""
+    async with open_repository(tmp_path) as rig:
+        await rig.clone()
+        for name in ("scratch", "deep/odd *[ä", "declared", "ignored"):
+            git(rig.work, "init", "-q", name)
+            (rig.work / name / "file").write_text("theirs\n")
+        (rig.work / ".gitmodules").write_text('[submodule "m"]\n\tpath = declared\n\turl = ./m\n')
+        (rig.work / ".gitignore").write_text("ignored/\n")
+        (rig.work / "mine").write_text("mine\n")
+        report = await rig.publish()
+        assert report.left_out == ("declared", "deep/odd *[ä", "scratch")
+        assert rig.published() == [".gitignore", ".gitmodules", "README", "mine"]
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+async def test_what_the_clone_itself_ignores(tmp_path: Path, kind: str) -> None:
+    """It is not pushed; a pipe there is not waited for."""
+    async with open_repository(tmp_path) as rig:
+        rig.task = replace(rig.task, timeout_s=8)
+        await rig.clone()
+        ignored = rig.work / ".git/info/exclude"
+        ignored.parent.mkdir(exist_ok=True)
+        if kind == "file":
+            ignored.write_text("unsaid\n")
+        else:
+            os.mkfifo(ignored)
+        for name in ("mine", "unsaid"):
+            (rig.work / name).write_text(f"{name}\n")
+        assert (await rig.publish()).problem is None
+        assert ("unsaid" in rig.published()) == (kind == "pipe")
+
+
+async def test_a_file_that_is_not_in_its_encoding(tmp_path: Path) -> None:
+    """It is pushed as it is on the disk; others stay what they are, also with attributes that fit nothing."""
+    async with open_repository(tmp_path) as rig:
+        work = tmp_path / "git/work-acme-api"
+        (work / ".gitattributes").write_text("*.txt working-tree-encoding=UTF-16\n")
+        for name in ("same.txt", "mine.txt"):
+            (work / name).write_text("one\n", "utf-16")
+        git(work, "add", "-A")
+        git(work, "commit", "-q", "-m", "second")
+        git(work, "push", "-q", str(rig.bare), "main")
+        await rig.clone()
+        os.utime(rig.work / "same.txt", (0, 0))  # git looks again at what is of this second
+        (rig.work / "mine.txt").write_text("two\n", "utf-16")
+        await rig.publish()
+        assert git(rig.bare, "show", f"{OWN}:mine.txt") == "two"
+        (rig.work / "mine.txt").write_text("three\n")
+        assert (await rig.publish()).problem is None
+        assert git(rig.bare, "show", f"{OWN}:mine.txt") == "three"
+        (rig.work / ".gitattributes").write_text("* working-tree-encoding=UTF-16\n")
+        assert (await rig.publish()).problem is None
+        changes = git(rig.bare, "diff", "--name-only", "main", OWN)
+        assert changes.splitlines() == [".gitattributes", "mine.txt"]
+
+
 async def test_a_merge_that_waits_for_its_commit(tmp_path: Path) -> None:
     """It is pushed with both parents, and is over."""
     async with open_repository(tmp_path) as rig:
@@ -252,3 +310,16 @@ async def test_a_public_address_is_reached_over_https(tmp_path: Path) -> None:
         report = await rig.clone()
         assert "not allowed" not in report.detail
         assert "onnect" in report.detail
+
+
+async def test_a_message_that_no_program_can_be_handed(tmp_path: Path) -> None:
+    """It is a failure that is told, not a crash of the script."""
+    async with open_repository(tmp_path) as rig:
+        await rig.clone()
+        (rig.work / "mine").write_text("mine\n")
+        rig.task = replace(rig.task, message="Fix\0 it")
+        report = await rig.publish()
+        assert (report.problem, report.detail) == (
+            RepositoryProblem.FAILED,
+            "embedded null byte",
+        )

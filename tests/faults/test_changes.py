@@ -73,6 +73,37 @@ async def test_commits_of_the_agent_make_no_difference(tmp_path: Path) -> None:
         assert "+secret-change" in core.replies.attached[0][2]
 
 
+async def test_repositories_that_the_agent_makes_are_folders(tmp_path: Path) -> None:
+    """Without a commit and with one, one inside the other; what they ignore is not told."""
+    commit = "git -c user.name=a -c user.email=a@b commit -qm x"
+    make = (
+        "git init -q 'a b' && echo x > 'a b/main' && git init -q 'a b/in/é' && echo y > 'a b/in/é/y' && "
+        "echo build > 'a b/.gitignore' && mkdir 'a b/build' && echo z > 'a b/build/z' && "
+        "echo off > .gitignore && git init -q off && echo z > off/z && git init -q empty"
+    )
+    async with core_of(tmp_path, POLICY) as core:
+        made = await ask(core, run(make))
+        assert made.changes == Changes(files=4, added=4, removed=0)
+        assert "+++ b/a b/main" in core.replies.attached[0][2]
+        work = f"cd 'a b' && git add main && {commit} && rm .gitignore build/z && echo new > main"
+        done = await ask(core, run(work), number=1)
+        assert done.changes == Changes(files=2, added=1, removed=2)
+        quiet = await ask(core, run("true"), number=2)
+        assert quiet.changes is None
+
+
+async def test_a_clone_is_one_line(tmp_path: Path) -> None:
+    """Its commit, also when the agent makes a repository inside it."""
+    make = (
+        "git init -q one && echo x > one/x && git -C one add x && git -C one -c user.name=a "
+        "-c user.email=a@b commit -qm x && git clone -q one two && git init -q two/in && echo y > two/in/y"
+    )
+    async with core_of(tmp_path, POLICY) as core:
+        done = await ask(core, run(make))
+        assert done.changes == Changes(files=2, added=2, removed=0)
+        assert "+Subproject commit " in core.replies.attached[0][2]
+
+
 async def test_secrets_in_a_patch_are_masked(tmp_path: Path) -> None:
     """In the thread and in the store alike."""
     async with core_of(tmp_path, POLICY) as core:

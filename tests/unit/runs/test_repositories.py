@@ -16,7 +16,7 @@ from app.runs.broker_ports import NothingToProposeError, Proposal
 from app.runs.model import Thread
 from app.runs.repositories import Asking, Repositories, RepositoryPolicy
 from app.runs.repository_names import ThreadRepository, canonical_name, repository_key
-from app.runs.repository_wording import why_not_pushed
+from app.runs.repository_wording import title_of, why_not_pushed
 from app.runs.session import Session, SessionId
 from app.tracing.null import NullRunTrace
 from sandbox_runtime.types import ExecResult
@@ -267,3 +267,17 @@ def test_each_problem_has_a_sentence(problem: RepositoryProblem) -> None:
     """Also when git says nothing."""
     assert find_reason("") == ""
     assert why_not_pushed(problem, "", _found(_repositories()[0]))
+
+
+@pytest.mark.parametrize(
+    ("text", "title"),
+    [
+        ("\n## Fix it \r\nmore", "Fix it"),
+        ("Fix\0\0it \x1b[1mnow\x85", "Fix it [1mnow"),
+        ("Fix \ud83d it", "Fix it"),
+        ("**\0**\nmore", "Changes by Orion"),
+    ],
+)
+def test_a_title_is_one_line_that_git_takes(text: str, title: str) -> None:
+    """Whatever an agent writes: no control characters, no halves of characters."""
+    assert title_of(text) == title
