@@ -59,6 +59,27 @@ def test_bad_settings_are_a_usage_error(tmp_path: Path) -> None:
     assert "ANTHROPIC_API_KEY" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("playground", "--port", "99999"),
+        ("playground", "--port", "-1"),
+        ("sandboxes", "clean", "--days", "-1"),
+        ("sandboxes", "clean", "--days", "inf"),
+        ("sandboxes", "logs", "x", "--tail", "-1"),
+        ("runs", "list", "--limit", "0"),
+        ("runs", "cost", "--days", "0"),
+    ],
+)
+def test_a_number_out_of_range_is_a_usage_error(args: tuple[str, ...], tmp_path: Path) -> None:
+    """It names its option, and nothing is begun with it."""
+    refused = orion(*args, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"Invalid value for '{args[-2]}'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_of_no_state(tmp_path: Path) -> None:
     """A state directory in which no Orion has run is named, and gets no database by being looked at."""
     state = tmp_path / "mistyped"
