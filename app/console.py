@@ -64,7 +64,7 @@ def _by_options(line: str, said: Collection[str]) -> str:
 def failures_shown() -> Iterator[None]:
     """What can go wrong with records and sandboxes, in a line each."""
     from app.commands.desk import SandboxCommandError
-    from app.commands.runs import UnknownRunError
+    from app.commands.runs import UnknownRunError, UnsaidRunError
     from app.commands.snapshots import SnapshotCommandError
     from app.dispatch.lock import StateDirectoryBusyError
     from app.store.schema import UnreadableStoreError
@@ -73,6 +73,8 @@ def failures_shown() -> Iterator[None]:
     kinds = (UnknownRunError, SandboxCommandError, SnapshotCommandError, SandboxError)
     try:
         yield
+    except UnsaidRunError as exc:
+        fail(str(exc), code=USAGE)
     except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         fail(str(exc))
 

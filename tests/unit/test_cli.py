@@ -107,6 +107,16 @@ def test_runs_of_an_empty_database(tmp_path: Path) -> None:
         assert shown.stderr == "no runs have an id beginning with 'run_x'\n"
 
 
+@pytest.mark.parametrize(
+    "args", [("show", ""), ("show", "run_"), ("show", "", "--log"), ("stop", "run_")]
+)
+def test_which_run_must_be_said(args: tuple[str, ...], tmp_path: Path) -> None:
+    """What all ids begin with is none: a usage error, also where there are no runs."""
+    shown = orion("runs", *args, cwd=tmp_path)
+    told = "say which run: its id, or the beginning of it\n"
+    assert (shown.returncode, shown.stderr) == (2, told)
+
+
 @pytest.mark.parametrize("args", [[], ["x", "--old"]])
 def test_what_to_remove_must_be_said(args: list[str], tmp_path: Path) -> None:
     """Either names or all old ones: anything else is a usage error."""
