@@ -38,7 +38,9 @@ def serve() -> None:
 
 @app.command()
 def playground(
-    port: Annotated[int, typer.Option(help="Port of the page; 0 = a free one.")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 = a free one.")
+    ] = 0,
     state_dir: Annotated[Path | None, typer.Option(help="Default: a directory of its own.")] = None,
 ) -> None:
     """Try Orion on this machine: a local Slack look-alike, an offline model, a trace page."""

@@ -132,7 +132,7 @@ def remove_sandbox(name: str) -> None:
 
 @sandboxes.command("clean")
 def clean_sandboxes(
-    days: Annotated[float, typer.Option(min=0, help="Unused for so long.")] = 7,
+    days: Annotated[float, typer.Option(min=0, max=36_500, help="Unused for so long.")] = 7,
 ) -> None:
     """Remove the sandboxes and saved files of threads that nobody has used for some days, and what crashes left."""
     import asyncio

@@ -4,7 +4,7 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -17,6 +17,7 @@ from app.brokerage.mcp_servers import McpServers, read_mcp_servers
 from app.config_fields import SettingsFields
 from app.key_forms import MODEL_KEYS, find_key_problem
 from app.keyring import KEYRING_FIELDS, KeyringError, read_keyring
+from app.runs.likeness import nearest
 from app.runs.mount import Mount, find_refusal
 
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
@@ -349,4 +350,7 @@ def _explain(error: Mapping[str, object]) -> str:
     field = Settings.model_fields.get(name)
     is_secret = field is not None and "SecretStr" in str(field.annotation)
     value = "" if is_secret else f" (is {error.get('input')!r})"
+    if field is not None and error["type"] == "literal_error":
+        near = nearest(str(error["input"]).lower(), get_args(field.annotation))
+        value += f"; did you mean {near}?" if near else ""
     return f"{name.upper()}: {message}{value}"

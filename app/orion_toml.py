@@ -83,6 +83,12 @@ def _check_arguments(command: tuple[str, ...]) -> tuple[str, ...]:
     return command
 
 
+def _check_line(line: str) -> str:
+    if not line.strip():
+        raise ValueError("a command cannot be empty")
+    return line
+
+
 def _check_target(target: str) -> str:
     is_inside = not target.startswith(("/", "../")) and target not in (".", "..")
     if not is_inside or target != posixpath.normpath(target) or _NUL in target:
@@ -115,7 +121,7 @@ def _check_number(value: object) -> object:
 
 
 def _check_model_or_beginning(name: str) -> str:
-    if name.removesuffix(ANY_ENDING):
+    if name != ANY_ENDING:
         check_model(name.removesuffix(ANY_ENDING))
     return name
 
@@ -130,6 +136,7 @@ _Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
 ]
+_Line = Annotated[str, AfterValidator(_check_line)]
 _Target = Annotated[str, AfterValidator(_check_target)]
 _CLOSED = ConfigDict(extra="forbid", frozen=True)
 
@@ -159,7 +166,7 @@ class _ChannelTable(BaseModel):
 class _RepositoryTable(BaseModel):
     model_config = _CLOSED
 
-    init: list[str] = Field(default_factory=list)
+    init: list[_Line] = Field(default_factory=list)
 
 
 class _PriceTable(BaseModel):

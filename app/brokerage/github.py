@@ -38,7 +38,8 @@ class GitHub:
                     http, pulls, owner=name.partition("/")[0], branch=proposal.branch
                 )
         except (httpx.HTTPError, ValueError) as exc:
-            raise ConnectionError(f"GitHub could not be asked: {type(exc).__name__}") from exc
+            host = urlsplit(self._api_url).netloc.rpartition("@")[2]
+            raise ConnectionError(f"the server at {host} {_what_it_did(exc)}") from exc
         _log.info("pull_request.opened", repo=name, branch=proposal.branch)
         return link
 
@@ -48,6 +49,16 @@ class GitHub:
             "accept": "application/vnd.github+json",
             "x-github-api-version": API_VERSION,
         }
+
+
+def _what_it_did(failure: Exception) -> str:
+    match failure:
+        case httpx.TimeoutException():
+            return "did not answer in time"
+        case httpx.TransportError():
+            return "could not be reached"
+        case _:
+            return "gave no answer of GitHub's API"
 
 
 async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> str:

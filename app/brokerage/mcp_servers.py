@@ -15,6 +15,9 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 RUN_TOKEN = "{run_token}"  # noqa: S105 - stands for one
 RELAY_VARIABLE = "ORION_RELAY"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]*[!-~])?)?")
+"""Source: RFC 9110, 5.1 and 5.5, without the obsolete text beyond ASCII."""
 _URL = TypeAdapter(HttpUrl)
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -103,13 +106,14 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
         ValueError: the file, or a server in it, is not as it must be; names which.
     """
     try:
-        found = _File.model_validate_json(path.read_bytes())
+        content = path.read_bytes()
+        found = _File.model_validate_json(content)
     except ValidationError as exc:
         problems = (f"{_place(error['loc'])}{error['msg']}" for error in exc.errors())
         raise ValueError(f"{path}: {'; '.join(problems)}") from exc
     inside: dict[str, Mapping[str, Any]] = {}
     outside: dict[str, McpServer] = {}
-    told: list[str] = []
+    told = [f"mcpServers.{name}: there are two of this name" for name in _repeated(content)]
     for name, server in found.mcpServers.items():
         where = f"mcpServers.{name}"
         try:
@@ -124,6 +128,13 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
     if told:
         raise ValueError(f"{path}: {'; '.join(told)}")
     return McpServers(inside=inside, outside=outside)
+
+
+def _repeated(content: bytes) -> list[str]:
+    """Of servers of one name JSON keeps the last, and nobody would know."""
+    fields = json.loads(content, object_pairs_hook=list)
+    names = [name for key, servers in fields if key == "mcpServers" for name, _ in servers]
+    return sorted({name for name in names if names.count(name) > 1})
 
 
 def _command(server: Mapping[str, Any], *, where: str) -> Mapping[str, Any]:
@@ -146,13 +157,15 @@ def _place(location: tuple[str | int, ...]) -> str:
 
 
 def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: str) -> McpServer:
+    if "command" in server:
+        raise ValueError(f"{where}: either a command or a url, not both")
     found = _validated(_Http, {"type": "http", **server}, where=where)
     if found.type not in ("http", "streamable-http"):
         raise ValueError(f"{where}.type: http or stdio, not {found.type!r}")
     names = _Names(environment)
     url = _expanded_url(found.url, names, where=f"{where}.url")
     headers = {
-        name: names.expand(value, where=f"{where}.headers.{name}")
+        name: _header(name, value, names, where=f"{where}.headers")
         for name, value in found.headers.items()
     }
     oauth = None
@@ -161,6 +174,18 @@ def _http(server: Mapping[str, Any], environment: Mapping[str, str], *, where: s
             raise ValueError(f"{where}: either oauth or the header Authorization, not both")
         oauth = _oauth(found.oauth, names, where=f"{where}.oauth")
     return McpServer(url=url, headers=headers, oauth=oauth, inserted=frozenset(names.inserted))
+
+
+def _header(name: str, value: str, names: "_Names", *, where: str) -> str:
+    """Its value, which an error does not tell."""
+    if not _HEADER_NAME.fullmatch(name):
+        raise ValueError(f"{where}.{json.dumps(name)}: no header can have this name")
+    said = names.expand(value, where=f"{where}.{name}")
+    if not _HEADER_VALUE.fullmatch(said):
+        raise ValueError(
+            f"{where}.{name}: it has a control character, white space at an end, or what is not ASCII"
+        )
+    return said
 
 
 def _oauth(found: _OAuth, names: "_Names", *, where: str) -> OAuthClient:

@@ -1,6 +1,7 @@
 """`orion playground`: the world on one address, and a real `orion serve` beside it."""
 
 import asyncio
+import errno
 import shutil
 import signal
 import socket
@@ -34,15 +35,30 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
     directory = (state_dir or DEFAULT_STATE_DIR).expanduser().resolve()
     try:
         settings = load_settings()
-        make_private(directory)
+        _make_state_dir(directory)
         with own_state_directory(directory / "playground"):
             # Its runs are nobody's records: no need to ask.
             migrate(settings.model_copy(update={"orion_state_dir": directory}))
             return asyncio.run(_run(settings, port=port, directory=directory))
     except (SettingsError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         reason = str(exc).replace("ORION_STATE_DIR", "--state-dir")  # which is what sets it here
+        if isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE:
+            reason = f"port {port} (--port) is in use by another program"
         print(f"the playground cannot start: {reason}", file=sys.stderr)  # noqa: T201 - for the person at the terminal
         return 1
+
+
+def _make_state_dir(directory: Path) -> None:
+    """Raises: OSError, which names the option."""
+    try:
+        make_private(directory)
+        make_private(
+            directory / "playground"
+        )  # the directory may be there, but not for us to write in
+    except FileExistsError as exc:
+        raise OSError(f"--state-dir {exc.filename} is a file, not a directory") from exc
+    except OSError as exc:
+        raise OSError(f"--state-dir {directory} cannot be used: {exc.strerror}") from exc
 
 
 async def _run(settings: Settings, *, port: int, directory: Path) -> int:

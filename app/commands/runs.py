@@ -18,6 +18,10 @@ class UnknownRunError(Exception):
     """No run, or more than one, has an id beginning like that."""
 
 
+class UnsaidRunError(ValueError):
+    """What should be a run's id has nothing of one."""
+
+
 @asynccontextmanager
 async def open_records(settings: Settings) -> AsyncIterator[SqlRunStore]:
     """The records of a service that has run.
@@ -44,7 +48,10 @@ async def find_run(settings: Settings, prefix: str) -> Run:
 
     Raises:
         UnknownRunError
+        UnsaidRunError
     """
+    if not prefix.removeprefix("run_"):
+        raise UnsaidRunError("say which run: its id, or the beginning of it")
     async with open_records(settings) as store:
         matches = await store.starting_with(prefix)
     if len(matches) != 1:

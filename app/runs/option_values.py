@@ -42,11 +42,14 @@ class OptionError(ValueError):
 
 
 def check_sandbox(word: str) -> str:
-    """Raises: OptionError."""
-    word = word.lower()
-    if word not in SANDBOX_WORDS:
-        raise OptionError(unknown_word("sandbox", word, SANDBOX_WORDS))
-    return word
+    """That there is one: which sandboxes there are here, whoever knows says.
+
+    Raises:
+        OptionError
+    """
+    if not word:
+        raise OptionError("a sandbox is not named; write it behind sandbox=")
+    return word.lower()
 
 
 def check_agent(word: str) -> str:
@@ -145,6 +148,8 @@ def is_evident(key: str, value: str) -> bool:
     """Whether the value tells by itself that this option is meant, however the key is written."""
     if key == "agent":
         return value.lower() in agent_names()
+    if key == "sandbox":
+        return value.lower() in SANDBOX_WORDS
     if is_code(value) or not _WORD_WITH_LETTER.fullmatch(value):
         return False
     try:
@@ -160,6 +165,8 @@ def unknown_word(kind: str, word: str, known: Iterable[str]) -> str:
     if not word:
         article = "an" if kind[0] in "aeiou" else "a"
         return f"{article} {kind} is not named; there are: {', '.join(known)}"
+    if not known:
+        return f"there is no {kind} {_cut(word)} here; there are none to choose from"
     by_case = {one.lower(): one for one in known}
     near = difflib.get_close_matches(word.lower(), by_case, n=1)
     near = near or [one for one in by_case if one.startswith(word.lower())]

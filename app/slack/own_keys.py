@@ -9,6 +9,7 @@ from app.log import get_logger
 from app.runs.own_keys import BUTTON, OwnKeyStore
 from app.slack.api import SlackApi, SlackFault
 from app.slack.shapes import is_id
+from app.slack.wording import as_sentence
 
 KEYS_ACTION: Final = "orion_keys"
 KEYS_VIEW: Final = "orion_keys"
@@ -90,7 +91,7 @@ class KeyDesk:
             if (key := str(values.get(protocol, {}).get(_INPUT, {}).get("value") or "").strip())
         }
         problems = {
-            protocol: f"{problem[0].upper()}{problem[1:]}."
+            protocol: as_sentence(problem)
             for protocol, key in written.items()
             if (problem := self._vendors[protocol].find_problem(key))
         }

@@ -1,5 +1,6 @@
 """The product's voice: what happened and what to do, calmly; no stack, no secret, no blame."""
 
+import re
 from typing import Final
 
 from app.errors import ErrorCode
@@ -34,6 +35,9 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
 }
 
 
+_PLAIN_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*[,;:]?(?=\s|$)")
+"""No option, path or id, which nobody would know again with a capital."""
+
 _DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
     ErrorCode.NOT_ALLOWED: "",
     ErrorCode.REQUEST_INVALID: "",
@@ -53,8 +57,15 @@ def error_text(code: ErrorCode) -> str:
 def failure_text(code: ErrorCode, detail: str) -> str:
     """What failed, or why nothing will happen; `detail` in lower case, without a full stop."""
     if code in _DETAIL_SAYS_IT and detail:
-        return f"{detail[0].upper()}{detail[1:]}.{_DETAIL_SAYS_IT[code]}"
+        return f"{as_sentence(detail)}{_DETAIL_SAYS_IT[code]}"
     return error_text(code) + (f" ({detail})" if detail else "")
+
+
+def as_sentence(detail: str) -> str:
+    """With its capital and its full stop, where it can have them."""
+    is_plain = _PLAIN_WORD.match(detail)
+    capital = detail[0].upper() if is_plain else detail[0]
+    return f"{capital}{detail[1:]}{'' if detail.endswith(('?', '…')) else '.'}"
 
 
 def duration_text(seconds: float) -> str:

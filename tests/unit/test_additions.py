@@ -110,6 +110,11 @@ def test_the_digest_changes_with_what_is_added(toml: Path) -> None:
     ("text", "said"),
     [
         ("x =", "cannot be read: Invalid value"),
+        (
+            '[repositories."a/b"]\ninit = ["x", ""]',
+            'repositories."a/b".init[1]: a command cannot be empty',
+        ),
+        ('[repositories."a/b"]\ninit = [" \\n"]', "init[0]: a command cannot be empty"),
         ("[agent.claude]", "agent: no such key; did you mean agents?"),
         ("agents = 3", "agents: must be a table (is 3)"),
         ("[agents.cluade]", "agents.cluade: no such agent; did you mean claude?"),
@@ -194,6 +199,7 @@ def test_prices_are_exact(toml: Path) -> None:
         (_PRICE.replace("15.5", "1e9"), 'prices."claude-*".output: '),
         (_PRICE.replace("output", "ouput"), "ouput: no such key; did you mean output?"),
         (_PRICE.replace("claude-*", "clau de"), 'prices."clau de"'),
+        (_PRICE.replace("claude-*", ""), "prices.\"\": '' is no name of a model"),
         ("[channels.C012345]\nbudget_day_usd = 0", "channels.C012345.budget_day_usd: "),
     ],
 )

@@ -59,6 +59,27 @@ def test_bad_settings_are_a_usage_error(tmp_path: Path) -> None:
     assert "ANTHROPIC_API_KEY" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("playground", "--port", "99999"),
+        ("playground", "--port", "-1"),
+        ("sandboxes", "clean", "--days", "-1"),
+        ("sandboxes", "clean", "--days", "inf"),
+        ("sandboxes", "logs", "x", "--tail", "-1"),
+        ("runs", "list", "--limit", "0"),
+        ("runs", "cost", "--days", "0"),
+    ],
+)
+def test_a_number_out_of_range_is_a_usage_error(args: tuple[str, ...], tmp_path: Path) -> None:
+    """It names its option, and nothing is begun with it."""
+    refused = orion(*args, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert f"Invalid value for '{args[-2]}'" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_runs_of_no_state(tmp_path: Path) -> None:
     """A state directory in which no Orion has run is named, and gets no database by being looked at."""
     state = tmp_path / "mistyped"
@@ -84,6 +105,16 @@ def test_runs_of_an_empty_database(tmp_path: Path) -> None:
         shown = orion("runs", command, "run_x", cwd=tmp_path, ORION_STATE_DIR=state)
         assert shown.returncode == 1
         assert shown.stderr == "no runs have an id beginning with 'run_x'\n"
+
+
+@pytest.mark.parametrize(
+    "args", [("show", ""), ("show", "run_"), ("show", "", "--log"), ("stop", "run_")]
+)
+def test_which_run_must_be_said(args: tuple[str, ...], tmp_path: Path) -> None:
+    """What all ids begin with is none: a usage error, also where there are no runs."""
+    shown = orion("runs", *args, cwd=tmp_path)
+    told = "say which run: its id, or the beginning of it\n"
+    assert (shown.returncode, shown.stderr) == (2, told)
 
 
 @pytest.mark.parametrize("args", [[], ["x", "--old"]])

@@ -1,11 +1,14 @@
 """What GitHub's refusals become."""
 
-from collections.abc import Mapping
+import socket
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 
+from app.brokerage import github
 from app.brokerage.git_remotes import GitRemotes
 from app.brokerage.github import GitHub
 from app.runs.broker_ports import NothingToProposeError, Proposal
@@ -13,20 +16,24 @@ from app.web.hosting import serve
 
 
 async def _open(answer: Mapping[str, object]) -> str:
+    async with _served(JSONResponse(answer, status_code=422)) as url:
+        return await _open_at(url)
+
+
+@asynccontextmanager
+async def _served(answer: Response) -> AsyncIterator[str]:
     app = FastAPI()
-    app.add_api_route(
-        "/repos/acme/api/pulls", lambda: JSONResponse(answer, status_code=422), methods=["POST"]
-    )
+    app.add_api_route("/repos/acme/api/pulls", lambda: answer, methods=["POST"])
     async with serve(app) as url:
-        remotes = GitRemotes(github_url="https://github.test", token="ghp_x")
-        proposal = Proposal(
-            url="https://github.test/acme/api.git",
-            branch="orion/x",
-            base="main",
-            title="t",
-            body="",
-        )
-        return await GitHub(remotes=remotes, api_url=url).open_pull_request(proposal)
+        yield url
+
+
+async def _open_at(url: str) -> str:
+    remotes = GitRemotes(github_url="https://github.test", token="ghp_x")
+    proposal = Proposal(
+        url="https://github.test/acme/api.git", branch="orion/x", base="main", title="t", body=""
+    )
+    return await GitHub(remotes=remotes, api_url=url).open_pull_request(proposal)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +66,37 @@ async def test_no_commits_between() -> None:
     errors = [{"message": "No commits between main and orion/x"}]
     with pytest.raises(NothingToProposeError):
         await _open({"message": "Validation Failed", "errors": errors})
+
+
+@pytest.mark.parametrize(
+    "answer", [HTMLResponse("<p>Sign in</p>", 201), JSONResponse({}, 201), JSONResponse([], 201)]
+)
+async def test_another_server_than_githubs_is_named(answer: Response) -> None:
+    """By its host; the person who asked knows none of our classes."""
+    async with _served(answer) as url:
+        with pytest.raises(ConnectionError) as caught:
+            await _open_at(url)
+    host = url.removeprefix("http://")
+    assert str(caught.value) == f"the server at {host} gave no answer of GitHub's API"
+
+
+async def test_a_server_that_is_not_there_is_named() -> None:
+    """By its host."""
+    async with _served(Response()) as url:
+        pass
+    with pytest.raises(ConnectionError) as caught:
+        await _open_at(url)
+    host = url.removeprefix("http://")
+    assert str(caught.value) == f"the server at {host} could not be reached"
+
+
+async def test_a_server_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its host."""
+    monkeypatch.setattr(github, "TIMEOUT_S", 0.1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        host = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(ConnectionError) as caught:
+            await _open_at(f"http://{host}")
+    assert str(caught.value) == f"the server at {host} did not answer in time"

@@ -63,6 +63,18 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
             {"a": {"url": "http://x", "headers": {"K": "${NONE}"}}},
             "mcpServers.a.headers.K: there is no NONE, neither in the environment nor in .env",
         ),
+        (
+            {"a": {"url": "http://x", "headers": {"A B": "x"}}},
+            'mcpServers.a.headers."A B": no header can have this name',
+        ),
+        (
+            {"a": {"url": "http://x", "headers": {"": "x"}}},
+            'mcpServers.a.headers."": no header can have this name',
+        ),
+        (
+            {"a": {"command": "x", "url": "http://x"}},
+            "mcpServers.a: either a command or a url, not both",
+        ),
         ({"a": {"url": "http://x", "auth": {}}}, "mcpServers.a.auth: Extra inputs"),
         ({"a": {"url": "http://x", "oauth": {}}}, "mcpServers.a.oauth.token_url: Field required"),
         ({"a": {"url": "http://x", "oauth": {**CLIENT, "token_url": "x"}}}, "a.oauth.token_url: "),
@@ -100,6 +112,28 @@ def test_a_client_with_its_secret_by_reference(tmp_path: Path) -> None:
     )
     assert servers.secrets == ("canary-wiki", "wiki.example")
     assert "canary" not in repr(servers) + servers.for_sandbox().decode()
+
+
+@pytest.mark.parametrize("value", ["secret\ny", "secret\x00", "secret\x7f", "secret ", "secrét"])
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_value_that_no_header_can_carry(value: str, *, is_named: bool, tmp_path: Path) -> None:
+    """Is refused with its place, without being told; also what stands for a name."""
+    path = tmp_path / "mcp.json"
+    headers = {"K": "${NAME}" if is_named else value}
+    path.write_text(json.dumps({"mcpServers": {"a": {"url": "http://x", "headers": headers}}}))
+    with pytest.raises(ValueError, match=r"mcpServers\.a.headers\.K: it has a control") as failure:
+        read_mcp_servers(path, {"NAME": value})
+    assert "secr" not in str(failure.value)
+
+
+def test_two_of_one_name(tmp_path: Path) -> None:
+    """One of them would be lost without a word."""
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        '{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}, "a": {"command": "z"}}}'
+    )
+    with pytest.raises(ValueError, match=r"mcp\.json: mcpServers\.a: there are two of this name$"):
+        read_mcp_servers(path, ENVIRONMENT)
 
 
 def test_no_json(tmp_path: Path) -> None:

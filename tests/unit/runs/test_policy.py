@@ -4,7 +4,7 @@ import pytest
 
 from app.errors import ErrorCode
 from app.runs.model import RunRequest, Surface
-from app.runs.policy import RunPolicy, find_refusal, may_stop
+from app.runs.policy import RunPolicy, find_invalid, find_refusal, may_stop
 from tests.building import make_request
 
 STRICT = RunPolicy(
@@ -34,6 +34,27 @@ def test_refusals(request_: RunRequest, runs: int, unfinished: int, code: ErrorC
     """Each limit refuses with its own code, and only beyond the limit."""
     refusal = find_refusal(request_, STRICT, runs_last_hour=runs, unfinished=unfinished)
     assert (refusal.code if refusal else None) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("sandbox=dokcer fix", "'dokcer' here; did you mean docker? There are: local, docker"),
+        ("/provider Mars fix", "'mars' here; there are: local, docker"),
+        ("sandbox=vercle fix", "'vercle' here; there are: local, docker"),
+        ("sandbox=vercel fix", "'vercel' here; there are: local, docker"),
+    ],
+)
+def test_only_the_sandboxes_that_are_here_are_told(text: str, told: str) -> None:
+    """Not all that Orion knows of, however the word is written."""
+    policy = RunPolicy(sandboxes={"local": "local", "docker": "docker"})
+    assert find_invalid(make_request(text=text), policy) == f"there is no sandbox {told}"
+
+
+def test_where_there_are_no_sandboxes_none_are_told() -> None:
+    """As where agents work in a developer's directory."""
+    told = find_invalid(make_request(text="sandbox=docker fix"), RunPolicy())
+    assert told == "there is no sandbox 'docker' here; there are none to choose from"
 
 
 def test_one_attempt_at_a_time() -> None:
