@@ -52,9 +52,8 @@ def _make_state_dir(directory: Path) -> None:
     """Raises: OSError, which names the option."""
     try:
         make_private(directory)
-        make_private(
-            directory / "playground"
-        )  # the directory may be there, but not for us to write in
+        # The directory may be there, but not for us to write in.
+        make_private(directory / "playground")
     except FileExistsError as exc:
         raise OSError(f"--state-dir {exc.filename} is a file, not a directory") from exc
     except OSError as exc:
