@@ -120,7 +120,7 @@ def test_a_nest_of_usages_is_read_soon() -> None:
     nest = b'{"usage":' * TAIL_BYTES + b'{"usage":{"a":' * 400 + b"[1," * 2000
     before_s = time.monotonic()
     count(read_chat_event, nest, is_stream=False, is_whole=False)
-    assert time.monotonic() - before_s < 1
+    assert time.monotonic() - before_s < 10  # in the square of its length it would take minutes
 
 
 @pytest.mark.parametrize("is_whole", [True, False])
