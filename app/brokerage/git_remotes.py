@@ -71,6 +71,5 @@ def _is_public(address: str) -> bool:
     inner = found.ipv4_mapped or found.sixtofour
     if any(found in network for network in _EMBEDDING):
         inner = ipaddress.IPv4Address(found.packed[-4:])
-    return (
-        inner or found
-    ).is_global  # of 6to4 and mapped ones, versions of Python say different things
+    # Of 6to4 and mapped addresses themselves, versions of Python say different things.
+    return (inner or found).is_global

@@ -113,7 +113,7 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
         raise ValueError(f"{path}: {'; '.join(problems)}") from exc
     inside: dict[str, Mapping[str, Any]] = {}
     outside: dict[str, McpServer] = {}
-    told = [f"mcpServers.{name}: there are two of this name" for name in _repeated(content)]
+    told = [f"{place}: there are two of this name" for place in _repeated(content)]
     for name, server in found.mcpServers.items():
         where = f"mcpServers.{name}"
         try:
@@ -131,10 +131,12 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
 
 
 def _repeated(content: bytes) -> list[str]:
-    """Of servers of one name JSON keeps the last, and nobody would know."""
-    fields = json.loads(content, object_pairs_hook=list)
-    names = [name for key, servers in fields if key == "mcpServers" for name, _ in servers]
-    return sorted({name for name in names if names.count(name) > 1})
+    """Of servers of one name JSON keeps the last, and nobody would know; so of all of them together."""
+    fields = json.loads(content, object_pairs_hook=tuple)  # an object; what is a list stays one
+    found = [servers for key, servers in fields if key == "mcpServers"]
+    places = ["mcpServers"] * len(found)
+    places += [f"mcpServers.{name}" for one in found if isinstance(one, tuple) for name, _ in one]
+    return sorted({place for place in places if places.count(place) > 1})
 
 
 def _command(server: Mapping[str, Any], *, where: str) -> Mapping[str, Any]:

@@ -155,9 +155,8 @@ def _take_options(text: str) -> tuple[dict[str, str], str]:
 
 def _refuse_second_agent(text: str, said: Mapping[str, str]) -> None:
     """Raises: OptionError, when another one is addressed, with a mark: it would not be the one that answers."""
-    found = _ADDRESSED.match(text) if "agent" in said else None
-    name = found["name"].lower() if found and _is_mark(found) else ""
-    if name in agent_names() and name != said["agent"]:
+    name = _marked_agent(text)
+    if name and name != said.get("agent", name):
         raise OptionError(f"your message asks for two agents, {said['agent']} and {name}")
 
 
@@ -203,6 +202,13 @@ def _take_agent(text: str) -> tuple[str, str, str] | None:
     return None if is_talked_of or agent in ambiguous_names() else ("agent", name, text)
 
 
+def _marked_agent(text: str) -> str:
+    """Whom it begins to address, with a mark; empty = nobody that there is."""
+    found = _ADDRESSED.match(text)
+    name = found["name"].lower() if found and _is_mark(found) else ""
+    return name if name in agent_names() else ""
+
+
 def _is_mark(found: re.Match[str]) -> bool:
     """`With claude, …` may begin a sentence as well."""
     mark = found["mark"] or (found["behind"] or "").strip()
@@ -219,9 +225,7 @@ def _begins_otherwise(text: str) -> bool:
     is_command = _is_settings(first) and all(
         word in (Scope.CHANNEL, "reset") or "=" in word for word in more
     )
-    found = _ADDRESSED.match(text)
-    is_address = found is not None and _is_mark(found) and found["name"].lower() in agent_names()
-    return is_command or is_address or _take_option(text) is not None
+    return is_command or bool(_marked_agent(text)) or _take_option(text) is not None
 
 
 def _take_command(command: str, after: str) -> tuple[str, str, str] | None:

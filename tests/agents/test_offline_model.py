@@ -104,7 +104,7 @@ async def test_silent_model_is_unavailable(model: Bench) -> None:
     """A stream that stalls is given up after the silence limit."""
     turn = await model.ask("!stall", request={"silence_timeout_s": 1})
     assert turn.finished.error is AgentErrorCode.MODEL_UNAVAILABLE
-    assert turn.duration_s < 60  # the usual limit is 90 s
+    assert turn.duration_s < 8
 
 
 async def test_unknown_model(model: Bench) -> None:

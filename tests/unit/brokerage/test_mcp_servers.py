@@ -136,6 +136,15 @@ def test_two_of_one_name(tmp_path: Path) -> None:
         read_mcp_servers(path, ENVIRONMENT)
 
 
+@pytest.mark.parametrize("first", ["5", "[1]", '{"b": {"command": "y"}}'])
+def test_two_lists_of_servers(first: str, tmp_path: Path) -> None:
+    """Neither is the first one lost, nor is there a traceback, whatever it is."""
+    path = tmp_path / "mcp.json"
+    path.write_text(f'{{"mcpServers": {first}, "mcpServers": {{"a": {{"command": "x"}}}}}}')
+    with pytest.raises(ValueError, match=r"mcp\.json: mcpServers: there are two of this name$"):
+        read_mcp_servers(path, ENVIRONMENT)
+
+
 def test_no_json(tmp_path: Path) -> None:
     """Neither a traceback nor the file's content."""
     path = tmp_path / "mcp.json"
