@@ -168,6 +168,18 @@ class Stage:
         at = {name: place[name] for name in ("channel", "thread_ts") if name in place}
         return text_of(await self.answer(ts, **at))
 
+    async def deliveries(self, ts: str, *, at_least: int = 0) -> list[JsonObject]:
+        """Every answered attempt to tell Orion of this message, newest first, once there are so many; within 10 s.
+
+        A mention is two events, and a quick answer may stand before the second has been sent.
+        """
+        async with asyncio.timeout(10):
+            while True:
+                found = [e for e in await self.client.deliveries() if e["message_ts"] == ts]
+                if len(found) >= at_least:
+                    return found
+                await asyncio.sleep(POLL_S)
+
     async def cli(self, *arguments: str, **settings: str) -> tuple[int, str]:
         """Run `orion …` beside the service; exit code and everything it printed."""
         return await run_cli(

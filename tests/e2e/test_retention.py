@@ -71,17 +71,11 @@ async def _asked(stage: Stage, text: str) -> str:
 
 async def _redeliver(stage: Stage, ts: str) -> None:
     """Every event of that message once more; returns when each is acknowledged."""
-    first = [entry for entry in await stage.client.deliveries() if entry["message_ts"] == ts]
+    first = await stage.deliveries(ts, at_least=2)
     event_ids = {entry["event_id"] for entry in first}
-    assert event_ids
     for event_id in event_ids:
         await stage.client.redeliver(event_id)
-    async with asyncio.timeout(10):
-        while True:
-            entries = [each for each in await stage.client.deliveries() if each["message_ts"] == ts]
-            if len(entries) == len(first) + len(event_ids):
-                break
-            await asyncio.sleep(0.05)
+    entries = await stage.deliveries(ts, at_least=len(first) + len(event_ids))
     assert {entry["status"] for entry in entries} == {200}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import JsonObject, LookalikeConfig
+from app.playground.slack_types import LookalikeConfig
 from app.runs.model import RunState
 from app.slack.payloads import STOP_ACTION
 from sandbox_runtime.task_group import open_task_group
@@ -87,14 +87,14 @@ async def _assert_refused_then_answered(
 ) -> None:
     """Every attempt that was not taken was told so in time; both events of the mention are one answer."""
     await _assert_answered_once(stage, ts)
-    refused = [entry for entry in await _deliveries(stage, ts) if entry["status"] != 200]
+    refused = [entry for entry in await stage.deliveries(ts) if entry["status"] != 200]
     assert refused
     assert {entry["status"] for entry in refused} == {500}
     slowest_ms = max(entry["latency_ms"] for entry in refused)
     record_property("sick database: 500 after at most [ms]", slowest_ms)
     assert slowest_ms < REFUSED_WITHIN_MS
     async with asyncio.timeout(20):
-        while len([e for e in await _deliveries(stage, ts) if e["status"] == 200]) < 2:
+        while len([e for e in await stage.deliveries(ts) if e["status"] == 200]) < 2:
             await asyncio.sleep(0.1)
     assert len(await stage.client.replies(ts)) == 1
 
@@ -103,10 +103,6 @@ async def _assert_answered_once(stage: Stage, ts: str) -> None:
     assert "You wrote" in text_of(await stage.answer(ts))
     assert len(await stage.client.replies(ts)) == 1
     assert (await stage.record(ts)).attempt == 1
-
-
-async def _deliveries(stage: Stage, ts: str) -> list[JsonObject]:
-    return [entry for entry in await stage.client.deliveries() if entry["message_ts"] == ts]
 
 
 @contextmanager
