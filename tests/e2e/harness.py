@@ -22,6 +22,7 @@ from app.web.hosting import serve
 from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 
 RUN_TIMEOUT_S = 120.0
+EXPORTED_WITHIN_S = 15.0
 POLL_S = 0.05
 AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
 WITHOUT_POOL = {"ORION_WARM_POOL_SIZE": "0"}
@@ -52,6 +53,15 @@ class World:
         answer = await self.http.get(f"/traces/api/{trace_id}")
         tree: JsonObject | None = answer.json() if answer.is_success else None
         return tree
+
+    async def whole_trace(self, trace_id: str) -> JsonObject:
+        """Once its root, which is exported last, has arrived; of a run that has ended that is a matter of seconds."""
+        async with asyncio.timeout(EXPORTED_WITHIN_S):
+            while True:
+                tree = await self.trace(trace_id)
+                if tree is not None and tree["trace"]["is_complete"]:
+                    return tree
+                await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager

@@ -35,8 +35,11 @@ async def scan(
 
     `there`: what stands in a file of the thread, and was shared; not to find it is a failure, too.
     """
-    said = await _inside(stage, [there, *keys.values()], thread_ts=thread_ts)
+    looked = await _look_inside(stage, [there, *keys.values()], thread_ts=thread_ts)
+    said = text_of(await stage.answer(looked, thread_ts=thread_ts))
     assert re.search(r"looked at \d+ there True hits 0", said), said
+    # Traces are exported in the order in which runs end: with this one all have arrived.
+    await stage.world.whole_trace((await stage.record(looked)).trace_id)
     found = _outside(stage) | {"traces": await _traces(stage)}
     assert any(there.encode() in text for text in found["Slack's files"])
     hits = [
@@ -54,10 +57,9 @@ async def scan(
     return {place: len(texts) for place, texts in found.items()}
 
 
-async def _inside(stage: Stage, words: Sequence[str], *, thread_ts: str) -> str:
+async def _look_inside(stage: Stage, words: Sequence[str], *, thread_ts: str) -> str:
     look = _LOOK.format(words=" ".join(word.encode().hex() for word in words))
-    ts = await stage.client.say(f'@Orion run: python3 -c "{look}"', thread_ts=thread_ts)
-    return text_of(await stage.answer(ts, thread_ts=thread_ts, timeout_s=120))
+    return await stage.client.say(f'@Orion run: python3 -c "{look}"', thread_ts=thread_ts)
 
 
 def _outside(stage: Stage) -> dict[str, list[bytes]]:

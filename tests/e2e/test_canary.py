@@ -21,14 +21,13 @@ from app.runs.broker_ports import ModelGrant
 from app.runs.model import RunId
 from tests.e2e.canary import run_inside
 from tests.e2e.docker_world import open_docker_orion, prepared_image
-from tests.e2e.harness import Stage, World, open_orion, open_world
+from tests.e2e.harness import EXPORTED_WITHIN_S, Stage, World, open_orion, open_world
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 MODEL = "claude-sonnet-5-5"
-EXPORTED_WITHIN_S = 15.0
 METADATA = "169.254.169.254"
 OWN_ROUTES = (
     *("GET /healthz", "GET /readyz", "GET /metrics", "POST /slack/events", "GET /"),

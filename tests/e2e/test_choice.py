@@ -64,7 +64,7 @@ async def test_two_agents_in_one_service(prepared_both: Path, tmp_path: Path) ->
         assert code == 0
         row = json.loads(shown)
         assert (row["agent"], row["model"]) == ("claude", kept.model)
-        trace = await world.trace(kept.trace_id)
+        trace = await world.whole_trace(kept.trace_id)
         assert '"claude"' in json.dumps(trace)
         assert kept.model in json.dumps(trace)
 

@@ -75,7 +75,7 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
         )
         assert "pull/1" in text_of(await stage.answer(third, thread_ts=ts))
         assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo\nthree"
-        trace = json.dumps(await stage.world.trace(run.trace_id))
+        trace = json.dumps(await stage.world.whole_trace(run.trace_id))
         assert "clone-repository" in trace
         assert TOKEN not in trace
         assert TOKEN not in stage.orion.log_path.read_text()

@@ -10,13 +10,12 @@ from app.playground.slack_types import BOT_USER_ID
 from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
-from tests.e2e.harness import Stage, World, text_of
+from tests.e2e.harness import EXPORTED_WITHIN_S, Stage, World, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 SLOW_WORDS = "offline model and I write"
 QUIET_S = 6.0
-EXPORTED_WITHIN_S = 15.0
 
 
 @pytest.fixture

@@ -8,15 +8,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.playground.slack_types import TEAM_ID, YOU, JsonObject
+from app.playground.slack_types import TEAM_ID, YOU
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
-from tests.e2e.harness import WITHOUT_POOL, Stage, World, open_world
+from tests.e2e.harness import EXPORTED_WITHIN_S, WITHOUT_POOL, Stage, World, open_world
 from tests.e2e.orion_process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
-EXPORTED_WITHIN_S = 15.0
 STOPPED_WITHIN_S = 20.0
 STEPS = {
     *("queue-wait", "place-message", "restore-environment", "sandbox-create", "write-script"),
@@ -30,7 +29,7 @@ async def test_a_run_is_one_trace_with_all_its_steps(start_orion: OpenOrion) -> 
         ts = await stage.client.say("@Orion run: echo traced")
         await stage.answer(ts)
         record = await stage.record(ts)
-        tree = await _whole_trace(stage, record.trace_id)
+        tree = await stage.world.whole_trace(record.trace_id)
     (root,) = tree["observations"]
     assert (root["name"], root["type"], root["parent_id"]) == ("run", "agent", "")
     assert {child["name"] for child in root["children"]} == STEPS
@@ -57,7 +56,7 @@ async def test_a_failed_run_is_red_and_names_its_code(shared: Stage) -> None:
     ts = await shared.client.say("@Orion !refuse")
     await shared.answer(ts)
     record = await shared.record(ts)
-    (root,) = (await _whole_trace(shared, record.trace_id))["observations"]
+    (root,) = (await shared.world.whole_trace(record.trace_id))["observations"]
     assert root["level"] == "ERROR"
     assert root["status"].startswith("MODEL_REFUSED")
     asked = await shared.client.say("@Orion rate me")
@@ -99,16 +98,6 @@ async def test_a_dead_langfuse_slows_nothing(
         ended_s = time.monotonic() - started
         record_property(f"langfuse {kind}: SIGTERM to exit [s]", round(ended_s, 2))
         assert ended_s < STOPPED_WITHIN_S
-
-
-async def _whole_trace(stage: Stage, trace_id: str) -> JsonObject:
-    """Once its root, which is exported last, has arrived."""
-    async with asyncio.timeout(EXPORTED_WITHIN_S):
-        while True:
-            tree = await stage.world.trace(trace_id)
-            if tree is not None and tree["trace"]["is_complete"]:
-                return tree
-            await asyncio.sleep(0.1)
 
 
 @asynccontextmanager

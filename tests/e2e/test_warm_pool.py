@@ -35,15 +35,9 @@ async def pool_of(stage: Stage) -> str:
 
 async def steps_of(stage: Stage, ts: str) -> dict[str, JsonObject]:
     """Of the trace of the run that this message began, by name; once it has arrived."""
-    async with asyncio.timeout(RUN_TIMEOUT_S):
-        while True:
-            for row in await stage.world.traces():
-                if row["run_id"] == stage.run_id(ts) and row["is_complete"]:
-                    tree = await stage.world.trace(row["id"])
-                    assert tree is not None
-                    (root,) = tree["observations"]
-                    return {step["name"]: step for step in root["children"]}
-            await asyncio.sleep(POLL_S)
+    trace_id = (await stage.ended(ts)).trace_id
+    (root,) = (await stage.world.whole_trace(trace_id))["observations"]
+    return {step["name"]: step for step in root["children"]}
 
 
 async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
