@@ -38,10 +38,11 @@ async def scan(
     looked = await _look_inside(stage, [there, *keys.values()], thread_ts=thread_ts)
     said = text_of(await stage.answer(looked, thread_ts=thread_ts))
     assert re.search(r"looked at \d+ there True hits 0", said), said
-    # Traces are exported in the order in which runs end: with this one all have arrived.
+    # The thread's runs are one after the other, and so are their traces: with this one all have arrived.
     await stage.world.whole_trace((await stage.record(looked)).trace_id)
     found = _outside(stage) | {"traces": await _traces(stage)}
     assert any(there.encode() in text for text in found["Slack's files"])
+    assert any(b"looked at" in text for text in found["traces"])
     hits = [
         f"{name} in {place}"
         for place, texts in found.items()

@@ -18,8 +18,9 @@ from app.runs.model import Run, RunState
 from app.runs.session import session_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
-from tests.faults.building import SCRIPT, Core, PlanAdapter, PlanParser, open_core
-from tests.faults.test_workspaces import KEPT, UNKEPT, Plan, ask, session_of
+from tests.faults.building import Core, open_core
+from tests.faults.plan_agent import SCRIPT, Plan, PlanAdapter, PlanParser
+from tests.faults.test_workspaces import KEPT, UNKEPT, ask, session_of
 
 RECALL = [{"recall": True}]
 DO = [{"final": "done"}]

@@ -1,18 +1,14 @@
 """What a run did to the files: counted, shown as a patch, whatever the agent does with git."""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from app.runs.model import Changes, Run, RunState
-from app.runs.policy import RunPolicy
 from app.runs.run_store import RunFileKind
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from tests.faults.building import Core, core_of, ended, request_of
+from tests.faults.building import POLICY, Core, core_of, ended, request_of
+from tests.faults.plan_agent import Plan
 
-POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
 ROOT = "1795302364.000100"
-
-Plan = Sequence[Mapping[str, object]]
 
 
 def write(name: str, text: str) -> Plan:

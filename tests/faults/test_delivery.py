@@ -12,7 +12,8 @@ from app.errors import ErrorCode
 from app.runs import ending, workflow
 from app.runs.model import Run, RunId, RunState
 from tests.e2e.fault_table import fault
-from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
+from tests.faults.building import POLICY, core_of, ended, request_of, until
+from tests.faults.plan_agent import ANSWER
 
 
 async def test_a_refused_person_costs_nothing(tmp_path: Path) -> None:

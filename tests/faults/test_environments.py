@@ -11,7 +11,8 @@ from app.runs.model import RunState
 from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxSpec, open_sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
-from tests.faults.building import PlanAdapter, core_of, ended, request_of, until
+from tests.faults.building import core_of, ended, request_of, until
+from tests.faults.plan_agent import PlanAdapter
 
 _TOOL = AddedFile(path="bin/greet", data=b'#!/bin/sh\ncat "${0%/*}/../note"\n', executable=True)
 _NOTE = AddedFile(path="note", data=b"hello", executable=False)

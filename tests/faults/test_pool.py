@@ -21,7 +21,8 @@ from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxId, SandboxSpec
-from tests.faults.building import ANSWER, POLICY, Core, Plan, ended, open_core, request_of, until
+from tests.faults.building import POLICY, Core, ended, open_core, request_of, until
+from tests.faults.plan_agent import ANSWER, Plan
 
 DEFAULT_OF_A_THREAD = 1795302364
 BURST = 50

@@ -17,7 +17,8 @@ from app.runs.stops import StopSignals
 from app.runs.workflow import RunService
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
-from tests.faults.building import ANSWER, POLICY, core_of, ended, request_of, until
+from tests.faults.building import POLICY, core_of, ended, request_of, until
+from tests.faults.plan_agent import ANSWER
 
 
 async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from app.runs.options import Wishes
 from app.runs.runners import Room
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.fake import FakeProvider
-from tests.faults.building import ANSWER, POLICY, Core, Plan, ended, open_core, request_of
+from tests.faults.building import POLICY, Core, ended, open_core, request_of
+from tests.faults.plan_agent import ANSWER, Plan
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,15 +9,8 @@ from app.errors import ErrorCode
 from app.runs.clock import SystemClock
 from app.runs.model import RunState
 from tests.building import T0, make_run
-from tests.faults.building import (
-    ANSWER,
-    POLICY,
-    assert_ended_once,
-    core_of,
-    ended,
-    request_of,
-    until,
-)
+from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of, until
+from tests.faults.plan_agent import ANSWER
 
 
 @pytest.mark.alone

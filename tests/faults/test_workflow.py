@@ -21,16 +21,8 @@ from app.runs.ports import Done, EngineState
 from app.store.own_keys import MemoryOwnKeyStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.scripts import Operation
-from tests.faults.building import (
-    ANSWER,
-    POLICY,
-    Plan,
-    assert_ended_once,
-    core_of,
-    ended,
-    request_of,
-    until,
-)
+from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of, until
+from tests.faults.plan_agent import ANSWER, Plan
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 

@@ -1,7 +1,7 @@
 """A thread's files from run to run: kept, saved, restored, and what becomes of them when something breaks."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -23,15 +23,14 @@ from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 from tests.building import T0
-from tests.faults.building import Core, PlanAdapter, core_of, ended, open_core, request_of, until
+from tests.faults.building import Core, core_of, ended, open_core, request_of, until
+from tests.faults.plan_agent import Plan, PlanAdapter
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
 ROOT = "1795302364.000100"
 WRITE = [{"write": "notes", "text": "a"}, {"final": "written"}]
 READ = [{"read": "notes"}]
-
-Plan = Sequence[Mapping[str, object]]
 
 
 async def ask(core: Core, plan: Plan, *, number: int = 0, root: str = ROOT) -> Run:

@@ -16,7 +16,7 @@ from sandbox_runtime import (
 )
 from sandbox_runtime.providers.docker import DockerProvider
 from sandbox_runtime.providers.local import LocalProvider
-from tests.faults.building import PlanAdapter
+from tests.faults.plan_agent import PlanAdapter
 
 _TOOL = AddedFile(path="bin/greet", data=b"#!/bin/sh\necho hello\n", executable=True)
 _PYTHON = ("python3", "-m", "venv", "--without-pip", "tools")

@@ -1,0 +1,118 @@
+"""An agent that does what the message says: a JSON list of steps."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from agent_scripts.adapter import (
+    ENDED_BY_US,
+    AgentCommand,
+    AgentExit,
+    AgentFile,
+    AgentPaths,
+    AgentTurn,
+    EnvironmentRecipe,
+    ModelProtocol,
+)
+from agent_scripts.errors import AgentErrorCode
+from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
+
+Plan = Sequence[Mapping[str, object]]
+
+ANSWER = [{"text": "work"}, {"tool": "ls"}, {"final": "the answer"}]
+SCRIPT = """\
+import json, os, subprocess, sys, time
+turn = json.load(open(sys.argv[1]))
+for step in turn["plan"]:
+    if "sleep" in step:
+        time.sleep(step["sleep"])
+    elif "write" in step:
+        with open(step["write"], "a") as file:
+            file.write(step["text"])
+        print(json.dumps({"tool": step["write"]}), flush=True)
+    elif "read" in step:
+        found = open(step["read"]).read() if os.path.exists(step["read"]) else "nothing"
+        print(json.dumps({"final": found}), flush=True)
+    elif "run" in step:
+        subprocess.run(step["run"], shell=True)
+        print(json.dumps({"tool": step["run"]}), flush=True)
+    elif "exit" in step:
+        sys.exit(step["exit"])
+    else:
+        print(json.dumps(step), flush=True)
+"""
+
+
+class PlanAdapter:
+    """An agent that does what the message says: a JSON list of steps."""
+
+    name = "plan"
+    protocol = ModelProtocol.ANTHROPIC
+    default_model = "plan-1"
+    has_sessions = False
+    takes_session_id = False
+    reserved_bytes = 0
+    helper_models: Sequence[str] = ()
+
+    def model_id(self, name: str) -> str:
+        return name
+
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        marker = AgentFile(path=f"{paths.environment}/marker", data=b"plan")
+        return EnvironmentRecipe(name="plan-1", files=(marker,), commands=(("true",),))
+
+    def command(self, turn: AgentTurn) -> AgentCommand:
+        # A question that was not answered stands before the next one.
+        plan = json.loads(turn.messages[-1].text.splitlines()[-1])
+        request = json.dumps({"plan": plan, "token": turn.run_token}).encode()
+        return AgentCommand(
+            argv=("python3", f"{turn.paths.run}/plan.py", f"{turn.paths.run}/request.json"),
+            env={"RELAY": "{relay}"},
+            files=(
+                AgentFile(path=f"{turn.paths.run}/plan.py", data=SCRIPT.encode()),
+                AgentFile(path=f"{turn.paths.run}/request.json", data=request),
+            ),
+        )
+
+    def standby(self, paths: AgentPaths) -> AgentCommand | None:
+        del paths
+        return None
+
+    def parser(self) -> "PlanParser":
+        return PlanParser()
+
+
+class PlanParser:
+    def __init__(self) -> None:
+        self._text = ""
+        self._final: str | None = None
+        self._cost_usd: float | None = None
+
+    def feed(self, line: str) -> Sequence[AgentEvent]:
+        match json.loads(line):
+            case {"text": str(text)}:
+                self._text += text
+                return [TextDelta(text=text)]
+            case {"tool": str(argument)}:
+                return [
+                    ToolStarted(tool_id=argument, name="shell", argument=argument),
+                    ToolFinished(tool_id=argument, is_error=False, output_bytes=1),
+                ]
+            case {"final": str(text)}:
+                self._final = text
+                return []
+            case {"cost_usd": int() | float() as dollars}:
+                self._cost_usd = dollars
+                return []
+            case _:
+                return []
+
+    def finish(self, agent_exit: AgentExit) -> TurnFinished:
+        if agent_exit.reason == "exited" and agent_exit.exit_code == 0 and self._final:
+            return TurnFinished(text=self._final, cost_usd=self._cost_usd)
+        code = ENDED_BY_US.get(agent_exit.reason, AgentErrorCode.EXECUTION_FAILED)
+        return TurnFinished(
+            text=self._text,
+            error=code,
+            detail=agent_exit.stderr_tail,
+            cost_usd=self._cost_usd,
+        )
