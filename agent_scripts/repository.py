@@ -8,10 +8,10 @@ from enum import StrEnum
 from typing import Literal
 
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
-from agent_scripts.supervision import inside_files, inside_path
+from agent_scripts.supervision import script_files, script_path
 
 _CONFIG = "repository.json"
-_INSIDE_FILES = ("repository.py", "git.py", "private_commit.py", "remote_branches.py", "relay.py")
+_INSIDE_FILES = ("inside/repository.py", "inside/git.py", "inside/relay.py")
 
 
 class RepositoryProblem(StrEnum):
@@ -97,21 +97,21 @@ class RepositoryReport:
 
 
 def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
-    """`paths.run` belongs to this one start. The file with the token is removed as soon as it is read."""
+    """Returns how to start the script with its task. `paths.run` belongs to this one start; the token's file is removed once read."""
     config_path = f"{paths.run}/{task.action}-{_CONFIG}"
     config = json.dumps({**asdict(task), "scratch": paths.run}).encode()
     return AgentCommand(
-        argv=("python3", "-I", inside_path(paths, "repository.py"), config_path),
+        argv=("python3", "-I", script_path(paths, "inside/repository.py"), config_path),
         env={},
         files=(
-            *inside_files(paths, _INSIDE_FILES),
+            *script_files(paths, _INSIDE_FILES),
             AgentFile(path=config_path, data=config),
         ),
     )
 
 
 def parse_report(text: str) -> RepositoryReport:
-    """What it printed; what cannot be read is a failure."""
+    """Returns what the script reported; what cannot be read is a failure."""
     try:
         match json.loads(text):
             case {"problem": str(word), "detail": str(detail)}:
@@ -141,14 +141,14 @@ def _classify(word: str, detail: str) -> RepositoryProblem:
 
 
 def find_reason(detail: str) -> str:
-    """Why git did not do it, in one line of its own or of the server; empty = it does not say."""
+    """Returns why git did not do it, in one line of its own or of the server; empty = it does not say."""
     lines = [line.strip() for line in detail.splitlines()]
     found = (match[1] for one in _REASONS for line in lines if (match := one.match(line)))
     return next(found, "")
 
 
 def git_environment(token: str, *, name: str, email: str) -> Mapping[str, str]:
-    """With it the agent's own git reaches its repository through the broker, at the relay of the supervisor."""
+    """Returns what lets the agent's own git reach its repository through the broker, at the relay of the supervisor."""
     relay = "{relay}"
     values = (
         (f"url.{relay}/broker/git/.insteadOf", "https://"),

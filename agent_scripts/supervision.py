@@ -1,21 +1,20 @@
 """Wraps an agent's command in the supervisor, and reads the supervisor's records back. Pure."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
-from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, ExitReason
+from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths, AgentTurn, ExitReason
 
 _LATEST_UNIX_S = 4e9
 """In the year 2096."""
 _MAX_SEQ = 2**31 - 1
 """What the run record can hold; more lines than any log has."""
 _SUPERVISOR_FILES = (
-    *("supervisor.py", "records.py", "relay.py", "process_tree.py", "usage.py"),
-    *("standby.py", "waiting.py"),
+    *("inside/supervisor.py", "inside/relay.py", "inside/process_tree.py", "inside/preload.py"),
 )
 _CONFIG, _PLAN = "supervisor.json", "plan.json"
 
@@ -26,7 +25,7 @@ class SupervisionLimits:
 
     timeout_s: float
     idle_timeout_s: float
-    """Longest time without a complete line."""
+    """Longest time without a complete line, counted from the first one on; until then `timeout_s` alone holds."""
     max_output_bytes: int
     """Of stdout and stderr together, with what their records add: some 100 bytes a line, and what JSON escapes."""
     max_line_bytes: int
@@ -70,33 +69,31 @@ AgentRecord = AgentStarted | AgentLine | AgentExited
 
 
 def events_path(paths: AgentPaths) -> str:
-    """The log of all records, one a line, from the first: to be tailed, and re-read after a restart of the host."""
+    """Returns the path of the log of all records, one a line: to be tailed, and re-read after a restart of the host."""
     return f"{paths.run}/events.jsonl"
 
 
 def stop_path(paths: AgentPaths) -> str:
-    """Create this file to stop the agent, also before it has started; within 0.2 s it gets SIGTERM, 0.5 s later SIGKILL."""
+    """Returns the file whose creation stops the agent, also before it started: SIGTERM within 0.2 s, SIGKILL 0.5 s later."""
     return f"{paths.run}/stop"
 
 
 def added_path(paths: AgentPaths) -> str:
-    """What the operator adds to the environment; its `bin` comes first in the agent's PATH."""
+    """Returns what the operator adds to the environment; its `bin` comes first in the agent's PATH."""
     return f"{paths.environment}/added"
 
 
-def inside_path(paths: AgentPaths, name: str) -> str:
-    """Where a file of `agent_scripts/inside` lies in the sandbox: its package layout is kept, so that it can import."""
-    return f"{paths.waiting or paths.run}/agent_scripts/inside/{name}"
+def script_path(paths: AgentPaths, name: str) -> str:
+    """Returns where a script of this package lies in the sandbox: the layout is kept, so that it can import."""
+    return f"{paths.waiting or paths.run}/agent_scripts/{name}"
 
 
-def inside_files(paths: AgentPaths, names: Sequence[str]) -> tuple[AgentFile, ...]:
-    """Files of `agent_scripts/inside` as files to write into the sandbox."""
-    return tuple(
-        AgentFile(path=inside_path(paths, name), data=_inside_source(name)) for name in names
-    )
+def script_files(paths: AgentPaths, names: Sequence[str]) -> tuple[AgentFile, ...]:
+    """Returns scripts of this package, by their paths below it, as files to write into the sandbox."""
+    return tuple(AgentFile(path=script_path(paths, name), data=_source(name)) for name in names)
 
 
-def supervised(
+def supervise(
     command: AgentCommand,
     *,
     paths: AgentPaths,
@@ -104,7 +101,7 @@ def supervised(
     limits: SupervisionLimits,
     cwd: str = "",
 ) -> AgentCommand:
-    """The same command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
+    """Returns the command under the supervisor. `paths.run` belongs to this one start: give every attempt its own.
 
     The result needs no environment and no stdin: both are in the supervisor's configuration, which the supervisor
     deletes as soon as it has read it. `cwd`: where the agent begins, if not in the work directory. With `paths.waiting` it runs already: writing the files starts the agent.
@@ -131,36 +128,38 @@ def supervised(
         "disk_paths": [paths.work, paths.home],
         **asdict(limits),
     }
-    files = (*command.files, *inside_files(paths, _SUPERVISOR_FILES))
+    files = (*command.files, *script_files(paths, _SUPERVISOR_FILES))
     if paths.waiting:
         files = tuple(file for file in files if not file.path.startswith(f"{paths.waiting}/"))
     return AgentCommand(
-        argv=("python3", "-I", inside_path(paths, "supervisor.py"), config_path),
+        argv=("python3", "-I", script_path(paths, "inside/supervisor.py"), config_path),
         env={},
         # Last: whoever waits for it finds everything else there.
         files=(*files, AgentFile(path=config_path, data=json.dumps(config).encode())),
     )
 
 
-def waiting(standby: AgentCommand | None, *, paths: AgentPaths, max_wait_s: float) -> AgentCommand:
-    """A supervisor that waits in `paths.waiting` for what `supervised` makes with the same paths, its agent loaded.
+def supervise_later(
+    preloaded: AgentCommand | None, *, paths: AgentPaths, max_wait_s: float
+) -> AgentCommand:
+    """Returns a supervisor that waits in `paths.waiting` for what `supervise` makes with the same paths, its agent loaded.
 
     It ends by itself after `max_wait_s`, or when the agent ends before it has its task.
     """
     plan_path = f"{paths.waiting}/{_PLAN}"
     plan = {
-        "argv": list(standby.argv) if standby else [],
-        "env": dict(standby.env) if standby else {},
+        "argv": list(preloaded.argv) if preloaded else [],
+        "env": dict(preloaded.env) if preloaded else {},
         "cwd": paths.work,
         "max_wait_s": max_wait_s,
     }
-    script, config_path = inside_path(paths, "supervisor.py"), f"{paths.waiting}/{_CONFIG}"
+    script, config_path = script_path(paths, "inside/supervisor.py"), f"{paths.waiting}/{_CONFIG}"
     return AgentCommand(
         argv=("python3", "-I", script, config_path, plan_path),
         env={},
         files=(
-            *(standby.files if standby else ()),
-            *inside_files(paths, _SUPERVISOR_FILES),
+            *(preloaded.files if preloaded else ()),
+            *script_files(paths, _SUPERVISOR_FILES),
             AgentFile(path=plan_path, data=json.dumps(plan).encode()),
         ),
     )
@@ -178,18 +177,18 @@ def is_waiting(line: str) -> bool:
         return False
 
 
-def following(paths: AgentPaths) -> AgentCommand:
-    """Prints the records of a supervised run again, then goes on until its exit record: after a restart of the host."""
-    script = inside_path(paths, "follow.py")
+def follow_log(paths: AgentPaths) -> AgentCommand:
+    """Returns what prints the records of a supervised run again and goes on to its exit: after a restart of the host."""
+    script = script_path(paths, "inside/follow.py")
     return AgentCommand(
         argv=("python3", "-I", script, events_path(paths)),
         env={},
-        files=inside_files(paths, ("follow.py",)),
+        files=script_files(paths, ("inside/follow.py",)),
     )
 
 
 def parse_record(line: str) -> AgentRecord | None:
-    """The record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash.
+    """Returns the record in one line of the supervisor's stdout or log; None if there is none, as in a line cut by a crash.
 
     A process in the sandbox may write to the supervisor's stdout: what cannot be a time or a number gives None too.
     """
@@ -234,5 +233,52 @@ def parse_record(line: str) -> AgentRecord | None:
 
 
 @cache
-def _inside_source(name: str) -> bytes:
-    return (Path(__file__).parent / "inside" / name).read_bytes()
+def _source(name: str) -> bytes:
+    return (Path(__file__).parent / name).read_bytes()
+
+
+_FILES = ("inside/interactive.py", "inside/relay.py")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InteractiveCommand:
+    """How to start it; stdin is the person's."""
+
+    command: AgentCommand
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Members that JSON files of the agent must have, by the files' paths: what it would otherwise ask a newcomer."""
+
+
+@runtime_checkable
+class InteractiveAdapter(Protocol):
+    """An agent that has such a form. Pure."""
+
+    def interactive(self, turn: AgentTurn) -> InteractiveCommand:
+        """Returns its own command line, without a message; of the turn, `messages` and `max_turns` do not count.
+
+        Raises:
+            ValueError: the session id is none that the agent could have.
+        """
+        ...
+
+
+def at_terminal(interactive: InteractiveCommand, turn: AgentTurn, *, broker: str) -> AgentCommand:
+    """Returns the command with the relay beside it, to be run on a terminal; `turn.paths.run` belongs to this one start."""
+    command, paths = interactive.command, turn.paths
+    config_path = f"{paths.run}/interactive.json"
+    config = {
+        "argv": list(command.argv),
+        "env": dict(command.env),
+        "cwd": paths.work,
+        "broker": broker,
+        "settings": interactive.settings,
+    }
+    return AgentCommand(
+        argv=("python3", "-I", script_path(paths, "inside/interactive.py"), config_path),
+        env={},
+        files=(
+            *command.files,
+            *script_files(paths, _FILES),
+            AgentFile(path=config_path, data=json.dumps(config).encode()),
+        ),
+    )

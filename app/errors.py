@@ -1,4 +1,4 @@
-"""Everything that can end a run, as codes; and the one mapping from the lower rooms' errors.
+"""Everything that can end a run, as codes; and the one mapping from the lower packages' errors.
 
 OrionError(code)
     from SandboxError(code)   sandbox_runtime: creating, preparing, running, losing a sandbox
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 
-from agent_scripts.errors import AgentError, AgentErrorCode
+from agent_scripts.events import AgentError, AgentErrorCode
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 
 
@@ -88,7 +88,7 @@ FROM_AGENT: dict[AgentErrorCode, ErrorCode] = {
 
 @contextmanager
 def mapped_errors() -> Iterator[None]:
-    """The one place where errors of the lower rooms become OrionError."""
+    """Turns errors of the lower packages into OrionError; the one place that does."""
     try:
         yield
     except SandboxError as exc:

@@ -1,7 +1,7 @@
 """Decides what a log line looks like, which libraries may speak, and that nothing secret is in it.
 
-One fact is one line: an event name `room.past_verb` with values as keys. The service logs by `get_logger`, libraries
-and the lower rooms by stdlib `logging`; both end in the same handler, whose last processor before rendering masks.
+One fact is one line: an event name `subject.past_verb` with values as keys. The service logs by `get_logger`, libraries
+and the lower packages by stdlib `logging`; both end in the same handler, whose last processor before rendering masks.
 """
 
 import logging
@@ -10,7 +10,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Final, Literal, TextIO, cast
 
@@ -44,6 +43,7 @@ _LIBRARY_LEVELS: Final = {
     "httpcore": logging.WARNING,
     "urllib3": logging.ERROR,
     "sqlalchemy": logging.WARNING,
+    "alembic": logging.WARNING,
     "aiohttp": logging.WARNING,
     "asyncio": logging.WARNING,
 }
@@ -93,24 +93,19 @@ _export_failures: Final = _ExportFailures()
 
 
 def export_failures() -> int:
-    """Batches of spans or scores lost on their way to Langfuse since the process began."""
+    """Returns how many batches of spans or scores were lost on their way to Langfuse since the process began."""
     return _export_failures.lost
 
 
 def get_logger(name: str) -> BoundLogger:
-    """A logger whose lines carry `name`; usable at import, before `configure_logging`."""
+    """Returns a logger whose lines carry `name`; usable at import, before `configure_logging`."""
     return structlog.stdlib.get_logger(name)
-
-
-def log_context(**values: str) -> AbstractContextManager[None]:
-    """Every line inside carries these values (`run_id`, `thread`, `sandbox_id`), in tasks started there too."""
-    return cast(AbstractContextManager[None], structlog.contextvars.bound_contextvars(**values))
 
 
 def configure_logging(
     *, fmt: LogFormat, level: str, masker: Masker, stream: TextIO | None = None
 ) -> None:
-    """Send every log line of this process to `stream` (default: stderr). Harmless to repeat; the last call counts.
+    """Sends every log line of this process to `stream` (default: stderr). Harmless to repeat; the last call counts.
 
     Raises:
         ValueError: unknown level.

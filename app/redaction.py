@@ -103,7 +103,7 @@ _PLAIN_VALUES: Final = frozenset({"true", "false", "none", "null", "undefined", 
 
 
 def _well_formed(text: str) -> str:
-    """Without lone surrogates, which JSON can carry and nothing can send on."""
+    """Returns the text without lone surrogates, which JSON can carry and nothing can send on."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -151,7 +151,7 @@ class Masker:
         return _BEARER.sub(r"\1\2[redacted:header]", text)
 
     def mask_value(self, value: object) -> object:
-        """The same shape of dicts and lists with every text masked; whatever is no plain data becomes masked text."""
+        """Returns the same shape of dicts and lists with every text masked; whatever is no plain data becomes masked text."""
         return self._mask_value(value, MAX_DEPTH)
 
     def _mask_value(self, value: object, depth: int) -> object:
@@ -186,7 +186,7 @@ def _mark_shape(match: re.Match[str]) -> str:
 
 
 def _mask_named(text: str) -> str:
-    """Mask `NAME=value`, `"name": "value"` and header lines whose name says that the value is secret."""
+    """Masks `NAME=value`, `"name": "value"` and header lines whose name says that the value is secret."""
     pieces: list[str] = []
     done = 0
     for match in _NAMED.finditer(text):
@@ -233,7 +233,7 @@ def _spellings(secret: str) -> Iterator[str]:
 
 
 def _base64_cores(secret: bytes) -> Iterator[str]:
-    """What stays the same of a secret's base64 wherever it stands in the encoded bytes: one core per alignment."""
+    """Yields what stays the same of a secret's base64 wherever it stands in the encoded bytes: one core per alignment."""
     for offset in range(3):
         encoded = base64.b64encode(b"\0" * offset + secret).decode()
         # 8 bits a byte, 6 a character: characters that also hold bits of a neighbour are no part of the core.

@@ -7,11 +7,10 @@ async with LocalProvider(Path("state")) as provider:
         print(result.text)
 """
 
-from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent
-from sandbox_runtime.environments import ensure_environment
+from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent, ensure_environment
+from sandbox_runtime.command import TRUNCATION_MARK, BoundedBuffer
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import AttemptRecord, open_sandbox
-from sandbox_runtime.output import TRUNCATION_MARK, BoundedBuffer, LineSplitter
 from sandbox_runtime.provider import (
     Process,
     ProgressListener,
@@ -57,7 +56,6 @@ __all__ = [
     "ExecExited",
     "ExecOutput",
     "ExecResult",
-    "LineSplitter",
     "Network",
     "OpenNetwork",
     "OutputStream",

@@ -1,11 +1,12 @@
-"""An agent's environment: a snapshot plus queued changes, made real by `prepare`."""
+"""An agent's environment: a snapshot plus queued changes, made real by `prepare`; named ones are prepared once."""
 
 import asyncio
 import posixpath
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Self
+from weakref import WeakKeyDictionary
 
 from tenacity import (
     AsyncRetrying,
@@ -25,6 +26,7 @@ from sandbox_runtime.types import (
     SandboxPaths,
     SandboxSpec,
     SnapshotId,
+    SnapshotRef,
 )
 
 COMMAND_TIMEOUT_S = 900.0
@@ -55,6 +57,7 @@ class _FileChange:
 class _CommandChange:
     argv: tuple[str, ...]
     retries: int
+    backoff_s: float
     timeout_s: float
     cwd: str | None
     env: Mapping[str, str] = field(repr=False)
@@ -66,7 +69,7 @@ class _CommandChange:
 
 
 class Agent:
-    """Handle on a customised environment. Changes only queue; `prepare` boots a sandbox, applies them and snapshots it.
+    """Queues changes to an environment; `prepare` boots a sandbox, applies them and snapshots it.
 
     Not tied to a sandbox: there is nothing to close. May be shared by tasks of one event loop.
     """
@@ -89,7 +92,7 @@ class Agent:
         snapshot_id: str | None = None,
         progress: ProgressListener | None = None,
     ) -> Self:
-        """An agent on the given snapshot, or on the provider's base environment, which is made if it does not exist.
+        """Returns an agent on the given snapshot, or on the provider's base environment, which is made if it does not exist.
 
         Raises:
             ValueError: `agent_type` or `snapshot_id` is blank.
@@ -111,16 +114,16 @@ class Agent:
 
     @property
     def snapshot_id(self) -> SnapshotId:
-        """The environment as of the last `prepare`."""
+        """Returns the environment as of the last `prepare`."""
         return self._snapshot_id
 
     @property
     def dirty(self) -> bool:
-        """True while changes wait for `prepare`."""
+        """Whether changes wait for `prepare`."""
         return bool(self._queue)
 
     def add_files(self, files: Mapping[str, bytes], *, executable: bool = False) -> Self:
-        """Queue files to write, in order; `SYMBOLIC_PATHS` may stand in the paths."""
+        """Queues files to write, in order; `SYMBOLIC_PATHS` may stand in the paths."""
         self._queue.extend(
             _FileChange(path=path, data=data, executable=executable) for path, data in files.items()
         )
@@ -131,15 +134,16 @@ class Agent:
         commands: Sequence[Sequence[str]],
         *,
         retries: int = 0,
+        backoff_s: float = RETRY_BACKOFF_S,
         timeout_s: float = COMMAND_TIMEOUT_S,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
         origin: str = "commands",
     ) -> Self:
-        """Queue commands to run in order, in `cwd` or `paths.work`; `SYMBOLIC_PATHS` may stand in all texts.
+        """Queues commands to run in order, in `cwd` or `paths.work`; `SYMBOLIC_PATHS` may stand in all texts.
 
-        A command that fails is run again up to `retries` times, with growing pauses, before it counts as failed: for
-        package installs over a network. `timeout_s` bounds each run of each command. Commands are counted by `origin`,
+        A command that fails is run again up to `retries` times, with pauses that grow from `backoff_s`, before it counts as
+        failed: for package installs over a network. `timeout_s` bounds each run of each command. Commands are counted by `origin`,
         which says in errors whose they are.
 
         Raises:
@@ -155,6 +159,7 @@ class Agent:
             _CommandChange(
                 argv=tuple(command),
                 retries=retries,
+                backoff_s=backoff_s,
                 timeout_s=timeout_s,
                 cwd=cwd,
                 env=dict(env or {}),
@@ -167,7 +172,7 @@ class Agent:
     async def prepare(
         self, *, name: str | None = None, progress: ProgressListener | None = None
     ) -> SnapshotId:
-        """Make the queued changes real; does nothing when there are none. `name` is given to the new snapshot.
+        """Makes the queued changes real; does nothing when there are none. `name` is given to the new snapshot.
 
         Concurrent calls wait for each other. Changes queued meanwhile wait for the next call. If it fails, queue and
         snapshot stay as they were, and the sandbox is destroyed.
@@ -235,7 +240,7 @@ async def _write(sandbox: Sandbox, change: _FileChange) -> None:
         await sandbox.write_file(path, change.data, executable=change.executable)
     except OSError as exc:
         raise SandboxError(
-            SandboxErrorCode.SETUP_FAILED, f"cannot write {path}: {type(exc).__name__}"
+            SandboxErrorCode.SETUP_FAILED, f"cannot write {path}: {exc.strerror or exc}"
         ) from exc
 
 
@@ -251,8 +256,8 @@ async def _run(sandbox: Sandbox, command: _CommandChange, *, index: int) -> None
 
     retrying = AsyncRetrying(
         stop=stop_after_attempt(command.retries + 1),
-        wait=wait_exponential(multiplier=RETRY_BACKOFF_S, max=MAX_RETRY_BACKOFF_S)
-        + wait_random(0, RETRY_BACKOFF_S),
+        wait=wait_exponential(multiplier=command.backoff_s, max=MAX_RETRY_BACKOFF_S)
+        + wait_random(0, command.backoff_s),
         retry=retry_if_result(_has_failed),
         retry_error_callback=_last_result,
     )
@@ -281,3 +286,46 @@ def _last_result(state: RetryCallState) -> ExecResult:
 
 def _has_failed(result: ExecResult) -> bool:
     return result.exit_code != 0
+
+
+_preparing: WeakKeyDictionary[SandboxProvider, dict[str, asyncio.Lock]] = WeakKeyDictionary()
+"""One lock per provider and name, so that concurrent callers share one preparation."""
+
+
+async def ensure_environment(
+    provider: SandboxProvider,
+    *,
+    name: str,
+    fill: Callable[[Agent], object],
+    progress: ProgressListener | None = None,
+) -> SnapshotRef:
+    """Returns the environment of that name; if there is none, made from the provider's base by the changes that `fill` queues.
+
+    Without changes it is the base itself.
+
+    The name must change when the changes do: an existing one is taken as it is. Callers in one process wait for one
+    preparation; after a failed one the next caller tries again. Steps of the base have `base: ` before them.
+
+    Raises:
+        SandboxError: SETUP_FAILED, and what `Agent.prepare` raises.
+    """
+    tell = progress or ignore_progress
+    tell("checking")
+    lock = _preparing.setdefault(provider, {}).setdefault(name, asyncio.Lock())
+    async with lock:
+        found = await provider.find_snapshot(name)
+        if found is not None:
+            tell("exists")
+            return found
+        base = await provider.ensure_ready(lambda step: tell(f"base: {step}"))
+        agent = await Agent.create(name, provider=provider, snapshot_id=base.id)
+        fill(agent)
+        if not agent.dirty:
+            return base
+        await agent.prepare(name=name, progress=progress)
+        made = await provider.find_snapshot(name)
+    if made is None:
+        raise SandboxError(
+            SandboxErrorCode.SETUP_FAILED, f"environment {name!r} vanished after it was made"
+        )
+    return made

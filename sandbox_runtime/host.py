@@ -1,4 +1,4 @@
-"""What of the host a sandbox may see: the Python in use, CA files, and for open networks the package installers' settings."""
+"""What of the host a sandbox may see (the Python in use, CA files, package installers' settings), and as whom commands run."""
 
 import configparser
 import sys
@@ -13,36 +13,18 @@ from sandbox_runtime.types import BrokeredNetwork, SandboxSpec, endpoint_of
 
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 _CA_NAMES = (
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-    "PIP_CERT",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
+    *("CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT"),
+    *("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE"),
 )
 _CA_FILE_NAMES = tuple(name for name in _CA_NAMES if name != "SSL_CERT_DIR")
 _INSTALLER_PREFIXES = ("PIP_", "UV_", "NPM_CONFIG_")
 # These name places on the host that installers write to, or credentials for publishing: neither is of use inside.
 _HOST_ONLY = frozenset(
     {
-        "NPM_CONFIG_CACHE",
-        "NPM_CONFIG_GLOBALCONFIG",
-        "NPM_CONFIG_PREFIX",
-        "NPM_CONFIG_USERCONFIG",
-        "PIP_CACHE_DIR",
-        "PIP_LOG",
-        "PIP_PREFIX",
-        "PIP_ROOT",
-        "PIP_TARGET",
-        "PIP_USER",
-        "UV_CACHE_DIR",
-        "UV_INSTALL_DIR",
-        "UV_PROJECT_ENVIRONMENT",
-        "UV_PYTHON",
-        "UV_PYTHON_INSTALL_DIR",
-        "UV_TOOL_BIN_DIR",
-        "UV_TOOL_DIR",
+        *("NPM_CONFIG_CACHE", "NPM_CONFIG_GLOBALCONFIG", "NPM_CONFIG_PREFIX"),
+        *("NPM_CONFIG_USERCONFIG", "PIP_CACHE_DIR", "PIP_LOG", "PIP_PREFIX", "PIP_ROOT"),
+        *("PIP_TARGET", "PIP_USER", "UV_CACHE_DIR", "UV_INSTALL_DIR", "UV_PROJECT_ENVIRONMENT"),
+        *("UV_PYTHON", "UV_PYTHON_INSTALL_DIR", "UV_TOOL_BIN_DIR", "UV_TOOL_DIR"),
     }
 )
 _PUBLISHING = ("UV_PUBLISH_", "NPM_CONFIG__AUTH")
@@ -50,27 +32,12 @@ _PUBLISHING = ("UV_PUBLISH_", "NPM_CONFIG__AUTH")
 _SYSTEM_PIP_CONFIGS = ("/etc/xdg/pip/pip.conf", "/etc/pip.conf")
 _USER_PIP_CONFIGS = (".config/pip/pip.conf", ".pip/pip.conf")
 _PIP_PATH_OPTIONS = (
-    "cert",
-    "constraint",
-    "extra-index-url",
-    "find-links",
-    "index-url",
-    "requirement",
+    *("cert", "constraint", "extra-index-url", "find-links", "index-url", "requirement"),
 )
 _PATH_NAMES = (
-    "PIP_CONFIG_FILE",
-    "PIP_CONSTRAINT",
-    "PIP_EXTRA_INDEX_URL",
-    "PIP_FIND_LINKS",
-    "PIP_INDEX_URL",
-    "UV_CONFIG_FILE",
-    "UV_CONSTRAINT",
-    "UV_DEFAULT_INDEX",
-    "UV_EXTRA_INDEX_URL",
-    "UV_FIND_LINKS",
-    "UV_INDEX",
-    "UV_INDEX_URL",
-    "NPM_CONFIG_CAFILE",
+    *("PIP_CONFIG_FILE", "PIP_CONSTRAINT", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"),
+    *("PIP_INDEX_URL", "UV_CONFIG_FILE", "UV_CONSTRAINT", "UV_DEFAULT_INDEX"),
+    *("UV_EXTRA_INDEX_URL", "UV_FIND_LINKS", "UV_INDEX", "UV_INDEX_URL", "NPM_CONFIG_CAFILE"),
 )
 
 
@@ -83,7 +50,7 @@ class HostView:
 
 
 def open_view(host_env: Mapping[str, str]) -> HostView:
-    """What package installers need of the host: proxies, indexes, their files and CA certificates."""
+    """Returns what package installers need of the host: proxies, indexes, their files and CA certificates."""
     env = {name: value for name, value in host_env.items() if _is_shared(name)}
     configs = [Path(path) for path in _SYSTEM_PIP_CONFIGS]
     home = host_env.get("HOME")
@@ -104,18 +71,18 @@ def open_view(host_env: Mapping[str, str]) -> HostView:
 
 
 def ca_env(bundle: Path) -> dict[str, str]:
-    """Variables by which the common programs find a CA bundle."""
+    """Returns variables by which the common programs find a CA bundle."""
     return dict.fromkeys(_CA_FILE_NAMES, str(bundle))
 
 
 def python_prefixes() -> tuple[Path, ...]:
-    """Where the Python that runs this service is installed, outside of /usr."""
+    """Returns where the Python that runs this service is installed, outside of /usr."""
     prefixes = dict.fromkeys((Path(sys.base_prefix), Path(sys.base_exec_prefix)))
     return tuple(prefix for prefix in prefixes if not prefix.is_relative_to("/usr"))
 
 
 def search_path() -> str:
-    """PATH of every sandbox: the service's own Python first."""
+    """Returns the PATH of every sandbox: the service's own Python first."""
     bins = [str(prefix / "bin") for prefix in python_prefixes()]
     return ":".join([*bins, "/usr/local/bin", "/usr/bin", "/bin"])
 
@@ -138,7 +105,7 @@ def _pip_config_values(path: Path) -> Iterator[str]:
 
 
 def _local_paths(value: str) -> Iterator[Path]:
-    """Absolute paths and file URLs among whitespace- or comma-separated words, `name=` before them allowed (uv)."""
+    """Yields absolute paths and file URLs among whitespace- or comma-separated words, `name=` before them allowed (uv)."""
     for word in value.replace(",", " ").split():
         text = word.partition("=")[2] if "=file://" in word else word
         if text.startswith("file://"):
@@ -151,7 +118,7 @@ def _local_paths(value: str) -> Iterator[Path]:
 
 
 def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
-    """Raises: SandboxError: CREATE_FAILED when the broker's socket could never be reached from inside; UNSUPPORTED."""
+    """Checks that a sandbox can have its network. Raises: SandboxError: CREATE_FAILED, UNSUPPORTED."""
     endpoint = endpoint_of(spec.network)
     if isinstance(spec.network, BrokeredNetwork) and spec.network.headers:
         raise SandboxError(
@@ -169,3 +136,20 @@ def check_network(spec: SandboxSpec, *, drops_root: bool) -> None:
             SandboxErrorCode.CREATE_FAILED,
             f"{directory} must be passable by all users (mode 0711): sandboxes do not run as root",
         )
+
+
+USER, UID = "agent", 10001
+"""Also in Dockerfile, setup.sh and inside/boot.py."""
+
+
+def user_env(home: str, *, scratch: str | None) -> dict[str, str]:
+    """Returns the environment of the user beside PATH; `scratch` as for `cache_env`."""
+    own = {"HOME": home, "USER": USER, "LOGNAME": USER, "LANG": "C.UTF-8"}
+    return own | cache_env(scratch)
+
+
+def cache_env(scratch: str | None) -> dict[str, str]:
+    """Returns where download caches go while an environment is made, which no snapshot keeps; None = none is made."""
+    if scratch is None:
+        return {}
+    return {"XDG_CACHE_HOME": f"{scratch}/.cache", "npm_config_cache": f"{scratch}/.npm"}

@@ -1,11 +1,15 @@
-"""How long a sandbox lives: created with retries, used, always destroyed."""
+"""How long a sandbox lives: created with retries, used, always destroyed; and whose it is."""
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Self, TypeVar
 
 from tenacity import (
     AsyncRetrying,
@@ -17,18 +21,19 @@ from tenacity import (
 
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.task_group import TaskGroup, open_task_group
 from sandbox_runtime.types import SandboxSpec
+
+_log = logging.getLogger(__name__)
 
 DESTROY_TIMEOUT_S = 30.0
 MAX_BACKOFF_S = 10.0
-
-_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
-    """One try to create a sandbox, as told to the caller for log and trace."""
+    """One try to create a sandbox, for log and trace."""
 
     number: int
     """From 1."""
@@ -49,7 +54,7 @@ async def open_sandbox(
     backoff_s: float = 0.5,
     on_attempt: AttemptListener | None = None,
 ) -> AsyncIterator[Sandbox]:
-    """A new sandbox for the length of the block.
+    """Creates a sandbox for the length of the block.
 
     Creation is tried up to `attempts` times while the error says that trying again may help, waiting about `backoff_s`,
     then twice that, and so on, with jitter. A failure to destroy never replaces the block's own error: it is noted on it,
@@ -77,39 +82,48 @@ async def create_sandbox(
     backoff_s: float = 0.5,
     on_attempt: AttemptListener | None = None,
 ) -> Sandbox:
-    """The same for a caller that destroys it by itself, with `destroy_sandbox`."""
-    tell = on_attempt or _ignore
+    """Creates a sandbox as `open_sandbox` does, for a caller that ends it with `destroy_sandbox`."""
+    numbers = count(1)
+
+    async def create() -> Sandbox:
+        number, started = next(numbers), time.monotonic()
+
+        def tell(error: SandboxError | None) -> None:
+            duration_s = time.monotonic() - started
+            if on_attempt is not None:
+                on_attempt(AttemptRecord(number=number, error=error, duration_s=duration_s))
+
+        try:
+            sandbox = await provider.create(spec)
+        except SandboxError as exc:
+            tell(exc)
+            raise
+        tell(None)
+        return sandbox
+
+    return await repeat(create, attempts=attempts, first_wait_s=backoff_s)
+
+
+async def repeat(
+    work: Callable[[], Awaitable[_T]],
+    *,
+    attempts: int,
+    first_wait_s: float,
+    max_wait_s: float = MAX_BACKOFF_S,
+) -> _T:
+    """Does it up to so many times, while its error says that trying again may help; waits twice as long each time, with jitter."""
     retrying = AsyncRetrying(
         stop=stop_after_attempt(attempts),
-        wait=wait_exponential(multiplier=backoff_s, max=MAX_BACKOFF_S) + wait_random(0, backoff_s),
-        retry=retry_if_exception(_is_retryable),
+        wait=wait_exponential(multiplier=first_wait_s, max=max_wait_s)
+        + wait_random(0, first_wait_s),
+        retry=retry_if_exception(lambda exc: isinstance(exc, SandboxError) and exc.retryable),
         reraise=True,
     )
-    async for attempt in retrying:
-        with attempt:
-            number = attempt.retry_state.attempt_number
-            started = time.monotonic()
-            try:
-                sandbox = await provider.create(spec)
-            except SandboxError as exc:
-                duration_s = time.monotonic() - started
-                tell(AttemptRecord(number=number, error=exc, duration_s=duration_s))
-                raise
-            tell(AttemptRecord(number=number, error=None, duration_s=time.monotonic() - started))
-            return sandbox
-    raise AssertionError("tenacity ends with a result or an error")
-
-
-def _ignore(_record: AttemptRecord) -> None:
-    pass
-
-
-def _is_retryable(exc: BaseException) -> bool:
-    return isinstance(exc, SandboxError) and exc.retryable
+    return await retrying(work)
 
 
 async def destroy_sandbox(sandbox: Sandbox, *, first_error: BaseException | None = None) -> None:
-    """End a sandbox within `DESTROY_TIMEOUT_S`; a failure is noted on `first_error`, and logged."""
+    """Ends a sandbox within `DESTROY_TIMEOUT_S`; a failure is noted on `first_error`, and logged."""
     try:
         async with asyncio.timeout(DESTROY_TIMEOUT_S):
             await sandbox.destroy()
@@ -121,7 +135,7 @@ async def destroy_sandbox(sandbox: Sandbox, *, first_error: BaseException | None
 
 
 async def destroy_all(sandboxes: Iterable[Sandbox]) -> None:
-    """End them at once. A failure keeps none of the others from being destroyed: it is logged."""
+    """Ends sandboxes at once. A failure keeps none of the others from being destroyed: it is logged."""
     async with open_task_group() as group:
         for sandbox in list(sandboxes):
             group.create_task(_destroy_logged(sandbox))
@@ -139,3 +153,106 @@ def _log_left(sandbox: Sandbox, reason: str) -> None:
         "sandbox not destroyed",
         extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": reason},
     )
+
+
+async def shielded(work: Coroutine[None, None, _T], *, timeout_s: float = 30.0) -> _T:
+    """Returns what the work gives. A cancellation waits for its end, for a bounded time, and is raised then.
+
+    Who is asked over a network does not stop when the one who asked goes away: who does not wait cannot know what there
+    is to clean up.
+    """
+    async with open_task_group() as group:
+        task = group.create_task(_outcome(work))
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait((task,), timeout=timeout_s)
+            task.cancel()
+            raise
+    if isinstance(outcome, SandboxError):
+        raise outcome
+    return outcome
+
+
+class Orphans:
+    """Requests whose asker may go away before the answer: they go on without it, and what they have made is given up then.
+
+    For what takes too long to be waited for by somebody who has been told to stop.
+    """
+
+    def __init__(self, group: TaskGroup) -> None:
+        self._group = group
+        self._left: set[asyncio.Task[None]] = set()
+
+    async def ask(
+        self,
+        work: Coroutine[None, None, _T],
+        give_up: Callable[[_T | SandboxError], Coroutine[None, None, None]],
+    ) -> _T:
+        """Returns what the work gives. Cancelled, it leaves that to `give_up`, which raises nothing.
+
+        Raises:
+            SandboxError: the work's own.
+        """
+        task = self._group.create_task(_outcome(work))
+        try:
+            outcome = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                left = self._group.create_task(_afterwards(task, give_up))
+                self._left.add(left)
+                left.add_done_callback(self._left.discard)
+            raise
+        if isinstance(outcome, SandboxError):
+            raise outcome
+        return outcome
+
+    async def close(self, *, timeout_s: float = 10.0) -> None:
+        """Waits for what goes on, so long at most; what is not answered then is left to whoever sweeps."""
+        if self._left:
+            _, pending = await asyncio.wait(self._left, timeout=timeout_s)
+            for task in pending:
+                task.cancel()
+
+
+async def _afterwards(
+    task: "asyncio.Task[_T | SandboxError]",
+    give_up: Callable[[_T | SandboxError], Coroutine[None, None, None]],
+) -> None:
+    await give_up(await task)
+
+
+async def _outcome(work: Coroutine[None, None, _T]) -> _T | SandboxError:
+    try:
+        return await work
+    except SandboxError as exc:
+        return exc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """A process, told apart from a later one that got the same pid."""
+
+    pid: int
+    started: str
+    """Start time in clock ticks since boot, and the id of that boot."""
+
+    @classmethod
+    def current(cls) -> Self:
+        pid = os.getpid()
+        return cls(pid=pid, started=_start_of(pid))
+
+    @property
+    def alive(self) -> bool:
+        try:
+            return _start_of(self.pid) == self.started
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+
+def _start_of(pid: int) -> str:
+    """Source: proc(5), /proc/pid/stat, field 22; the command name may hold spaces and parentheses."""
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    ticks = stat.rpartition(")")[2].split()[19]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{ticks}@{boot}"

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.host import UID
 from sandbox_runtime.provider import Sandbox
-from sandbox_runtime.sandbox_user import UID
 
 PROBE_TIMEOUT_S = 10.0
 EXEC_TIMEOUT_S = 8.0
@@ -40,11 +40,7 @@ _EXPECTED = {
 async def probing(
     asked: str, *, otherwise: SandboxErrorCode = SandboxErrorCode.UNAVAILABLE
 ) -> AsyncIterator[None]:
-    """Bounded by `PROBE_TIMEOUT_S`.
-
-    Raises:
-        SandboxError: `otherwise` when there was no answer by then.
-    """
+    """Bounds a probe by `PROBE_TIMEOUT_S`. Raises: SandboxError: `otherwise` when there was no answer by then."""
     try:
         async with asyncio.timeout(PROBE_TIMEOUT_S):
             yield
@@ -65,7 +61,7 @@ async def check_isolation(
     facts: str = "",
     expected: Mapping[str, str] | None = None,
 ) -> None:
-    """`forks` is more than its limit of processes; `facts` are more lines of a shell script, with what they have to say.
+    """Asks a sandbox what holds in it. `forks` is more than its limit of processes; `facts` are more lines of a shell script.
 
     Raises:
         SandboxError: ISOLATION_UNAVAILABLE with what does not hold.

@@ -1,7 +1,12 @@
-"""The seam every sandbox provider implements; the docstrings are the contract, `testing.conformance` checks it."""
+"""The seam every sandbox provider implements, and what is known of one without importing it.
+
+The docstrings are the contract, `testing.conformance` checks it.
+"""
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Protocol, Self
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, Self
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.types import (
@@ -23,14 +28,14 @@ class Process(Protocol):
     """A started command. Whoever spawned it must consume `events` or call `kill`."""
 
     def events(self) -> AsyncIterator[ExecEvent]:
-        """Output as it arrives, ending with exactly one `ExecExited`. May be iterated once.
+        """Yields output as it arrives, ending with exactly one `ExecExited`. May be iterated once.
 
         Back-pressure: a consumer that does not read stops the process at a full pipe; nothing is buffered without bound.
         """
         ...
 
     async def kill(self) -> None:
-        """Kill the command and everything it started; returns when the tree is verified dead. Idempotent, <= 5 s."""
+        """Kills the command and everything it started; returns when the tree is verified dead. Idempotent, <= 5 s."""
         ...
 
 
@@ -38,35 +43,29 @@ class Terminal(Protocol):
     """A started command with a terminal of its own. Whoever opened it calls `close`."""
 
     async def read(self) -> bytes:
-        """What it shows next, as it comes; empty at the end. One reader at a time."""
+        """Returns what it shows next, as it comes; empty at the end. One reader at a time."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """What is typed, Ctrl-C and the like included; waits while the command does not take it. At its end, lost."""
+        """Types, Ctrl-C and the like included; waits while the command does not take it. Lost at its end."""
         ...
 
     async def resize(self, size: TerminalSize) -> None:
-        """Tell the command that the window has changed. At its end, nothing."""
+        """Tells the command that the window has changed; nothing at its end."""
         ...
 
     async def close(self) -> int:
-        """End it and all it started, as far as it has not ended; its exit code. Idempotent, <= 10 s."""
+        """Ends it and all it started, as far as it has not ended; returns its exit code. Idempotent, <= 10 s."""
         ...
 
 
 class Sandbox(Protocol):
     """One isolated place to run commands. Made by a provider, ended by `destroy`."""
 
-    @property
-    def id(self) -> SandboxId: ...
-
-    @property
-    def paths(self) -> SandboxPaths: ...
-
-    @property
-    def container_name(self) -> str:
-        """By which its host's own tools know it; empty where they do not."""
-        return ""
+    id: SandboxId
+    paths: SandboxPaths
+    container_name: str = ""
+    """By which its host's own tools know it; empty where they do not."""
 
     async def exec(
         self,
@@ -79,7 +78,7 @@ class Sandbox(Protocol):
         merge_output: bool = False,
         max_output_bytes: int = DEFAULT_MAX_OUTPUT_BYTES,
     ) -> ExecResult:
-        """Run a command and wait for it.
+        """Runs a command and waits for it.
 
         A command that fails, is missing or dies by a signal is a result, never an error. On timeout or cancellation the
         command and all it started are dead before this returns. `argv` never passes through a shell. `cwd` defaults to
@@ -100,7 +99,7 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> Process:
-        """Start a command and stream its output. It lives until it exits, `kill`, or the sandbox is destroyed.
+        """Starts a command and streams its output. It lives until it exits, `kill`, or the sandbox is destroyed.
 
         Raises:
             SandboxError: UNAVAILABLE when the sandbox is gone or destroyed.
@@ -110,7 +109,7 @@ class Sandbox(Protocol):
     async def open_terminal(
         self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
     ) -> Terminal:
-        """Start a command on a new terminal, in `paths.work`, for a person: no limit of time or output.
+        """Starts a command on a new terminal, in `paths.work`, for a person: no limit of time or output.
 
         Raises:
             SandboxError: UNSUPPORTED without Capability.TERMINAL; UNAVAILABLE when the sandbox is gone or destroyed.
@@ -118,7 +117,7 @@ class Sandbox(Protocol):
         ...
 
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
-        """Write a file inside, making parent directories. Relative paths start at `paths.work`. Replaces what is there.
+        """Writes a file inside, making parent directories. Relative paths start at `paths.work`. Replaces what is there.
 
         The path is resolved *inside* the sandbox: a symlink planted there can never reach the host.
 
@@ -129,7 +128,7 @@ class Sandbox(Protocol):
         ...
 
     async def write_files(self, files: Mapping[str, bytes]) -> None:
-        """Write several files, in order, in one go: path to content; same rules as `write_file`, none executable.
+        """Writes several files, in order, in one go: path to content; same rules as `write_file`, none executable.
 
         The first that cannot be written ends it; those before it stand.
 
@@ -140,7 +139,7 @@ class Sandbox(Protocol):
         ...
 
     async def read_file(self, path: str, *, max_bytes: int = 100 * 1024 * 1024) -> bytes:
-        """Read a file inside; same path rules as `write_file`.
+        """Reads a file inside; same path rules as `write_file`.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: as the builtins say.
@@ -149,7 +148,7 @@ class Sandbox(Protocol):
         ...
 
     async def extend(self, lifetime_s: float) -> None:
-        """See that it lives so long from now, as `SandboxSpec.lifetime_s`; nothing to do where sandboxes do not end.
+        """Sees that it lives so long from now, as `SandboxSpec.lifetime_s`; nothing to do where sandboxes do not end.
 
         Raises:
             SandboxError: LIMIT_REACHED when the provider does not let it live so long; UNAVAILABLE.
@@ -159,7 +158,7 @@ class Sandbox(Protocol):
             raise ValueError(f"a lifetime is above 0 s, not {lifetime_s:g}")
 
     async def snapshot(self, *, name: str | None = None) -> SnapshotRef:
-        """Save environment and workspace. May end this sandbox (some providers stop it): use it no more, but `destroy` it.
+        """Saves environment and workspace. With Capability.ENDS_WHEN_SAVED, or a writable environment, use it no more, but `destroy` it.
 
         Raises:
             SandboxError: UNSUPPORTED without Capability.SNAPSHOT; UNAVAILABLE.
@@ -167,7 +166,7 @@ class Sandbox(Protocol):
         ...
 
     async def destroy(self) -> None:
-        """End it: every process dead, its files gone. Idempotent; afterwards everything else raises UNAVAILABLE."""
+        """Ends it: every process dead, its files gone. Idempotent; afterwards everything else raises UNAVAILABLE."""
         ...
 
 
@@ -178,7 +177,7 @@ cleaning up, done, error.
 
 
 def ignore_progress(_step: str) -> None:
-    """A listener that does nothing."""
+    """Does nothing, for who does not listen."""
 
 
 class SandboxProvider(Protocol):
@@ -190,12 +189,17 @@ class SandboxProvider(Protocol):
     @property
     def capabilities(self) -> frozenset[Capability]: ...
 
+    @property
+    def region(self) -> str:
+        """Returns where its sandboxes run, in its own word; empty = on this machine."""
+        return ""
+
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *exc_info: object) -> None: ...
 
     async def probe(self) -> str:
-        """Try it for real, once, bounded to 10 s. Returns one line saying what it found (isolation, limits enforced).
+        """Tries it for real, once, bounded to 10 s. Returns one line saying what it found (isolation, limits enforced).
 
         Raises:
             SandboxError: ISOLATION_UNAVAILABLE or UNAVAILABLE with the reason and, where known, the fix.
@@ -203,7 +207,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
-        """The base environment, made on first use. Cheap when it exists.
+        """Returns the base environment, made on first use. Cheap when it exists.
 
         Raises:
             SandboxError: SETUP_FAILED, ISOLATION_UNAVAILABLE.
@@ -211,7 +215,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        """A new sandbox. The caller destroys it.
+        """Makes a sandbox. The caller destroys it.
 
         Raises:
             SandboxError: CREATE_FAILED, LIMIT_REACHED (with the number running), NOT_FOUND for an unknown snapshot,
@@ -220,7 +224,7 @@ class SandboxProvider(Protocol):
         ...
 
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
-        """A sandbox made earlier, maybe by another process.
+        """Returns a sandbox made earlier, maybe by another process.
 
         Raises:
             SandboxError: UNSUPPORTED without Capability.ATTACH; NOT_FOUND.
@@ -228,15 +232,15 @@ class SandboxProvider(Protocol):
         ...
 
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
-        """Sandboxes carrying all the given labels."""
+        """Lists the sandboxes carrying all the given labels."""
         ...
 
     async def find(self, sandbox_id: SandboxId) -> SandboxInfo | None:
-        """What is known of one, also for a while after it ended by itself; None = nothing, or it was ended from outside."""
+        """Returns what is known of one, also for a while after it ended by itself; None = nothing, or it was ended from outside."""
         return next((info for info in await self.list() if info.id == sandbox_id), None)
 
     def release(self, sandbox_id: SandboxId) -> None:
-        """Own it no more: it goes on when this provider is closed, and whoever attaches to it owns it.
+        """Owns it no more: it goes on when this provider is closed, and whoever attaches to it owns it.
 
         Raises:
             SandboxError: UNSUPPORTED without Capability.ATTACH.
@@ -246,22 +250,98 @@ class SandboxProvider(Protocol):
         )
 
     async def remove(self, sandbox_id: SandboxId) -> None:
-        """End a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""
+        """Ends a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""
         ...
 
     async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """Remove what processes that live no more have left, except the sandboxes of `keep`; returns how many sandboxes.
+        """Removes what processes that live no more have left, except the sandboxes of `keep`; returns how many sandboxes.
 
         A provider whose sandboxes end with their process has done so when it was opened.
         """
         ...
 
     async def find_snapshot(self, name: str) -> SnapshotRef | None:
-        """The snapshot of that name, if it exists and is whole."""
+        """Returns the snapshot of that name, if it exists and is whole."""
         ...
 
     async def list_snapshots(self) -> Sequence[SnapshotRef]: ...
 
     async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
-        """Remove it; unknown ids are fine. Running sandboxes made from it keep working."""
+        """Removes it; unknown ids are fine. Running sandboxes made from it keep working."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSetting:
+    """Something that an operator may say of one provider."""
+
+    name: str
+    """In the environment, such as VERCEL_TOKEN."""
+    description: str
+    default: str | None = None
+    choices: tuple[str, ...] = ()
+    """What it may be; empty = any text."""
+    is_secret: bool = False
+    is_token: bool = False
+    """A part of its credentials, which may be kept in the keyring of the system."""
+    question: str = ""
+    """By which `orion setup` asks for it; empty = it does not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceContext:
+    """What a service tells any provider that it makes."""
+
+    values: Mapping[str, str | None] = field(repr=False)
+    """Of the provider's own settings, by their names."""
+    namespace: str
+    """Another service's is another, even in the same account."""
+    state_dir: Path
+    region: str
+    """One of its own; empty where it has none."""
+    vcpus: float
+    run_timeout_s: float
+    git_name: str
+    git_email: str
+    ca_bundle: Path | None
+    host_env: Mapping[str, str] = field(repr=False)
+    """The service's environment: what package installers need of it is passed into open sandboxes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSpec:
+    """One provider, as settings, set-up, doctor and options of messages know it."""
+
+    name: str
+    provider: str
+    """`module:Class`."""
+    create: str
+    """`module:function`, which makes it from a `ServiceContext`; it raises ValueError for what it cannot have."""
+    fix: str
+    """What an operator can do when it does not work."""
+    settings: tuple[ProviderSetting, ...] = ()
+    credentials: tuple[tuple[str, ...], ...] = ()
+    """Groups of settings; it is set up when all of any group are there. Empty = nothing is needed."""
+    package: str = ""
+    """Which must be installed for it to be offered; empty = none, or credentials say it."""
+    auto: Literal["", "credentials", "probe", "fallback"] = ""
+    """When ORION_SANDBOX=auto takes it: its credentials are set, a try of it succeeds, or there is no other."""
+    is_cloud: bool = False
+    """Its sandboxes are on no machine of the operator's."""
+    is_isolated: bool = True
+    """False: its commands are plain processes of this machine, for trusted code."""
+    has_mount: bool = False
+    """Its sandboxes can work in a directory of the host's."""
+    regions: tuple[str, ...] = ()
+    """The first is the default."""
+    max_vcpus: float | None = None
+    has_whole_vcpus: bool = False
+    max_lifetime_s: float | None = None
+    """Of a sandbox, whatever is asked for."""
+    sdk_environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its client reads when it is imported."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Returns the names of the settings that a keyring may hold."""
+        return tuple(one.name for one in self.settings if one.is_token)

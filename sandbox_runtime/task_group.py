@@ -48,7 +48,7 @@ async def open_task_group() -> AsyncIterator[TaskGroup]:
 async def together(
     first: Coroutine[Any, Any, T1], second: Coroutine[Any, Any, T2]
 ) -> tuple[T1, T2]:
-    """Both results; when one fails the other is cancelled and waited for, and the error is raised as it is."""
+    """Returns both results; when one fails the other is cancelled and waited for, and the error is raised as it is."""
     try:
         async with open_task_group() as group:
             tasks = group.create_task(first), group.create_task(second)

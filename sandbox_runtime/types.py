@@ -19,21 +19,18 @@ class Capability(StrEnum):
     SNAPSHOT = "snapshot"
     ATTACH = "attach"
     """A sandbox and its spawned processes survive a crash of this process and can be attached to again."""
-    LIST = "list"
-    BROKERED_NETWORK = "brokered_network"
-    """A running sandbox can be limited to one endpoint."""
     REMOTE = "remote"
-    """Sandboxes run elsewhere: the endpoint of a `BrokeredNetwork` is a URL, and an idle sandbox costs money."""
+    """Sandboxes run elsewhere: the endpoint of a `BrokeredNetwork` is a URL, and nothing else of this machine is in reach."""
+    BILLED = "billed"
+    """A sandbox costs money as long as it runs, also while nothing is done in it."""
+    ENDS_WHEN_SAVED = "ends_when_saved"
+    """`Sandbox.snapshot` ends the sandbox; where it does not, one whose environment is read-only goes on."""
     HEADER_INJECTION = "header_injection"
     """Its network can add headers to what a sandbox sends."""
     MOUNT = "mount"
     """A directory of the host can be the work directory."""
     TERMINAL = "terminal"
     """A command can have a terminal of its own, for a person."""
-
-
-OF_CLOUDS = frozenset({Capability.REMOTE, Capability.HEADER_INJECTION})
-"""What no provider on this machine has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ Network = ClosedNetwork | OpenNetwork | BrokeredNetwork
 
 
 def endpoint_of(network: Network) -> str:
-    """Where its broker is; empty = it leads to none."""
+    """Returns where the network's broker is; empty = it leads to none."""
     return "" if isinstance(network, ClosedNetwork) else network.endpoint
 
 
@@ -90,8 +87,6 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What to create."""
-
     snapshot_id: SnapshotId | None = None
     """Environment (and workspace, if saved with it) to start from; None = the provider's bare base."""
     workspace_id: SnapshotId | None = None
@@ -128,8 +123,6 @@ class SandboxPaths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """How a command ended."""
-
     exit_code: int
     """0..255. Killed by signal n: 128 + n. Missing command: 127. Not executable: 126."""
     stdout: bytes = field(repr=False)
@@ -140,12 +133,12 @@ class ExecResult:
 
     @property
     def text(self) -> str:
-        """Stdout as text; bytes that are not UTF-8 are replaced."""
+        """Returns stdout as text; bytes that are not UTF-8 are replaced."""
         return self.stdout.decode("utf-8", "replace")
 
     @property
     def error_text(self) -> str:
-        """Stderr as text; bytes that are not UTF-8 are replaced."""
+        """Returns stderr as text; bytes that are not UTF-8 are replaced."""
         return self.stderr.decode("utf-8", "replace")
 
 

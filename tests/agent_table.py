@@ -1,13 +1,16 @@
 """What is proven of each agent in each sandbox, and by which test: declared here and only here.
 
-`make agents` renders it to docs/agents.md. A proof names its test by `path::function`.
+`make agents` renders it to docs/agents-proven.md. A proof names its test by `path::function`.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
-AGENTS: Final = ("anthropic", "claude", "codex", "copilot", "gemini", "opencode", "cursor")
+from agent_scripts.registry import agent_names
+
+AGENTS: Final = agent_names()
+_NOT_PROVEN: Final = "—"
 _LINES: Final = "tests/e2e/test_command_lines.py"
 _UNIT: Final = "tests/unit/agent_scripts"
 PROOFS: Final[Mapping[str, str]] = {
@@ -38,24 +41,25 @@ PROOFS: Final[Mapping[str, str]] = {
     "y": f"{_UNIT}/test_opencode_output.py::test_a_turn_with_tools",
     "z": "tests/e2e/test_canary.py::test_an_agent_that_looks_everywhere_finds_nothing",
 }
-ROWS: Final[Mapping[str, Sequence[str]]] = {
-    "install, local": ("a", "g k", "i l", "i n", "i n", "i m", "—"),
-    "install, Docker": ("e", "h", "j", "j", "j", "j", "—"),
-    "run, local": ("a", "g", "i", "i", "i", "i", "—"),
-    "run, Docker": ("e", "h", "j", "j", "j", "j", "—"),
-    "run, Vercel and Deno emulators": ("f", "—", "—", "—", "—", "—", "—"),
-    "progress while it works": ("b", "x", "u", "v", "w", "late: y", "t"),
-    "tools": ("b", "g h x", "i j u", "i j v", "i j w", "i j y", "t"),
-    "usage": ("q", "g h", "i j", "i j", "i j", "i j", "its own: t"),
-    "session and resume": ("history", "g h k", "i j l", "i j n", "history after tools: i j", "i j m", "—"),
-    "Stop": ("c e", "h", "i j", "i j", "i j", "i j", "—"),
-    "MCP": ("has none", "o", "p", "p", "p", "p", "—"),
-    "a dead MCP server is told": ("has none", "o", "p", "p", "p, not which", "p", "says nothing"),
-    "diff in the thread": ("d", "g h", "i j", "i j", "i j", "i j", "—"),
-    "cost": ("table: q", "its own: r", "table", "table", "table", "its own, where it knows: s", "unknown"),
-    "no key or token in Slack, traces, log, files": ("z", "g", "i j", "i j", "i j", "i j", "—"),
-    "hostile work tree": ("has no settings", "k", "l", "n", "n", "m", "—"),
+ROWS: Final[Mapping[str, Mapping[str, str]]] = {
+    "install, local": {"anthropic": "a", "claude": "g k", "codex": "i l", "copilot": "i n", "gemini": "i n", "opencode": "i m"},
+    "install, Docker": {"anthropic": "e", "claude": "h", "codex": "j", "copilot": "j", "gemini": "j", "opencode": "j"},
+    "run, local": {"anthropic": "a", "claude": "g", "codex": "i", "copilot": "i", "gemini": "i", "opencode": "i"},
+    "run, Docker": {"anthropic": "e", "claude": "h", "codex": "j", "copilot": "j", "gemini": "j", "opencode": "j"},
+    "run, Vercel and Deno emulators": {"anthropic": "f"},
+    "progress while it works": {"anthropic": "b", "claude": "x", "codex": "u", "copilot": "v", "gemini": "w", "opencode": "late: y", "cursor": "t"},
+    "tools": {"anthropic": "b", "claude": "g h x", "codex": "i j u", "copilot": "i j v", "gemini": "i j w", "opencode": "i j y", "cursor": "t"},
+    "usage": {"anthropic": "q", "claude": "g h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j", "cursor": "its own: t"},
+    "session and resume": {"anthropic": "history", "claude": "g h k", "codex": "i j l", "copilot": "i j n", "gemini": "history after tools: i j", "opencode": "i j m"},
+    "Stop": {"anthropic": "c e", "claude": "h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j"},
+    "MCP": {"anthropic": "has none", "claude": "o", "codex": "p", "copilot": "p", "gemini": "p", "opencode": "p"},
+    "a dead MCP server is told": {"anthropic": "has none", "claude": "o", "codex": "p", "copilot": "p", "gemini": "p, not which", "opencode": "p", "cursor": "says nothing"},
+    "diff in the thread": {"anthropic": "d", "claude": "g h", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j"},
+    "cost": {"anthropic": "table: q", "claude": "its own: r", "codex": "table", "copilot": "table", "gemini": "table", "opencode": "its own, where it knows: s", "cursor": "unknown"},
+    "no key or token in Slack, traces, log, files": {"anthropic": "z", "claude": "g", "codex": "i j", "copilot": "i j", "gemini": "i j", "opencode": "i j"},
+    "hostile work tree": {"anthropic": "has no settings", "claude": "k", "codex": "l", "copilot": "n", "gemini": "n", "opencode": "m"},
 }  # fmt: skip
+"""By what is proven and by agent; nothing is proven where there is no entry."""
 _HEAD: Final = """\
 # Agents, proven
 
@@ -69,7 +73,8 @@ vendors run two a day, all by `make test-agents`.
 def render() -> str:
     """The document."""
     lines = [f"| | {' | '.join(AGENTS)} |", "|---" * (len(AGENTS) + 1) + "|"]
-    lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in ROWS.items()]
+    for name, cells in ROWS.items():
+        lines.append(f"| {name} | {' | '.join(cells.get(one, _NOT_PROVEN) for one in AGENTS)} |")
     proofs = [
         f"- {letter}: `{test.partition('::')[0]}`, {test.partition('::')[2]}"
         for letter, test in PROOFS.items()

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from app.runs.model import Run, RunRequest, Surface, run_id_for
+from app.runs.testing import Run, RunRequest, Surface, run_id_for
 
 T0 = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -3,10 +3,11 @@
 import logging
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["tests.alone", "tests.rotation"]
+pytest_plugins = ["tests.promises", "tests.scheduling", "tests.times"]
 
 _SCRUBBED_PREFIXES = (
     "SLACK_",
@@ -39,3 +40,9 @@ def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_SCRUBBED_PREFIXES):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Path:
+    """Where a long proof writes what it found: `TEST_PAPERS=docs make test-all` renews the papers."""
+    return Path(os.environ.get("TEST_PAPERS", tmp_path))

@@ -1,15 +1,34 @@
 #!/bin/sh
-# Runs the tests. Installs what the system tests need when it can (Debian or Ubuntu, as root); names what it leaves out.
-# With CI=true nothing may be left out.
+# Runs the tests: those of each change, or with TEST_ALL=true also those marked `long`. Installs what they need when it can
+# (Debian or Ubuntu, as root); names what it leaves out. With CI=true nothing may be left out but for the long ones.
 set -eu
 cd "$(dirname "$0")/.."
 
-try_install() { # command, package
-    if command -v "$1" >/dev/null 2>&1; then return 0; fi
-    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then return 1; fi
-    echo "installing $2 ..."
-    apt-get install -y -qq "$2" >/dev/null 2>&1 ||
-        { apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq "$2" >/dev/null 2>&1; }
+# What every worker, service and agent imports is compiled once, meanwhile, not by each of them at once.
+compile_imports() {
+    cd .venv/lib/python3*/site-packages
+    ../../../bin/python -m compileall -q -j 2 anthropic dbos fastapi httpx hypothesis langfuse openai opentelemetry pydantic \
+        slack_bolt slack_sdk sqlalchemy uvicorn >/dev/null 2>&1 || true
+}
+(compile_imports) &
+compiling_pid=$!
+
+# Debian keeps PostgreSQL's programs out of the PATH.
+postgresql_path() { for programs in /usr/lib/postgresql/*/bin; do PATH="$PATH:$programs"; done; }
+has() { command -v "$1" >/dev/null 2>&1; }
+install_packages() {
+    if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
+    wanted=""
+    for pair in bwrap:bubblewrap initdb:postgresql chromium:chromium dockerd:docker.io; do
+        has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
+    done
+    if [ -z "$wanted" ]; then return 0; fi
+    echo "installing$wanted ..."
+    apt-get install -y -qq $wanted >/dev/null 2>&1 && return 0
+    apt-get update -qq >/dev/null 2>&1 || return 0
+    # One by one when not all of them can be had.
+    apt-get install -y -qq $wanted >/dev/null 2>&1 && return 0
+    for package in $wanted; do apt-get install -y -qq "$package" >/dev/null 2>&1 || true; done
 }
 
 left_out=""
@@ -19,11 +38,12 @@ leave_out() { # marker, reason
     left_out="${left_out:+$left_out and }not $1"
 }
 
-try_install bwrap bubblewrap || leave_out bubblewrap "bubblewrap is not installed"
-# Debian keeps PostgreSQL's programs out of the PATH.
-for programs in /usr/lib/postgresql/*/bin; do PATH="$PATH:$programs"; done
-try_install initdb postgresql || leave_out postgresql "postgresql is not installed"
-try_install chromium chromium || leave_out browser "chromium is not installed"
+postgresql_path
+install_packages
+postgresql_path
+has bwrap || leave_out bubblewrap "bubblewrap is not installed"
+has initdb || leave_out postgresql "postgresql is not installed"
+has chromium || leave_out browser "chromium is not installed"
 
 # The engine that is there, or one of our own, ended with the tests.
 dockerd_pid=""
@@ -32,9 +52,8 @@ end_dockerd() {
     dockerd_pid=""
 }
 start_docker() {
-    if command -v docker >/dev/null 2>&1 && docker info >/dev/null 2>&1; then return 0; fi
-    try_install dockerd docker.io && [ "$(id -u)" = 0 ] || return 1
-    if docker info >/dev/null 2>&1; then return 0; fi # installing it may have started it
+    if has docker && docker info >/dev/null 2>&1; then return 0; fi
+    has dockerd && [ "$(id -u)" = 0 ] || return 1
     dockerd >/dev/null 2>&1 &
     dockerd_pid=$!
     trap end_dockerd EXIT
@@ -59,9 +78,20 @@ fi
 rmdir "$mount_dir"
 [ "$(id -u)" = 0 ] || leave_out machines "emulated machines of clouds are booted by root only"
 
+if [ "${TEST_ALL:-}" != true ]; then left_out="${left_out:+$left_out and }not long"; fi
+
+wait "$compiling_pid"
+# What takes a while to install is begun now; tests that need it wait for it.
+if [ -z "${TESTS:-}" ] || [ "$TESTS" = tests ]; then
+    if has bwrap; then .venv/bin/python -m tests.e2e.prepared >/dev/null 2>&1 & fi
+fi
+
 set -- ${TESTS:-tests}
 if [ -n "$left_out" ]; then set -- "$@" -m "$left_out"; fi
+if [ -n "${TEST_TIMES:-}" ]; then set -- "$@" --times "$TEST_TIMES"; fi
 # Beside each other, but for those marked `alone`. In a directory of a short name: sockets lie deep below it.
 directory=$(mktemp -d "${TMPDIR:-/tmp}/o-XXXX")
-.venv/bin/python -m pytest -n "${TEST_PROCESSES:-2}" --dist loadfile --basetemp "$directory/t" "$@"
+code=0
+.venv/bin/python -m pytest -n "${TEST_PROCESSES:-4}" --dist loadfile --no-loadscope-reorder --basetemp "$directory/t" "$@" || code=$?
 rm -rf "$directory"
+exit "$code"

@@ -18,7 +18,7 @@ _SILENCE_S = 5.0
 
 
 def main(path: str) -> int:
-    """Follow the log; returns the exit code."""
+    """Follows the log; returns the exit code."""
     pid, silent_s, carry = 0, 0.0, b""
     with Path(path).open("rb") as log:
         while True:
@@ -42,7 +42,7 @@ def main(path: str) -> int:
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """The record; an empty one for a line that was torn when the disk was full."""
+    """Returns the record; an empty one for a line that was torn when the disk was full."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

@@ -22,7 +22,7 @@ from agent_scripts.inside.relay import broker_url
 
 
 def main(path: str) -> int:
-    """Run it; returns its exit code."""
+    """Runs the command line; returns its exit code."""
     config = json.loads(Path(path).read_text("utf-8"))
     Path(path).unlink()
     for name, members in config["settings"].items():
@@ -37,7 +37,7 @@ def main(path: str) -> int:
 
 
 def _set_members(path: Path, members: dict[str, Any]) -> None:
-    """Members of a JSON file of the agent's; the rest of it stays, an unreadable one is begun anew."""
+    """Sets members of a JSON file of the agent's; the rest of it stays, an unreadable one is begun anew."""
     found: Any = {}
     with contextlib.suppress(OSError, ValueError):
         found = json.loads(path.read_text("utf-8"))

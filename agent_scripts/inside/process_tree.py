@@ -21,12 +21,12 @@ _NICENESS = 10
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants children of this process, so that none leaves its tree by a double fork."""
+    """Makes orphaned descendants children of this process, so that none leaves its tree by a double fork."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def give_way(session: int) -> None:
-    """Lower the priority of a session that was just started, so that busy agents do not silence the service.
+def lower_priority(session: int) -> None:
+    """Lowers the priority of a session that was just started, so that busy agents do not silence the service.
 
     `nice` alone does nothing between sessions where the kernel groups processes by session. Source: sched(7), autogroup.
     """
@@ -35,7 +35,7 @@ def give_way(session: int) -> None:
 
 
 def descendants(root: int) -> set[int]:
-    """Living processes below `root`, without `root`; zombies do not count."""
+    """Returns living processes below `root`, without `root`; zombies do not count."""
     children: dict[int, list[int]] = {}
     zombies = set()
     for pid, parent, state in _processes():
@@ -52,7 +52,7 @@ def descendants(root: int) -> set[int]:
 
 
 def marked(marker: bytes) -> set[int]:
-    """Living processes that were started with `marker` in their environment, wherever they went since."""
+    """Returns living processes that were started with `marker` in their environment, wherever they went since."""
     found = set()
     for pid, _, state in _processes():
         if state not in "ZX" and pid != os.getpid():
@@ -63,7 +63,7 @@ def marked(marker: bytes) -> set[int]:
 
 
 def send(pids: set[int], number: signal.Signals) -> None:
-    """Signal each; those that are gone by now are no error."""
+    """Signals each; those that are gone by now are no error."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
@@ -72,7 +72,7 @@ def send(pids: set[int], number: signal.Signals) -> None:
 def kill_until_gone(
     find: Callable[[], set[int]], *, timeout_s: float, between: Callable[[], None] = lambda: None
 ) -> int:
-    """SIGKILL whatever `find` returns, again and again (trees fork), until nothing is left.
+    """Sends SIGKILL to whatever `find` returns, again and again (trees fork), until nothing is left.
 
     Returns:
         How many were still alive after `timeout_s`.
@@ -88,7 +88,7 @@ def kill_until_gone(
 
 
 def _processes() -> list[tuple[int, int, str]]:
-    """(pid, parent pid, state) of all processes.
+    """Returns (pid, parent pid, state) of all processes.
 
     Source: proc(5), /proc/pid/stat: the name in parentheses may itself hold parentheses and spaces.
     """

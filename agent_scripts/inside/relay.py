@@ -9,7 +9,7 @@ import time
 
 _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
-_BROKER_PATIENCE_S = 15.0
+_BROKER_WAIT_S = 15.0
 _BROKER_PAUSE_S = 0.2
 _CROWDED_PAUSE_S = 0.05
 _CHUNK_BYTES = 64 * 1024
@@ -18,12 +18,12 @@ _STACK_BYTES = 512 * 1024
 
 
 def broker_url(broker: str) -> str:
-    """The base URL of a broker that is given by its URL or the path of its socket; for the latter a relay is started."""
+    """Returns the base URL of a broker that is given by its URL or the path of its socket; for the latter a relay is started."""
     return broker.rstrip("/") if broker.startswith(("http://", "https://")) else start_relay(broker)
 
 
-def start_relay(broker_socket: str, patience_s: float = _BROKER_PATIENCE_S) -> str:
-    """Serve from daemon threads until this process ends. A broker that is not there is waited for so long.
+def start_relay(broker_socket: str, wait_s: float = _BROKER_WAIT_S) -> str:
+    """Serves from daemon threads until this process ends. A broker that is not there is waited for so long.
 
     Returns:
         The relay's base URL, `http://127.0.0.1:PORT`.
@@ -31,7 +31,7 @@ def start_relay(broker_socket: str, patience_s: float = _BROKER_PATIENCE_S) -> s
     threading.stack_size(_STACK_BYTES)
     listener = socket.create_server(("127.0.0.1", 0), backlog=_MAX_CONNECTIONS)
     threading.Thread(
-        target=_accept, args=(listener, broker_socket, _Absence(patience_s)), daemon=True
+        target=_accept, args=(listener, broker_socket, _Absence(wait_s)), daemon=True
     ).start()
     return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -86,8 +86,8 @@ def _serve(
 class _Absence:
     """Since when the broker is not there: all connections wait for it together, and once that was in vain, none does."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
         self._since: float | None = None
 
     def is_over(self) -> None:
@@ -95,11 +95,11 @@ class _Absence:
 
     def may_wait(self) -> bool:
         self._since = time.monotonic() if self._since is None else self._since
-        return time.monotonic() - self._since < self._patience_s
+        return time.monotonic() - self._since < self._wait_s
 
 
 def _connect(broker_socket: str, absence: _Absence) -> socket.socket | None:
-    """The broker, waited for while the service behind it starts again."""
+    """Returns a connection to the broker, which is waited for while the service starts again; None after that."""
     while True:
         broker = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         broker.settimeout(_CONNECT_TIMEOUT_S)
@@ -117,7 +117,7 @@ def _connect(broker_socket: str, absence: _Absence) -> socket.socket | None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the end, then close only this direction: a half-closed peer may still be answered."""
+    """Copies until the end, then closes only this direction: a half-closed peer may still be answered."""
     try:
         while data := source.recv(_CHUNK_BYTES):
             target.sendall(data)

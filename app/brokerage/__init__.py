@@ -1,0 +1,11 @@
+"""The model, git and MCP broker: what a sandbox asks for goes out through it, with keys that the sandbox never sees."""
+
+__all__ = [
+    "broker",
+    "endpoints",
+    "git",
+    "github",
+    "http",
+    "mcp",
+    "registry",
+]

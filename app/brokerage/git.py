@@ -1,83 +1,267 @@
-"""Leads git's smart HTTP protocol to the one repository of a run: the sandbox has no network, and the token stays outside.
+"""Git's smart HTTP protocol, forwarded to the one repository of a run: the sandbox has no network, and the token stays outside.
 
-Source: gitprotocol-http(5), gitprotocol-pack(5), git 2.39.
+Sources: gitprotocol-http(5); gitprotocol-pack(5), "Reference Update Request and Packfile Transfer" and "Report Status";
+gitprotocol-common(5), pkt-line; git 2.39.
 """
 
 import asyncio
+import base64
+import ipaddress
+import re
+import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from urllib.parse import urlsplit
 
 import httpx
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
-from starlette.requests import ClientDisconnect
 
-from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, note_effect
-from app.brokerage.bodies import read_body
-from app.brokerage.git_lines import (
-    MAX_COMMAND_BYTES,
-    CommandError,
-    PushCommands,
-    find_refusal,
-    read_commands,
-    render_refusal,
+from app.brokerage.http import (
+    ProxyResponse,
+    Refusal,
+    StreamCutError,
+    answer_while_connected,
+    find_header_refusal,
+    forbidden,
+    read_body,
 )
-from app.brokerage.git_remotes import GitRemotes, slug_of
-from app.brokerage.requests import Refused, find_odd_header, forbidden
-from app.brokerage.streaming import PassedThrough, StreamCutError
-from app.brokerage.tokens import read_git_token
-from app.log import get_logger
-from app.runs.broker_ports import RepositoryGrant
+from app.brokerage.registry import (
+    GrantRegistry,
+    LiveGrant,
+    RequestKind,
+    read_git_token,
+    record_effect,
+)
+from app.runs.ports import RepositoryGrant
 
+LOOK_UP_TIMEOUT_S = 5.0
+_EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
+"""Networks whose last 32 bits are an IPv4 address. Source: RFC 6052, 2.1; RFC 4291, 2.5.5.1. Teredo's are not public themselves."""
+MAX_COMMAND_BYTES = 64 * 1024
+"""For all commands of a push. Orion's own pushes have one; a push by hand may have hundreds."""
+_LENGTH_CHARS = 4
+_MIN_LINE = 4
+_NO_ID = re.compile(rb"0{40}(?:0{24})?")
+_COMMAND = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) ([0-9a-f]{40}|[0-9a-f]{64}) ([^\0\n ]+)\n?")
+_SHALLOW = re.compile(rb"shallow [0-9a-f]{40,64}\n?")
 TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=60.0, pool=10.0)
 """A server may count objects for a while; the run's own deadline is the real bound."""
-MAX_PASSAGE_S = 900.0
-"""Of one request, both ways."""
-MAX_SILENCE_S = 120.0
-"""Between two pieces of it; as long as a server is waited for."""
 MAX_NEGOTIATION_BYTES = 16 * 1024 * 1024
-"""Of what a fetch says that it wants and has."""
+"""For the lists of what a fetch wants and has."""
 SERVICES = ("git-upload-pack", "git-receive-pack")
 REACHED = 400
 """The lowest status of an error."""
 FORWARDED = ("content-type", "content-encoding", "accept", "git-protocol")
 _ANSWERED = ("content-type", "cache-control", "content-encoding")
 
-_log = get_logger(__name__)
+
+def slug_of(url: str) -> str:
+    """Returns the URL without scheme, `.git` and trailing slashes, so that two spellings of one repository are equal."""
+    return url.partition("://")[2].rstrip("/").removesuffix(".git") or url.rstrip("/").removesuffix(
+        ".git"
+    )
+
+
+def origin_of(url: str) -> str:
+    """Returns scheme, host and port: `https://github.com`."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}".lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """What a request's path says."""
+class GitRemotes:
+    """Which git servers may be reached, and which of them gets the token."""
+
+    github_url: str
+    """GitHub or a GitHub Enterprise Server: the home of `owner/name`, and the only server that gets the token."""
+    token: str = field(default="", repr=False)
+
+    def headers_for(self, url: str) -> Mapping[str, str]:
+        """Returns the headers that authenticate at a repository's URL.
+
+        Source: GitHub, "Authenticating as a GitHub App installation", HTTP-based Git access, read 2026-11.
+        """
+        if not self.token or origin_of(url) != origin_of(self.github_url):
+            return {}
+        basic = base64.b64encode(f"x-access-token:{self.token}".encode()).decode()
+        return {"authorization": f"Basic {basic}"}
+
+    async def check_server(self, url: str) -> str:
+        """Returns why a repository's server may not be reached; empty when it may.
+
+        A person in Slack names the server and Orion's machine connects to it: servers that only this machine or its network can reach
+        are refused.
+        """
+        if origin_of(url) == origin_of(self.github_url):
+            return ""
+        parts = urlsplit(url)
+        if parts.scheme != "https":
+            return "only https:// leads to repositories"
+        try:
+            async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
+                found = await asyncio.get_running_loop().getaddrinfo(
+                    parts.hostname, parts.port or 443, type=socket.SOCK_STREAM
+                )
+        except UnicodeError:  # a part of the name is empty, or longer than DNS has them
+            return f"{parts.hostname} cannot be the name of a server"
+        except (OSError, TimeoutError):
+            return ""  # a proxy may know it; otherwise it cannot be reached
+        if all(_is_public(str(one[4][0])) for one in found):
+            return ""
+        return f"{parts.hostname} is not a public server"
+
+
+def _is_public(address: str) -> bool:
+    """Whether an address is public, and also the IPv4 address that a gateway may translate it to."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv4Address):
+        return found.is_global
+    inner = found.ipv4_mapped or found.sixtofour
+    if any(found in network for network in _EMBEDDING):
+        inner = ipaddress.IPv4Address(found.packed[-4:])
+    # Of 6to4 and mapped addresses themselves, versions of Python say different things.
+    return (inner or found).is_global
+
+
+class CommandError(ValueError):
+    """A push whose commands cannot be parsed or are not allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushCommand:
+    ref: str
+    is_delete: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushCommands:
+    """All commands of a push; none in the request by which git probes the connection."""
+
+    commands: tuple[PushCommand, ...]
+    capabilities: frozenset[str]
+
+
+def read_commands(body: bytes) -> PushCommands | None:
+    """Parses the commands at the beginning of a push; None while they are not complete.
+
+    Raises:
+        CommandError: these are no commands that Orion lets pass.
+    """
+    found: list[PushCommand] = []
+    capabilities: frozenset[str] = frozenset()
+    at = 0
+    while True:
+        if len(body) < at + _LENGTH_CHARS:
+            return None
+        try:
+            length = int(body[at : at + _LENGTH_CHARS], 16)
+        except ValueError:
+            raise CommandError("a push begins with lines of git's own form") from None
+        if length == 0:
+            return PushCommands(commands=tuple(found), capabilities=capabilities)
+        if length <= _MIN_LINE:
+            raise CommandError("a push begins with lines of git's own form")
+        if len(body) < at + length:
+            return None
+        line = body[at + _LENGTH_CHARS : at + length]
+        if not _SHALLOW.fullmatch(line):
+            if not found:  # servers read them behind any command; a second one with some is refused
+                line, _, said = line.partition(b"\0")
+                capabilities = _read_capabilities(said)
+            found.append(_read_command(line))
+        at += length
+
+
+def _read_capabilities(said: bytes) -> frozenset[str]:
+    """Returns the names alone: to git, `push-options=x` is `push-options`."""
+    return frozenset(one.partition("=")[0] for one in said.decode("utf-8", "replace").split())
+
+
+def _read_command(line: bytes) -> PushCommand:
+    command = _COMMAND.fullmatch(line)
+    if command is None:
+        raise CommandError("only plain updates may be pushed, without certificates")
+    return PushCommand(
+        ref=command[3].decode("utf-8", "replace"), is_delete=bool(_NO_ID.fullmatch(command[2]))
+    )
+
+
+def check_push(commands: PushCommands, branch: str) -> str:
+    """Returns why a push is refused; empty when it may pass.
+
+    `branch`: the only branch that may be created and updated; empty when there is none.
+    """
+    for command in commands.commands:
+        if not branch:
+            return "nothing may be pushed yet"
+        if command.ref != f"refs/heads/{branch}":
+            return f"only the branch {branch} may be pushed from here"
+        if command.is_delete:
+            return "nothing may be deleted from here"
+    return "" if "push-options" not in commands.capabilities else "push options may not be sent"
+
+
+def render_refusal(commands: PushCommands, reason: str) -> bytes:
+    """Renders the report by which a server refuses each command: git shows `! [remote rejected] … (reason)`."""
+    lines = [b"unpack ok\n"]
+    lines += [f"ng {command.ref} {reason}\n".encode() for command in commands.commands]
+    report = b"".join(map(_line, lines)) + b"0000"
+    is_banded = bool({"side-band-64k", "side-band"} & commands.capabilities)
+    return _line(b"\x01" + report) + b"0000" if is_banded else report
+
+
+def _line(data: bytes) -> bytes:
+    return f"{len(data) + _LENGTH_CHARS:04x}".encode() + data
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitTimings:
+    """Time limits for one git request."""
+
+    max_passage_s: float = 900.0
+    """For request and answer together."""
+    max_silence_s: float = 120.0
+    """Between two chunks; as long as the broker waits for a server."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GitRequest:
+    """A git request, as its path describes it."""
 
     slug: str
-    """Of the repository: its URL without the scheme."""
+    """The repository's URL without the scheme."""
     service: str
     is_discovery: bool
 
 
+_TIMINGS = GitTimings()
+
+
 class GitBroker:
-    """Only the run's own repository is reached, and only the branch of its thread is written."""
+    """A proxy for git over HTTP. Only the run's own repository is reached, and only the branch of its thread is written."""
 
     def __init__(
         self,
         *,
-        admission: Admission,
+        registry: GrantRegistry,
         remotes: GitRemotes,
         http: httpx.AsyncClient,
         max_bytes: int,
+        timings: GitTimings = _TIMINGS,
     ) -> None:
-        """`max_bytes`: of one answer, and of one push."""
-        self._admission = admission
+        """`max_bytes`: the limit of one answer, and of one push."""
+        self._timings = timings
+        self._registry = registry
         self._remotes = remotes
         self._http = http
         self._max_bytes = max_bytes
 
     def router(self) -> APIRouter:
-        """Routes below `/broker`."""
+        """Returns the routes below `/broker`."""
         router = APIRouter(prefix="/broker/git")
         router.add_api_route(
             "/{path:path}", self._pass, methods=["GET", "POST"], response_model=None
@@ -85,80 +269,76 @@ class GitBroker:
         return router
 
     async def _pass(self, path: str, request: Request) -> Response:
-        try:
-            async with AsyncExitStack() as held:
-                return await self._answer(path, request, held)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)  # git was killed; nobody reads this
+        return await answer_while_connected(partial(self._answer, path, request))
 
     async def _answer(self, path: str, request: Request, held: AsyncExitStack) -> Response:
-        live = self._admission.admit(request, held, Kind.GIT, read=read_git_token)
+        live = self._registry.admit(request, held, RequestKind.GIT, read=read_git_token)
         if isinstance(live, Response):
             return live
-        asked = _read_path(request, path)
-        if isinstance(asked, Refused):
-            return self._refuse(asked, live)
-        refused = find_odd_header(_passing(request)) or await self._find_refusal(
-            asked, live.grant.repository
+        git_request = _read_path(request, path)
+        if isinstance(git_request, Refusal):
+            return self._refuse(git_request, live)
+        refused = find_header_refusal(_forwarded_headers(request)) or await self._check_repository(
+            git_request, live.grant.repository
         )
         if refused is not None:
             return self._refuse(refused, live)
-        if asked.service == "git-receive-pack" and not asked.is_discovery:
-            return await self._push(request, live, asked, held=held)
-        return await self._fetch(request, live, asked, held=held)
+        if git_request.service == "git-receive-pack" and not git_request.is_discovery:
+            return await self._push(request, live, git_request, held=held)
+        return await self._fetch(request, live, git_request, held=held)
 
     async def _fetch(
-        self, request: Request, live: LiveGrant, asked: _Asked, *, held: AsyncExitStack
+        self, request: Request, live: LiveGrant, git_request: _GitRequest, *, held: AsyncExitStack
     ) -> Response:
-        """Its second request; or the first one of either kind, which changes nothing."""
+        """Forwards a fetch, or the discovery request of a fetch or push, which changes nothing."""
         content: bytes | None = None
-        if not asked.is_discovery:
-            wanted = await read_body(request, live, held, max_bytes=MAX_NEGOTIATION_BYTES)
-            if isinstance(wanted, Refused):
+        if not git_request.is_discovery:
+            wanted = await read_body(request, live.bodies, held, max_bytes=MAX_NEGOTIATION_BYTES)
+            if isinstance(wanted, Refusal):
                 return self._refuse(wanted, live)
             content = wanted
-        return await self._forward(request, live, asked, content=content, held=held)
+        return await self._forward(request, live, git_request, content=content, held=held)
 
-    async def _find_refusal(
-        self, asked: _Asked, repository: RepositoryGrant | None
-    ) -> Refused | None:
+    async def _check_repository(
+        self, git_request: _GitRequest, repository: RepositoryGrant | None
+    ) -> Refusal | None:
         if repository is None:
             return forbidden("this run has no repository")
-        if asked.slug.casefold() != slug_of(repository.url).casefold():
+        if git_request.slug.casefold() != slug_of(repository.url).casefold():
             return forbidden(f"this run works in {slug_of(repository.url)} alone")
-        problem = await self._remotes.find_problem(repository.url)
+        problem = await self._remotes.check_server(repository.url)
         return forbidden(problem) if problem else None
 
     async def _push(
-        self, request: Request, live: LiveGrant, asked: _Asked, *, held: AsyncExitStack
+        self, request: Request, live: LiveGrant, git_request: _GitRequest, *, held: AsyncExitStack
     ) -> Response:
         if request.headers.get("content-encoding", "identity") != "identity":
             return self._refuse(forbidden("a push comes as it is, not compressed"), live)
         body = self._bounded(request.stream())
         begun = bytearray()
-        commands = await _read_beginning(body, begun)
-        if isinstance(commands, Refused):
+        commands = await _read_push_commands(body, begun)
+        if isinstance(commands, Refusal):
             return self._refuse(commands, live)
-        reason = find_refusal(commands, _granted(live).branch)
+        reason = check_push(commands, _granted(live).branch)
         if not reason and commands.commands:
-            reason = await self._note_effect(live)
+            reason = await self._record_effect(live)
         if reason:
             self._refuse(forbidden(reason), live)
-            with suppress(_TooMuchError):
+            with suppress(_LimitExceededError):
                 async for _ in body:  # git reads no answer before it has told all
                     pass
             return Response(
                 render_refusal(commands, reason),
                 media_type="application/x-git-receive-pack-result",
             )
-        content = _whole(bytes(begun), body)
-        return await self._forward(request, live, asked, content=content, held=held)
+        content = _join(bytes(begun), body)
+        return await self._forward(request, live, git_request, content=content, held=held)
 
-    async def _note_effect(self, live: LiveGrant) -> str:
-        """Why nothing may be changed; empty = it is in the run's record that something may be."""
-        if not self._admission.is_live(live):  # what a push changes may come long after its token
+    async def _record_effect(self, live: LiveGrant) -> str:
+        """Records that the run may change something outside; returns why it may not, or an empty string."""
+        if not self._registry.is_live(live):  # what a push changes may come long after its token
             return "the run is over"
-        if not await note_effect(live):
+        if not await record_effect(live):
             return "the run's record cannot be written, so nothing may be changed"
         return ""
 
@@ -166,89 +346,93 @@ class GitBroker:
         self,
         request: Request,
         live: LiveGrant,
-        asked: _Asked,
+        git_request: _GitRequest,
         *,
         content: bytes | AsyncIterator[bytes] | None,
         held: AsyncExitStack,
     ) -> Response:
         url = _granted(live).url
-        way = f"info/refs?service={asked.service}" if asked.is_discovery else asked.service
+        way = (
+            f"info/refs?service={git_request.service}"
+            if git_request.is_discovery
+            else git_request.service
+        )
         outgoing = self._http.build_request(
             request.method,
             f"{url.rstrip('/')}/{way}",
             content=content,
-            headers=_passing(request)
+            headers=_forwarded_headers(request)
             | {"accept-encoding": "identity"}
             | dict(self._remotes.headers_for(url)),
             timeout=TIMEOUT,
         )
         try:
             answer = await self._http.send(outgoing, stream=True)
-        except (httpx.HTTPError, _TooMuchError) as exc:
+        except (httpx.HTTPError, _LimitExceededError) as exc:
             message = f"{slug_of(url)} could not be reached: {type(exc).__name__}"
-            return self._refuse(Refused(status=502, kind="api_error", message=message), live)
-        _log.info(
-            "broker.forwarded",
-            run_id=live.grant.run_id,
-            server=urlsplit(url).hostname,
-            service=asked.service,
+            return self._refuse(Refusal(status=502, kind="api_error", message=message), live)
+        live.log_forward(
+            server=urlsplit(url).hostname or "",
+            service=git_request.service,
             status=answer.status_code,
         )
         held.push_async_callback(answer.aclose)
         if not answer.is_success:
-            return self._refuse(_told(answer, slug_of(url)), live)
+            return self._refuse(_find_error_refusal(answer, slug_of(url)), live)
         headers = {name: answer.headers[name] for name in _ANSWERED if name in answer.headers}
-        return PassedThrough(
-            self._back(answer),
+        return ProxyResponse(
+            self._stream_back(answer),
             status_code=answer.status_code,
             headers=headers,
             held=held.pop_all(),
         )
 
-    async def _back(self, answer: httpx.Response) -> AsyncIterator[bytes]:
+    async def _stream_back(self, answer: httpx.Response) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._bounded(answer.aiter_raw()):
                 yield chunk
-        except (httpx.HTTPError, _TooMuchError) as exc:
+        except (httpx.HTTPError, _LimitExceededError) as exc:
             raise StreamCutError from exc
 
     async def _bounded(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-        passed, until_s = 0, time.monotonic() + MAX_PASSAGE_S
+        passed, until_s = 0, time.monotonic() + self._timings.max_passage_s
         while True:
             rest_s = until_s - time.monotonic()
             try:
-                async with asyncio.timeout(min(rest_s, MAX_SILENCE_S)):
+                async with asyncio.timeout(min(rest_s, self._timings.max_silence_s)):
                     chunk = await anext(chunks)
             except StopAsyncIteration:
                 return
             except TimeoutError as exc:
-                raise _TooMuchError from exc
+                raise _LimitExceededError from exc
             passed += len(chunk)
             if passed > self._max_bytes or rest_s < 0:
-                raise _TooMuchError
+                raise _LimitExceededError
             yield chunk
 
-    def _refuse(self, refused: Refused, live: LiveGrant) -> Response:
-        """As plain text, which git shows to whoever called it (of answers to `info/refs`)."""
-        self._admission.refuse(refused, live)
+    def _refuse(self, refused: Refusal, live: LiveGrant) -> Response:
+        """Renders a refusal as plain text, which git shows to its caller (for answers to `info/refs`)."""
+        self._registry.refuse(refused, live)
         return PlainTextResponse(f"Orion: {refused.message}\n", status_code=refused.status)
 
 
-class _TooMuchError(Exception):
-    """More bytes or seconds than one request may take."""
+class _LimitExceededError(Exception):
+    """A request took more bytes or seconds than one may."""
 
 
 def _granted(live: LiveGrant) -> RepositoryGrant:
-    """Of a request that was admitted."""
+    """Returns the repository of an admitted request's grant."""
     assert live.grant.repository is not None  # noqa: S101 - otherwise it was refused
     return live.grant.repository
 
 
-_NO_WAY = Refused(status=404, kind="not_found_error", message="no such way of git's")
+_UNKNOWN_PATH = Refusal(status=404, kind="not_found_error", message="no such way of git's")
 
 
-async def _read_beginning(body: AsyncIterator[bytes], begun: bytearray) -> PushCommands | Refused:
-    """What a push will change; `begun` is given all that was read for it."""
+async def _read_push_commands(
+    body: AsyncIterator[bytes], begun: bytearray
+) -> PushCommands | Refusal:
+    """Reads the commands of a push from its body; `begun` collects all bytes that were read."""
     try:
         async for chunk in body:
             begun += chunk
@@ -259,43 +443,43 @@ async def _read_beginning(body: AsyncIterator[bytes], begun: bytearray) -> PushC
                 break
     except CommandError as exc:
         return forbidden(str(exc))
-    except _TooMuchError:
+    except _LimitExceededError:
         message = "the push did not say in time what it changes"
-        return Refused(status=408, kind="timeout_error", message=message)
+        return Refusal(status=408, kind="timeout_error", message=message)
     return forbidden("a push must say first what it changes")
 
 
-async def _whole(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _join(begun: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     yield begun
     async for chunk in rest:
         yield chunk
 
 
-def _passing(request: Request) -> dict[str, str]:
+def _forwarded_headers(request: Request) -> dict[str, str]:
     return {name: request.headers[name] for name in FORWARDED if name in request.headers}
 
 
-def _read_path(request: Request, path: str) -> _Asked | Refused:
+def _read_path(request: Request, path: str) -> _GitRequest | Refusal:
     if request.method == "GET":
         service = request.query_params.get("service", "")
         slug, found, _ = path.partition("/info/refs")
         if not found or service not in SERVICES or path != f"{slug}/info/refs":
-            return _NO_WAY
-        return _Asked(slug=slug_of(slug), service=service, is_discovery=True)
+            return _UNKNOWN_PATH
+        return _GitRequest(slug=slug_of(slug), service=service, is_discovery=True)
     slug, _, service = path.rpartition("/")
     if service not in SERVICES:
-        return _NO_WAY
-    return _Asked(slug=slug_of(slug), service=service, is_discovery=False)
+        return _UNKNOWN_PATH
+    return _GitRequest(slug=slug_of(slug), service=service, is_discovery=False)
 
 
-def _told(answer: httpx.Response, slug: str) -> Refused:
-    """An error of the server's, so that git does not ask a person for a password."""
+def _find_error_refusal(answer: httpx.Response, slug: str) -> Refusal:
+    """Translates an error of the server, so that git does not ask a person for a password."""
     status = answer.status_code
     if status in (401, 403):
         return forbidden(f"{slug} does not let Orion in (HTTP {status})")
     if status == 404:  # noqa: PLR2004 - HTTP's own
-        return Refused(status=404, kind="not_found_error", message=f"{slug} does not exist")
+        return Refusal(status=404, kind="not_found_error", message=f"{slug} does not exist")
     if status < REACHED:
         moved = f"{slug} has moved elsewhere (HTTP {status}), where Orion does not follow"
-        return Refused(status=404, kind="not_found_error", message=moved)
-    return Refused(status=502, kind="api_error", message=f"{slug} answered HTTP {status}")
+        return Refusal(status=404, kind="not_found_error", message=moved)
+    return Refusal(status=502, kind="api_error", message=f"{slug} answered HTTP {status}")

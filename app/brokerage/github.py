@@ -5,9 +5,10 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.brokerage.git_remotes import GitRemotes, origin_of, slug_of
+from app.brokerage.git import GitRemotes, origin_of, slug_of
+from app.brokerage.http import trusted
 from app.log import get_logger
-from app.runs.broker_ports import NothingToProposeError, Proposal
+from app.runs.ports import NothingToProposeError, Proposal
 
 TIMEOUT_S = 20.0
 API_VERSION = "2022-11-28"
@@ -21,8 +22,9 @@ _log = get_logger(__name__)
 class GitHub:
     """Implements CodeHost."""
 
-    def __init__(self, *, remotes: GitRemotes, api_url: str) -> None:
+    def __init__(self, *, remotes: GitRemotes, api_url: str, timeout_s: float = TIMEOUT_S) -> None:
         self._remotes = remotes
+        self._timeout_s = timeout_s
         self._api_url = api_url.rstrip("/")
 
     async def open_pull_request(self, proposal: Proposal) -> str:
@@ -33,13 +35,15 @@ class GitHub:
         name = slug_of(proposal.url).partition("/")[2]
         pulls = f"{self._api_url}/repos/{name}/pulls"
         try:
-            async with httpx.AsyncClient(headers=self._headers(), timeout=TIMEOUT_S) as http:
+            async with httpx.AsyncClient(
+                verify=trusted(), headers=self._headers(), timeout=self._timeout_s
+            ) as http:
                 link = await _create(http, pulls, proposal) or await _find(
                     http, pulls, owner=name.partition("/")[0], branch=proposal.branch
                 )
         except (httpx.HTTPError, ValueError) as exc:
             host = urlsplit(self._api_url).netloc.rpartition("@")[2]
-            raise ConnectionError(f"the server at {host} {_what_it_did(exc)}") from exc
+            raise ConnectionError(f"the server at {host} {_describe_failure(exc)}") from exc
         _log.info("pull_request.opened", repo=name, branch=proposal.branch)
         return link
 
@@ -51,7 +55,7 @@ class GitHub:
         }
 
 
-def _what_it_did(failure: Exception) -> str:
+def _describe_failure(failure: Exception) -> str:
     match failure:
         case httpx.TimeoutException():
             return "did not answer in time"
@@ -62,7 +66,7 @@ def _what_it_did(failure: Exception) -> str:
 
 
 async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> str:
-    """Its link; empty when there seems to be one already. Source: GitHub REST API, "Create a pull request"."""
+    """Creates a pull request and returns its link; empty when there seems to be one already. Source: GitHub REST API, "Create a pull request"."""
     body = {
         "title": proposal.title,
         "body": proposal.body,
@@ -71,33 +75,33 @@ async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> st
     }
     answer = await http.post(pulls, json=body)
     if answer.status_code == _CREATED:
-        return _link(answer.json())
+        return _read_link(answer.json())
     if answer.status_code == _UNPROCESSABLE and "already exists" in answer.text:
         return ""
     if answer.status_code == _UNPROCESSABLE and "No commits between" in answer.text:
         raise NothingToProposeError
-    raise ConnectionError(f"GitHub refused it (HTTP {answer.status_code}): {_reason(answer)}")
+    raise ConnectionError(f"GitHub refused it (HTTP {answer.status_code}): {_read_reason(answer)}")
 
 
 async def _find(http: httpx.AsyncClient, pulls: str, *, owner: str, branch: str) -> str:
-    """Source: GitHub REST API, "List pull requests"."""
+    """Returns the link of the open pull request of a branch. Source: GitHub REST API, "List pull requests"."""
     query = {"head": f"{owner}:{branch}", "state": "open"}
     answer = await http.get(pulls, params=query)
     found = answer.json() if answer.is_success else []
     if not isinstance(found, list) or not found:
         raise ConnectionError(f"GitHub has one, but does not show it (HTTP {answer.status_code})")
-    return _link(found[0])
+    return _read_link(found[0])
 
 
-def _link(pull: Any) -> str:  # noqa: ANN401 - GitHub's JSON
-    """Raises: ValueError: no link to show."""
+def _read_link(pull: Any) -> str:  # noqa: ANN401 - GitHub's JSON
+    """Returns the link of a pull request. Raises: ValueError: it has none."""
     link = pull.get("html_url") if isinstance(pull, dict) else None
     if not isinstance(link, str) or urlsplit(link).scheme not in ("http", "https"):
         raise ValueError("a pull request without a link")
     return link
 
 
-def _reason(answer: httpx.Response) -> str:
+def _read_reason(answer: httpx.Response) -> str:
     try:
         said = answer.json()
     except ValueError:
@@ -105,12 +109,15 @@ def _reason(answer: httpx.Response) -> str:
     if not isinstance(said, dict):
         return "no reason given"
     errors = said.get("errors")
-    parts = [said.get("message"), *(map(_told, errors) if isinstance(errors, list) else ())]
+    parts = [
+        said.get("message"),
+        *(map(_describe_error, errors) if isinstance(errors, list) else ()),
+    ]
     return ": ".join(str(part) for part in parts if part)[:_MAX_REASON_CHARS] or "no reason given"
 
 
-def _told(error: Any) -> str:  # noqa: ANN401 - GitHub's JSON
-    """Source: GitHub REST API, "Validation Failed": some errors have a message, others a field and a code alone."""
+def _describe_error(error: Any) -> str:  # noqa: ANN401 - GitHub's JSON
+    """Describes one error. Source: GitHub REST API, "Validation Failed": some errors have a message, others a field and a code alone."""
     if not isinstance(error, dict):
         return str(error)
     return str(error.get("message") or f"{error.get('field', '')} {error.get('code', '')}".strip())

@@ -1,27 +1,126 @@
-"""Leads an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside."""
+"""Forwards an agent's MCP requests to the operator's servers: the sandbox has no network, and the servers' keys stay outside.
+
+Access tokens by OAuth's client credentials are fetched when needed, and held in memory.
+"""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+import urllib.parse
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 from fastapi import APIRouter, Request, Response
-from starlette.requests import ClientDisconnect
+from pydantic import BaseModel, Field, ValidationError
+from typing_extensions import override
 
-from app.brokerage.admission import CLIENT_GONE, Admission, Kind, LiveGrant, note_effect
-from app.brokerage.bodies import read_json_body
-from app.brokerage.client_credentials import ClientCredentialsAuth, TokenRefusedError
-from app.brokerage.mcp_servers import McpServer
-from app.brokerage.requests import Refused, find_odd_header, invalid, shown
-from app.brokerage.streaming import PassedThrough, StreamCutError, while_waited_for
+from app.brokerage.http import (
+    ProxyResponse,
+    Refusal,
+    StreamCutError,
+    answer_while_connected,
+    cancel_on_disconnect,
+    find_header_refusal,
+    invalid,
+    quote,
+    read_json_body,
+)
+from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, record_effect
 from app.log import get_logger
+
+_log = get_logger(__name__)
+
+_EARLY_S = 30.0
+"""A token is replaced this long before it expires."""
+TOKEN_TIMEOUT_S = 10.0
+"""To connect, and between the bytes of the token endpoint's answer."""
+_UNSAID_S = 300.0
+"""The lifetime of a token whose server does not name one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OAuthClient:
+    """An OAuth client, and the endpoint that gives it tokens."""
+
+    token_url: str
+    client_id: str
+    client_secret: str = field(repr=False)
+    scope: str = ""
+    """Names with spaces between them; empty for the server's default."""
+
+
+class TokenRefusedError(httpx.RequestError):
+    """The token endpoint gave no token; its words are not repeated here."""
+
+
+class _Answer(BaseModel):
+    access_token: str = Field(min_length=1, pattern=r"^[\x21-\x7e]+$")
+    expires_in: float = _UNSAID_S
+
+
+class ClientCredentialsAuth(httpx.Auth):
+    """Authenticates by client credentials: RFC 6749, 4.4, name and secret as in 2.3.1. A token that the server refuses is replaced once.
+
+    Requests at the same time may each fetch a token; either is good.
+
+    Raises:
+        TokenRefusedError: from `send`, as other failures of a request.
+    """
+
+    requires_request_body = True
+
+    def __init__(self, client: OAuthClient, *, timeout_s: float = TOKEN_TIMEOUT_S) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+        self._token = ""
+        self._stale_at = 0.0
+
+    @override
+    async def async_auth_flow(
+        self, request: httpx.Request
+    ) -> AsyncGenerator[httpx.Request, httpx.Response]:
+        for _ in range(2):
+            is_new = time.monotonic() >= self._stale_at
+            if is_new:
+                answer = yield self._token_request()
+                await answer.aread()
+                self._keep(answer)
+            request.headers["Authorization"] = f"Bearer {self._token}"
+            response = yield request
+            if response.status_code != httpx.codes.UNAUTHORIZED or is_new:
+                return
+            self._stale_at = 0.0
+
+    def _token_request(self) -> httpx.Request:
+        form = {"grant_type": "client_credentials"}
+        if self._client.scope:
+            form["scope"] = self._client.scope
+        written = (self._client.client_id, self._client.client_secret)
+        login = httpx.BasicAuth(*(urllib.parse.quote(one, safe="") for one in written))
+        # A request of an auth flow has no time limit of the client's.
+        limits = {"timeout": httpx.Timeout(self._timeout_s).as_dict()}
+        request = httpx.Request("POST", self._client.token_url, data=form, extensions=limits)
+        request.headers["Accept"] = "application/json"
+        return next(login.auth_flow(request))
+
+    def _keep(self, answer: httpx.Response) -> None:
+        try:
+            found = _Answer.model_validate_json(answer.content)
+        except ValidationError as exc:
+            # A query, or a name before the host, may hold a secret.
+            url = httpx.URL(self._client.token_url).copy_with(query=None, userinfo=b"")
+            raise TokenRefusedError(f"no token from {url}: HTTP {answer.status_code}") from exc
+        self._token = found.access_token
+        self._stale_at = time.monotonic() + max(0.0, found.expires_in - _EARLY_S)
+
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A tool may work for minutes; the run's own deadline is the real bound."""
 START_TIMEOUT_S = 10.0
-"""For what an agent asks at its start, when a person waits for it in vain."""
+"""For requests that an agent sends at its start, while a person waits."""
 STARTING = frozenset({"initialize", "ping", "tools/list", "prompts/list", "resources/list"})
 READING = frozenset(
     {
@@ -33,18 +132,33 @@ READING = frozenset(
 )
 """Methods that change nothing, besides all notifications. Source: Model Context Protocol, as in mcp-types 2.3."""
 FORWARDED = ("content-type", "accept", "last-event-id", "retry-after", "allow", "mcp-")
-"""Beginnings of the names of headers that pass, in both directions."""
+"""Prefixes of the headers that are forwarded, in both directions."""
 
-_log = get_logger(__name__)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McpServer:
+    """A server behind streamable HTTP, as the protocol has it since 2025-03-26."""
+
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    """Sent with each request, secrets included; they never enter a sandbox."""
+    oauth: OAuthClient | None = None
+    """The client whose tokens are sent, beside `headers`."""
 
 
 class McpBroker:
-    """What a tool of these servers does lies outside the sandbox: it is noted in the run's record before it is asked for."""
+    """A proxy for MCP over HTTP. Tools act outside the sandbox: that is in the run's record before one is called."""
 
     def __init__(
-        self, *, admission: Admission, servers: Mapping[str, McpServer], http: httpx.AsyncClient
+        self,
+        *,
+        registry: GrantRegistry,
+        servers: Mapping[str, McpServer],
+        http: httpx.AsyncClient,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        self._admission = admission
+        self._registry = registry
+        self._start_timeout_s = start_timeout_s
         self._servers = servers
         self._logins = {
             name: ClientCredentialsAuth(server.oauth)
@@ -54,48 +168,44 @@ class McpBroker:
         self._http = http
 
     def router(self) -> APIRouter:
-        """Routes below `/broker`."""
+        """Returns the routes below `/broker`."""
         router = APIRouter(prefix="/broker/mcp")
         methods = ["POST", "GET", "DELETE"]
         router.add_api_route("/{name}", self._pass, methods=methods, response_model=None)
         return router
 
     async def _pass(self, name: str, request: Request) -> Response:
-        try:
-            async with AsyncExitStack() as held:
-                return await self._answer(name, request, held)
-        except ClientDisconnect:
-            return Response(status_code=CLIENT_GONE)  # the agent was killed; nobody reads this
+        return await answer_while_connected(partial(self._answer, name, request))
 
     async def _answer(self, name: str, request: Request, held: AsyncExitStack) -> Response:
-        live = self._admission.admit(request, held, Kind.MCP)
+        live = self._registry.admit(request, held, RequestKind.MCP)
         if isinstance(live, Response):
             return live
         server = self._servers.get(name)
         if server is None:
-            message = f"no MCP server is called {shown(name)}"
-            refused = Refused(status=404, kind="not_found_error", message=message)
-            return self._admission.refuse(refused, live)
-        if (odd := find_odd_header(_passing(request.headers))) is not None:
-            return self._admission.refuse(odd, live)
-        came = await read_json_body(request, live, held)
-        body = came if isinstance(came, Refused) else _written_anew(came)
-        if isinstance(body, Refused):
-            return self._admission.refuse(body, live)
+            message = f"no MCP server is called {quote(name)}"
+            refused = Refusal(status=404, kind="not_found_error", message=message)
+            return self._registry.refuse(refused, live)
+        if (odd := find_header_refusal(_forwarded_headers(request.headers))) is not None:
+            return self._registry.refuse(odd, live)
+        came = await read_json_body(request, live.bodies, held)
+        body = came if isinstance(came, Refusal) else _rewrite_json(came)
+        if isinstance(body, Refusal):
+            return self._registry.refuse(body, live)
         messages = read_messages(body)
-        if request.method == "POST" and has_effect(messages) and not await note_effect(live):
+        if request.method == "POST" and has_effect(messages) and not await record_effect(live):
             message = "the run's record cannot be written, so nothing may be changed"
-            return self._admission.refuse(
-                Refused(status=503, kind="api_error", message=message), live
+            return self._registry.refuse(
+                Refusal(status=503, kind="api_error", message=message), live
             )
-        passage = _Passage(
+        context = _CallContext(
             live=live, name=name, server=server, is_start=is_start(messages), held=held
         )
-        return await self._forward(request, body, passage)
+        return await self._forward(request, body, context)
 
-    async def _forward(self, request: Request, body: bytes, passage: "_Passage") -> Response:
-        live, name, server = passage.live, passage.name, passage.server
-        headers = httpx.Headers(_passing(request.headers))
+    async def _forward(self, request: Request, body: bytes, context: "_CallContext") -> Response:
+        live, name, server = context.live, context.name, context.server
+        headers = httpx.Headers(_forwarded_headers(request.headers))
         headers["accept-encoding"] = "identity"
         if body:  # what its form is called is no word of the client's
             headers["content-type"] = "application/json"
@@ -107,57 +217,56 @@ class McpBroker:
             headers=headers,
             timeout=TIMEOUT,
         )
-        run_id = live.grant.run_id
         try:
             login = self._logins.get(name, httpx.USE_CLIENT_DEFAULT)
-            async with asyncio.timeout(START_TIMEOUT_S if passage.is_start else None):
+            async with asyncio.timeout(self._start_timeout_s if context.is_start else None):
                 sending = self._http.send(outgoing, stream=True, auth=login)
-                answer = await while_waited_for(request, sending)
+                answer = await cancel_on_disconnect(request, sending)
         except (httpx.HTTPError, TimeoutError) as exc:
             if isinstance(exc, TokenRefusedError):
                 _log.warning("broker.token_refused", server=name, reason=str(exc))
             message = f"the MCP server {name} could not be reached: {type(exc).__name__}"
-            return self._admission.refuse(
-                Refused(status=502, kind="api_error", message=message), live
+            return self._registry.refuse(
+                Refusal(status=502, kind="api_error", message=message), live
             )
-        _log.info("broker.forwarded", run_id=run_id, server=name, status=answer.status_code)
-        passage.held.push_async_callback(answer.aclose)
-        return PassedThrough(
-            _bytes_of(answer),
+        live.log_forward(server=name, status=answer.status_code)
+        context.held.push_async_callback(answer.aclose)
+        return ProxyResponse(
+            _stream_body(answer),
             status_code=answer.status_code,
-            headers=_passing(answer.headers),
-            held=passage.held.pop_all(),
+            headers=_forwarded_headers(answer.headers),
+            held=context.held.pop_all(),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Passage:
-    """Which way a request goes."""
+class _CallContext:
+    """A checked request and where it is forwarded."""
 
     live: LiveGrant
     name: str
     server: McpServer
     is_start: bool
     held: AsyncExitStack
-    """Until its answer has passed."""
+    """Closed when the answer has passed."""
 
 
-def _passing(headers: Mapping[str, str]) -> dict[str, str]:
+def _forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in headers.items() if name.lower().startswith(FORWARDED)}
 
 
 def has_effect(messages: Sequence[object]) -> bool:
-    """Whether JSON-RPC messages ask for more than reading; what cannot be read does."""
-    return any(map(_changes_something, messages))
+    """Whether JSON-RPC messages may change something; true for messages that cannot be parsed."""
+    return any(map(_has_effect, messages))
 
 
 def is_start(messages: Sequence[object]) -> bool:
-    """Whether they are what an agent asks before its turn can begin."""
-    return any(map(_starts, messages))
+    """Whether JSON-RPC messages are among those that an agent sends before its turn can begin."""
+    return any(map(_is_start_message, messages))
 
 
 def read_messages(body: bytes) -> Sequence[object]:
-    """Those of a batch; what cannot be read is one that nobody knows."""
+    """Returns the messages of a body or batch; `[None]` for a body that cannot be parsed."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -165,15 +274,15 @@ def read_messages(body: bytes) -> Sequence[object]:
     return found if isinstance(found, list) else [found]
 
 
-def _written_anew(body: bytes) -> bytes | Refused:
-    """The same JSON, which all can only read as the broker does: of two equal keys there is one."""
+def _rewrite_json(body: bytes) -> bytes | Refusal:
+    """Serialises JSON again, so that every parser reads it as the broker does: duplicate keys are gone."""
     try:
         return json.dumps(json.loads(body)).encode() if body else b""
     except (ValueError, RecursionError):
         return invalid("the body is no JSON that can be read")
 
 
-def _starts(message: object) -> bool:
+def _is_start_message(message: object) -> bool:
     match message:
         case {"method": str(method)}:
             return method in STARTING
@@ -181,7 +290,7 @@ def _starts(message: object) -> bool:
             return False
 
 
-def _changes_something(message: object) -> bool:
+def _has_effect(message: object) -> bool:
     if isinstance(message, dict) and any(_is_other_method(name) for name in message):
         return True
     match message:
@@ -194,11 +303,11 @@ def _changes_something(message: object) -> bool:
 
 
 def _is_other_method(name: str) -> bool:
-    """Whether some readers take it for `method`. Source: golang/go, issue 43664: keys of any case, the last one counts."""
+    """Whether some parsers take a key for `method`. Source: golang/go, issue 43664: keys of any case, the last one counts."""
     return name != "method" and name.casefold() == "method"
 
 
-async def _bytes_of(answer: httpx.Response) -> AsyncIterator[bytes]:
+async def _stream_body(answer: httpx.Response) -> AsyncIterator[bytes]:
     try:
         async for chunk in answer.aiter_bytes():  # decoded, for who compresses unasked
             yield chunk

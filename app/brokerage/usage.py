@@ -1,41 +1,43 @@
-"""Reads usage out of a model's answer while its bytes pass by; keeps only counters and one line."""
+"""The usage of a model call: read from the answer's bytes while they pass, and estimated where nothing was counted."""
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from app.runs.model import Usage
+from app.brokerage.http import CLIENT_GONE
+from app.runs.model import ModelCall, Usage
 
 MAX_LINE_BYTES = 1024 * 1024
-"""Of a stream's line, or of a whole answer, that is read as it is; of a longer one its end is, where providers have the usage."""
+"""The longest line of a stream, or whole answer, that is parsed; of a longer one only the end is, where providers put the usage."""
 TAIL_BYTES = 16 * 1024
 BYTES_PER_TOKEN = 4
-"""About; for what nobody has counted."""
+"""A rough ratio, for calls whose provider reports no counts."""
 _NO_TEXT = frozenset({"id", "role", "signature", "thoughtSignature", "type"})
-"""Members of a streamed piece that the model did not write."""
+"""Fields of a streamed piece that are not text of the model."""
 _USAGE = re.compile(r'"(usage|usageMetadata)"\s*:\s*(?=\{)')
-"""Never inside a string, where quotes are escaped."""
+"""Does not match inside a JSON string, where quotes are escaped."""
 _DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
-    """What one event tells; later counts take the place of earlier ones."""
+class EventUsage:
+    """The usage that one event of an answer reports; later counts replace earlier ones."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
-    """By the names of `Usage`'s fields."""
+    """Keyed by the names of `Usage`'s fields."""
     has_started: bool = False
-    """It is a piece of the model's own output."""
-    said_bytes: int = 0
-    """Of the text in that piece."""
+    """Whether the event is a piece of the model's own output."""
+    output_bytes: int = 0
+    """The size of the text in that piece."""
     error: str = ""
     """The provider's error type or code."""
 
 
 def text_bytes(piece: object) -> int:
-    """Of all that a model wrote in a piece of its output, whatever the names that it stands under."""
+    """Counts the bytes of all text that a model wrote in a piece of its output, under whatever field names."""
     total, waiting = 0, [piece]
     while waiting:
         one = waiting.pop()
@@ -48,18 +50,18 @@ def text_bytes(piece: object) -> int:
     return total
 
 
-ReadEvent = Callable[[dict[str, Any]], Seen]
+ReadEvent = Callable[[dict[str, Any]], EventUsage]
 
 
 class UsageReader:
-    """Feed it every chunk. Understands the stream form and the plain form of an answer."""
+    """Reads usage from an answer's chunks, in stream form or plain; keeps only counters and one line."""
 
     def __init__(self, read_event: ReadEvent, *, is_stream: bool) -> None:
         self._read_event = read_event
         self._is_stream = is_stream
         self._line = bytearray()
         self._is_cut = False
-        """The front of the line was too much to keep."""
+        """Whether the start of the current line was dropped because it was too long."""
         self._counts: dict[str, int] = {}
         self._answered_bytes = 0
         self._piece_tokens = 0
@@ -82,7 +84,7 @@ class UsageReader:
             self._keep(part)
 
     def finish(self) -> Usage:
-        """What was counted. May be repeated."""
+        """Returns the usage counted so far. May be called repeatedly."""
         self._end_line()
         count = self._counts.get
         return Usage(
@@ -94,7 +96,7 @@ class UsageReader:
         )
 
     def guess_output_tokens(self, *, is_whole: bool) -> int:
-        """By the bytes; each piece of a stream is a token at least. Of a stream that broke off, what came before them is none."""
+        """Estimates output tokens by bytes: at least one for each piece of a stream, and none for a stream that broke off before its first."""
         if self._is_stream and (self._piece_tokens or not is_whole):
             return self._piece_tokens
         return self._answered_bytes // BYTES_PER_TOKEN
@@ -117,7 +119,7 @@ class UsageReader:
             self._read_tail(data[-TAIL_BYTES:])
 
     def _read(self, data: bytes) -> bool:
-        """Whether it is JSON."""
+        """Reads one line's events; returns whether it was valid JSON."""
         try:
             found: Any = json.loads(data)
         except (ValueError, RecursionError):
@@ -130,11 +132,11 @@ class UsageReader:
                 self.error = seen.error or self.error
                 if seen.has_started:
                     self.has_started = True
-                    self._piece_tokens += max(1, seen.said_bytes // BYTES_PER_TOKEN)
+                    self._piece_tokens += max(1, seen.output_bytes // BYTES_PER_TOKEN)
         return True
 
     def _read_tail(self, tail: bytes) -> None:
-        """Counts of whatever is called usage there: the largest, as a request that is repeated in its answer may have some, too."""
+        """Takes the largest counts of all usage objects there: an answer that repeats its request may contain others."""
         text = tail.decode("utf-8", "replace")
         at = 0
         while name := _USAGE.search(text, at):
@@ -147,3 +149,57 @@ class UsageReader:
             self.is_sure = self.is_sure and not counts
             for kind, count in counts.items():
                 self._counts[kind] = max(count, self._counts.get(kind, 0))
+
+
+@dataclass(slots=True, kw_only=True)
+class ProxiedCall:
+    """One model call while it passes through. An answer that nobody counted is estimated, so that none is free."""
+
+    model: str
+    started_at: datetime
+    status: int
+    reader: UsageReader
+    asked_bytes: int
+    has_output: bool
+    """False for a call that only counts tokens, which costs nothing."""
+    first_token_at: datetime | None = None
+    error: str = ""
+    """Why the call broke off."""
+    is_whole: bool = False
+    """Whether the answer came to its end and the client took it."""
+
+    def usage(self) -> Usage:
+        """Returns the usage counted, or an estimate for an answer that broke off or whose provider reports no counts."""
+        counted = self.reader.finish()
+        # Some providers tell the counts in their last event alone, some never: an agent could read all but that.
+        cached = counted.cache_read_tokens + counted.cache_creation_tokens
+        is_told = bool(counted.input_tokens or cached) and self.reader.is_sure
+        if not self._is_paid or (is_told and self.is_whole):
+            return counted
+        asked = 0 if is_told else self.asked_bytes // BYTES_PER_TOKEN - cached
+        answered = self.reader.guess_output_tokens(is_whole=self.is_whole)
+        return replace(
+            counted,
+            input_tokens=max(counted.input_tokens, asked),
+            output_tokens=max(counted.output_tokens, answered),
+        )
+
+    def ended(self, at: datetime) -> ModelCall:
+        """Returns the record of the call, which ended at this time."""
+        usage = self.usage()
+        return ModelCall(
+            model=self.model,
+            started_at=self.started_at,
+            first_token_at=self.first_token_at,
+            ended_at=at,
+            status=self.status,
+            usage=usage,
+            error=self.error or self.reader.error,
+        )
+
+    @property
+    def _is_paid(self) -> bool:
+        """Whether the model began to work; false for a call that failed before its first token, whatever its status."""
+        if not self.has_output or (self.reader.error and not self.reader.has_started):
+            return False
+        return 200 <= self.status < 300 or self.status == CLIENT_GONE  # noqa: PLR2004 - HTTP's own

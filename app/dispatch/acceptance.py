@@ -14,8 +14,8 @@ from dbos import DBOSClient, EnqueueOptions, Serializer
 from pydantic import JsonValue
 from typing_extensions import override
 
-from app.dispatch.database import SUBMIT_TIMEOUT_S, EngineDatabase
-
+SUBMIT_TIMEOUT_S = 2.0
+"""DBOS waits for a lost database without limit, but Slack's acknowledgement is due after 3 s."""
 BUSY_INTERVAL_S = 0.001
 """Between looks whether the write lock is free; the others hold it for a commit, about a millisecond."""
 
@@ -55,26 +55,27 @@ class _Entry:
     is_stored: bool = False
 
 
-class Acceptor:
+class Enqueuer:
     """Enqueues on a connection and thread of its own, those that wait together in one transaction.
 
     An acknowledgement waits for nothing else: on the engine's connection it would queue behind every step of every run.
     """
 
-    def __init__(self, database: EngineDatabase) -> None:
-        self._engine = database.open_accepting()
+    def __init__(self, engine: sa.Engine) -> None:
+        """`engine`: of one connection, closed with this."""
+        self._engine = engine
         self._client = DBOSClient(
             system_database_engine=self._engine,
             serializer=JsonSerializer(),
             lazy=True,
             retry_connection_errors=False,  # which would be without limit
         )
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="enqueue")
         self._lock = asyncio.Lock()
         self._waiting: list[_Entry] = []
 
     async def enqueue(self, options: EnqueueOptions, argument: JsonValue) -> None:
-        """Durable when this returns. Whoever comes first writes for all who wait by then.
+        """As durable as the connection's commits when this returns. Whoever comes first writes for all who wait by then.
 
         Raises:
             OSError: not stored within 2 s, or refused; it may be repeated.
@@ -103,7 +104,7 @@ class Acceptor:
             self._waiting.remove(own)
 
     async def hand_back(self, executor_id: str) -> None:
-        """Queue again what an executor that has ended was at; by the queue's name, or it would leave its thread's order."""
+        """Queues again what an executor that has ended was at; by the queue's name, or it would leave its thread's order."""
 
         def work() -> None:
             for row in self._client.list_workflows(

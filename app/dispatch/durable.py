@@ -1,4 +1,4 @@
-"""Dispatches durably with DBOS, which nothing outside this room imports.
+"""Dispatches durably with DBOS, which nothing outside this package imports.
 
 Shallow use on purpose: two workflows without recorded steps, all state in the run record, so that a workflow may simply be
 run again after a crash. DBOS gives the durable enqueue, deduplication by workflow id, order per thread, and recovery at start.
@@ -6,21 +6,135 @@ run again after a crash. DBOS gives the durable enqueue, deduplication by workfl
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dbos import DBOS, DBOSConfig, EnqueueOptions
+import sqlalchemy as sa
+from dbos import DBOS, DBOSConfig, EnqueueOptions, error
 
-from app.dispatch.acceptance import Acceptor, JsonSerializer
-from app.dispatch.database import engine_database, launching
-from app.dispatch.turns import Gate
+from app.dispatch.acceptance import SUBMIT_TIMEOUT_S, Enqueuer, JsonSerializer
+from app.dispatch.fair_queue import FairScheduler
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
+from app.store.engine import WalConnection, name_of, postgres_engine, sqlite_engine
+
+EXECUTOR_ID = "orion"
+"""Constant on SQLite: one process owns the database, and at start it recovers what its predecessor left."""
+POSTGRES_CONNECTIONS = 8
+"""Of the engine in one process; runs need it at their begin and end only, and a server has 100 for all processes by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineDatabase:
+    name: str
+    """What the operator calls it; a path, or a URL without its password."""
+    config: DBOSConfig
+    """The engine's settings that depend on the database."""
+    open_accepting: Callable[[], sa.Engine]
+    """One connection for acceptances alone, whose commits survive a power loss."""
+    open_scheduling: Callable[[], sa.Engine]
+    """One for runs that are enqueued. Nobody was promised those yet: a power loss takes the newest commits in order, and with a run's
+    also the end of its placement, which is then done again."""
+    executor_id: str
+    is_shared: bool
+    """Other processes work on it too, so what this one leaves behind is for them."""
+
+
+def describe_database(location: Path | str) -> EngineDatabase:
+    """Returns how to use a location: the path of an SQLite file, whose directory is made, or a `postgresql://…` URL."""
+    if isinstance(location, Path):
+        location.parent.mkdir(parents=True, exist_ok=True)
+        return _sqlite(location)
+    return _postgres(location)
+
+
+@contextmanager
+def map_launch_errors(database: EngineDatabase) -> Iterator[None]:
+    """Around the start of the engine, which raises whatever its database does.
+
+    Raises:
+        OSError: its tables cannot be used; which, why, and what to do. The engine is gone again.
+    """
+    logger = logging.getLogger("dbos")
+    logger.addFilter(_without_stack)  # it logs the stack of what it raises
+    try:
+        yield
+    except (sa.exc.SQLAlchemyError, error.DBOSException) as exc:
+        DBOS.destroy()
+        reason = str(getattr(exc, "orig", exc)).partition("\n")[0]
+        raise OSError(
+            f"the engine's tables in {database.name} cannot be used ({reason}): "
+            "put a copy of the database back, or move it away to begin anew"
+        ) from exc
+    finally:
+        logger.removeFilter(_without_stack)
+
+
+def _without_stack(record: logging.LogRecord) -> bool:
+    return not record.exc_info
+
+
+def _sqlite(path: Path) -> EngineDatabase:
+    return EngineDatabase(
+        name=name_of(path),
+        config={
+            "name": "orion",
+            "system_database_url": f"sqlite:///{path}",
+            # More connections would only fight for SQLite's one write lock, asleep in its busy handler.
+            "sys_db_pool_size": 1,
+            "db_engine_kwargs": {"connect_args": {"factory": WalConnection}},
+        },
+        open_accepting=partial(sqlite_engine, path, connection=_AcceptingConnection),
+        open_scheduling=partial(sqlite_engine, path, connection=_EnqueuingConnection),
+        executor_id=EXECUTOR_ID,
+        is_shared=False,
+    )
+
+
+def _postgres(url: str) -> EngineDatabase:
+    open_single = partial(postgres_engine, url, connections=1, timeout_s=SUBMIT_TIMEOUT_S)
+    return EngineDatabase(
+        name=name_of(url),
+        config={
+            "name": "orion",
+            "system_database_url": url,
+            "sys_db_pool_size": POSTGRES_CONNECTIONS,
+        },
+        open_accepting=open_single,
+        open_scheduling=open_single,
+        # Unique: a process that shared its id with another would take over that one's running workflows at its start.
+        executor_id=f"{EXECUTOR_ID}-{uuid.uuid4().hex}",
+        is_shared=True,
+    )
+
+
+class _EnqueuingConnection(WalConnection):
+    """Waits for nobody.
+
+    Without a busy timeout SQLite says at once that the write lock is taken; with one it would sleep up to 0.1 s between
+    looks, and be overtaken meanwhile. Checkpoints, which may take a slow disk half a second, are left to the others.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
+        super().__init__(*args, **kwargs)
+        self.execute("PRAGMA busy_timeout=0")
+        self.execute("PRAGMA wal_autocheckpoint=0")
+
+
+class _AcceptingConnection(_EnqueuingConnection):
+    """Keeps what was acknowledged through a power loss."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
+        super().__init__(*args, **kwargs)
+        self.execute("PRAGMA synchronous=FULL")
+
 
 APPLICATION_VERSION = "1"
 """Raise it only when the number or order of recorded steps changes: DBOS strands the rows of other versions.
@@ -32,21 +146,21 @@ PLACE_WORKFLOW, RUN_WORKFLOW = "orion.place", "orion.run"
 PLACE_CONCURRENCY = 16
 """More would only queue for the one connection, and for the interpreter's lock, which acknowledgements need as well."""
 POLL_INTERVAL_S = 0.1
-"""DBOS polls its queues; 0.1 s costs 5 % of a core when idle and starts a run after 81 ms median (measured)."""
+"""DBOS polls its queues; at 0.1 s both cost 12 % of a slow core when idle, and a run starts after 81 ms median (measured)."""
 PLACE_INTERVAL_S, RUN_INTERVAL_S = 0.05, 0.1
 """Between two placings, and between two runs: 20 and 10 a second; Slack delivers 8 (30,000 events per workspace and hour).
 
 With 33 and 20 a second the loop is full, and acknowledgements wait (p99 up to 90 ms instead of 30).
 """
 MAX_CLAIMED = 1000
-"""Runs that the engine hands over beyond those that have a place; people take turns among them.
+"""Runs that the engine hands over beyond those that have a slot; people take turns among them.
 
 The engine's own order is no queue: when it may not claim all, it takes threads at random (dbos 3.4,
 start_queued_partitioned_workflows, read 2026-11).
 """
 MAX_PLACE_RECOVERIES = 3
 MAX_RUN_CLAIMS = 1000
-"""The engine counts claims, and so restarts during which a run only waited for a place. Executions are counted in the
+"""The engine counts claims, and so restarts during which a run only waited for a slot. Executions are counted in the
 run record, which ends a run after three; this only bounds what no record can.
 """
 EXECUTOR_THREADS = 16
@@ -63,7 +177,7 @@ REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Serving:
     handlers: RunHandlers
-    gate: Gate
+    scheduler: FairScheduler
 
 
 _serving: _Serving | None = None
@@ -79,7 +193,7 @@ class _Pace:
         self._interval_s = interval_s
         self._next = 0.0
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         now = asyncio.get_running_loop().time()
         start = max(now, self._next)
         self._next = start + self._interval_s
@@ -93,7 +207,7 @@ _placing = _Pace(PLACE_INTERVAL_S)
 async def _place(request: dict[str, Any]) -> None:
     with _tracked():
         await _until_admitted()
-        await _placing.turn()
+        await _placing.wait()
         await _service().handlers.place(RunRequest.model_validate(request))
 
 
@@ -101,8 +215,8 @@ async def _place(request: dict[str, Any]) -> None:
 async def _run(run_id: str) -> None:
     with _tracked():
         await _until_admitted()
-        handlers, gate = _service().handlers, _service().gate
-        async with gate.place(RunId(run_id), handlers.turn):
+        handlers, scheduler = _service().handlers, _service().scheduler
+        async with scheduler.hold_slot(RunId(run_id), handlers.request_slot):
             while isinstance(again := await handlers.advance(RunId(run_id)), AgainIn):  # noqa: ASYNC110 - told when, not polling
                 await asyncio.sleep(again.seconds)
 
@@ -120,7 +234,7 @@ def _tracked() -> Iterator[None]:
 
 
 async def _until_admitted() -> None:
-    """What the engine claims while the service drains waits here for its cancellation; the next process takes it up."""
+    """Returns at once, but not while the service drains: what the engine claims then waits to be cancelled, for the next process."""
     if _is_draining:
         await asyncio.Event().wait()
 
@@ -138,15 +252,19 @@ class DurableDispatcher:
     ran to whoever is there; nobody yet takes over what a process leaves that dies.
     """
 
-    def __init__(self, location: Path | str, *, capacity: int) -> None:
-        self._database = engine_database(location)
+    def __init__(
+        self, location: Path | str, *, capacity: int, poll_interval_s: float = POLL_INTERVAL_S
+    ) -> None:
+        self._poll_interval_s = poll_interval_s
+        self._database = describe_database(location)
         self._capacity = capacity
-        self._acceptor: Acceptor | None = None
+        self._acceptor: Enqueuer | None = None
+        self._scheduler: Enqueuer | None = None
 
     async def start(self, handlers: RunHandlers) -> None:
         global _serving  # noqa: PLW0603 - see its docstring
-        gate = Gate(capacity=self._capacity, interval_s=RUN_INTERVAL_S)
-        _serving = _Serving(handlers=handlers, gate=gate)
+        scheduler = FairScheduler(capacity=self._capacity, interval_s=RUN_INTERVAL_S)
+        _serving = _Serving(handlers=handlers, scheduler=scheduler)
         config: DBOSConfig = {
             **self._database.config,
             "application_version": APPLICATION_VERSION,
@@ -157,27 +275,30 @@ class DurableDispatcher:
             "enable_otlp": False,
         }
         logging.getLogger("dbos").addFilter(_is_news)
-        with launching(self._database):
+        with map_launch_errors(self._database):
             DBOS(config=config)
             DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
-        self._acceptor = Acceptor(self._database)
+        self._acceptor = Enqueuer(self._database.open_accepting())
+        self._scheduler = Enqueuer(self._database.open_scheduling())
         await DBOS.register_queue_async(
-            PLACE_QUEUE, worker_concurrency=PLACE_CONCURRENCY, polling_interval_sec=POLL_INTERVAL_S
+            PLACE_QUEUE,
+            worker_concurrency=PLACE_CONCURRENCY,
+            polling_interval_sec=self._poll_interval_s,
         )
         # This very combination is claimed by one statement; any other limit makes DBOS walk the threads one by one.
         await DBOS.register_queue_async(
             RUN_QUEUE,
             partition_concurrency=1,
             worker_concurrency=self._capacity + MAX_CLAIMED,
-            polling_interval_sec=POLL_INTERVAL_S,
+            polling_interval_sec=self._poll_interval_s,
         )
 
     async def stop(self, *, grace_s: float) -> None:
         global _serving, _is_draining  # noqa: PLW0603 - see their docstring
-        if self._acceptor is None or _is_draining:
+        if self._acceptor is None or self._scheduler is None or _is_draining:
             return
         _is_draining = True
-        _service().gate.close()  # who waits for a place waits on in the next process
+        _service().scheduler.close()  # who waits for a slot waits on in the next process
         if _executing:
             await asyncio.wait(list(_executing), timeout=grace_s)
         # Before the engine goes: it takes the loop's thread pool with it, which the cleanup of the runs needs, and a run
@@ -188,11 +309,13 @@ class DurableDispatcher:
         await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
         await _cancel_all()  # claimed meanwhile
         acceptor, self._acceptor = self._acceptor, None
+        scheduler, self._scheduler = self._scheduler, None
         try:
             if self._database.is_shared:
                 await acceptor.hand_back(self._database.executor_id)
         finally:
             await acceptor.close()
+            await scheduler.close()
             _serving, _is_draining = None, False
 
     async def submit(self, request: RunRequest) -> None:
@@ -204,7 +327,7 @@ class DurableDispatcher:
             workflow_id=request.run_id,
             priority=request.order,
         )
-        await self._started().enqueue(options, request.model_dump(mode="json"))
+        await _started(self._acceptor).enqueue(options, request.model_dump(mode="json"))
 
     async def schedule(self, run: Run) -> None:
         options = EnqueueOptions(
@@ -217,16 +340,11 @@ class DurableDispatcher:
             priority=run.request.order_in_thread,
         )
         # Not through DBOS itself, which inside a workflow would record the enqueue as a step besides.
-        await self._started().enqueue(options, run.id)
+        await _started(self._scheduler).enqueue(options, run.id)
 
     def wake(self, run_id: RunId) -> None:
         if _serving is not None:
-            _serving.gate.wake(run_id)
-
-    def _started(self) -> Acceptor:
-        if self._acceptor is None:
-            raise OSError("nothing can be stored: the engine is not running")
-        return self._acceptor
+            _serving.scheduler.wake(run_id)
 
     async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]:
         if not run_ids:
@@ -273,6 +391,12 @@ class DurableDispatcher:
                 break
             await asyncio.sleep(REMOVAL_PAUSE_S)
         return removed
+
+
+def _started(enqueuer: Enqueuer | None) -> Enqueuer:
+    if enqueuer is None:
+        raise OSError("nothing can be stored: the engine is not running")
+    return enqueuer
 
 
 def _is_news(record: logging.LogRecord) -> bool:

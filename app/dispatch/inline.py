@@ -5,18 +5,18 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime
 
-from app.dispatch.turns import Gate
+from app.aio import TaskGroup, open_task_group
+from app.dispatch.fair_queue import FairScheduler
 from app.runs.model import Run, RunId, RunRequest
 from app.runs.ports import AgainIn, EngineState, RunHandlers
-from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 
 class InlineDispatcher:
-    """Same promises as the durable one, but for durability."""
+    """A dispatcher with the promises of the durable one, but for durability."""
 
     def __init__(self, *, capacity: int = 32) -> None:
         self._capacity = capacity
-        self._gate = Gate(capacity=capacity)
+        self._scheduler = FairScheduler(capacity=capacity)
         self._handlers: RunHandlers | None = None
         self._stack = AsyncExitStack()
         self._group: TaskGroup | None = None
@@ -42,11 +42,11 @@ class InlineDispatcher:
         self._start_waiting()
 
     def wake(self, run_id: RunId) -> None:
-        self._gate.wake(run_id)
+        self._scheduler.wake(run_id)
 
     async def start(self, handlers: RunHandlers) -> None:
         self._handlers = handlers
-        self._gate = Gate(capacity=self._capacity)
+        self._scheduler = FairScheduler(capacity=self._capacity)
         self._group = await self._stack.enter_async_context(open_task_group())
         for request in self._submitted.values():
             self._start_task(handlers.place(request))
@@ -55,7 +55,7 @@ class InlineDispatcher:
         if self._group is None:
             return
         self._handlers = None
-        self._gate.close()
+        self._scheduler.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=grace_s)
         for task in list(self._tasks):
@@ -74,7 +74,7 @@ class InlineDispatcher:
         return ()
 
     async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        """Nothing: what it remembers goes with the process."""
+        """Removes nothing: what it remembers goes with the process."""
         del before, limit, keep
         return 0
 
@@ -91,7 +91,7 @@ class InlineDispatcher:
 
     async def _advance(self, run: Run, handlers: RunHandlers) -> None:
         try:
-            async with self._gate.place(run.id, handlers.turn):
+            async with self._scheduler.hold_slot(run.id, handlers.request_slot):
                 while isinstance(advance := await handlers.advance(run.id), AgainIn):  # noqa: ASYNC110 - not polling: told when
                     await asyncio.sleep(advance.seconds)
             self._ended.add(run.id)

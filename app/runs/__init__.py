@@ -1,0 +1,27 @@
+"""The core: what a run is and how it goes from a message to its answer. Knows no vendor."""
+
+__all__ = [
+    "agent_process",
+    "attempt",
+    "budget",
+    "environment",
+    "executor",
+    "history",
+    "intake",
+    "maintenance",
+    "model",
+    "options",
+    "policy",
+    "ports",
+    "prompt",
+    "repository",
+    "sandbox_cache",
+    "sandbox_creation",
+    "selection",
+    "service",
+    "session",
+    "stop",
+    "testing",
+    "warm_pool",
+    "workspace",
+]

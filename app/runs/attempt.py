@@ -1,142 +1,480 @@
-"""One attempt of a run: what its steps share, and what is known of it when it ends."""
+"""One attempt of a run: what its steps share, how its progress is told while it goes, and what comes of it."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Protocol
 
-from app.runs.budgets import Excess, Spending
-from app.runs.changes import Difference
-from app.runs.costs import known_cost
+from agent_scripts.events import (
+    AgentErrorCode,
+    AgentEvent,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+)
+from app.aio import retry_store
+from app.errors import FROM_AGENT, ErrorCode, OrionError
+from app.log import get_logger
+from app.runs.budget import AttemptCost
+from app.runs.file_changes import Difference
 from app.runs.history import Conversation
-from app.runs.model import ModelCall, Resumption, Run, Usage
-from app.runs.ports import Clock, LiveReply, RunTrace, TraceStep
-from app.runs.progress import ProgressTracker
-from app.runs.stops import StopRequest
-from app.runs.transcript import Transcript
+from app.runs.model import (
+    Clock,
+    ModelCall,
+    Outcome,
+    Progress,
+    Resumption,
+    Run,
+    RunId,
+    RunState,
+)
+from app.runs.ports import (
+    HOW_TO_CHANGE,
+    GrantHooks,
+    LiveReply,
+    RunPorts,
+    RunTrace,
+    TraceStep,
+)
+from app.runs.selection import Choice, Chosen, no_such_model
+from app.runs.stop import RunStoppedError, StopRequest
+from sandbox_runtime.task_group import open_task_group
+
+_log = get_logger(__name__)
+
+MAX_SHOWN_TEXT = 12_000
+"""Characters of the answer so far that are kept for showing; the newest ones."""
+
+
+class ProgressTracker:
+    """Folds agent events into the newest `Progress`. `mask` removes secrets from what is shown."""
+
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        self._mask = mask
+        self._phase = "Starting"
+        self._running: dict[str, tuple[str, str]] = {}
+        self._text = ""
+        self.steps = 0
+
+    def enter(self, phase: str) -> None:
+        self._phase = phase
+
+    def feed(self, event: AgentEvent) -> None:
+        match event:
+            case ToolStarted():
+                self.steps += 1
+                self._running[event.tool_id] = (event.name, self._mask(event.argument))
+                self._phase = "Working"
+                self._text = ""
+            case ToolFinished():
+                self._running.pop(event.tool_id, None)
+                self._phase = "Thinking"
+            case TextDelta():
+                self._text = (self._text + event.text)[-MAX_SHOWN_TEXT:]
+                self._phase = "Writing the answer"
+            case _:
+                pass
+
+    def current(self, *, elapsed_s: float) -> Progress:
+        name, argument = next(reversed(self._running.values()), ("", ""))
+        return Progress(
+            phase=self._phase,
+            elapsed_s=elapsed_s,
+            tool=name,
+            tool_argument=argument,
+            steps=self.steps,
+            text=self._mask(self._text),
+        )
+
+
+MAX_CHARS = 256 * 1024
+HEAD_CHARS = 32 * 1024
+"""How an agent started is kept; of the rest, the end."""
+
+
+class Transcript:
+    """Keeps the first lines and the last ones. Lines are masked when it is read, each as a whole."""
+
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        """`tell` hears of every line as it comes."""
+        self._tell = tell or _tell_nobody
+        self._head: list[str] = []
+        self._tail: deque[str] = deque()
+        self._head_chars = self._tail_chars = self._left_out = 0
+
+    def add(self, line: str) -> None:
+        self._tell(line)
+        if not self._tail and self._head_chars + len(line) < HEAD_CHARS:
+            self._head.append(line)
+            self._head_chars += len(line) + 1
+            return
+        self._tail.append(line)
+        self._tail_chars += len(line) + 1
+        while self._tail_chars > MAX_CHARS - HEAD_CHARS and len(self._tail) > 1:
+            self._tail_chars -= len(self._tail.popleft()) + 1
+            self._left_out += 1
+
+    def text(self, mask: Callable[[str], str]) -> str:
+        """Returns all that is kept, masked; what is longer than everything allowed is cut after that."""
+        gap = [f"[{self._left_out} lines left out]"] if self._left_out else []
+        tail = [mask(line)[-MAX_CHARS:] for line in self._tail]
+        return "\n".join([*(mask(line) for line in self._head), *gap, *tail])
+
+
+def last_lines(text: str, *, max_chars: int) -> str:
+    """Returns the end of a masked text, whole lines if there is one that fits."""
+    end = text[-max_chars:]
+    if len(text) > max_chars and "\n" in end.rstrip("\n"):
+        end = end.partition("\n")[2]
+    return end
+
+
+def _tell_nobody(_line: str) -> None:
+    pass
+
+
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class LiveLogs:
+    """Files in a directory that only the service's user can enter, with what agents print while they work."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def path(self, run_id: RunId) -> Path:
+        """Where it is while the run goes. Its lines are as the agent printed them: whoever shows them masks them.
+
+        Masked when it is read, not when it is written: that costs a quarter of a millisecond a line, and few are read.
+        """
+        return self._directory / f"{run_id}.log"
+
+    def clear(self) -> None:
+        """Removes what an earlier process left."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for path in self._directory.glob("*.log"):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def record(self, run_id: RunId) -> Iterator[Callable[[str], None]]:
+        """Yields how to add a line while inside. A full disk, or `MAX_BYTES`, ends the file and costs the run nothing."""
+        path = self.path(run_id)
+        file, left = None, MAX_BYTES
+        with suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # A follower of an earlier attempt's sees that this is another one.
+            path.unlink(missing_ok=True)
+            file = path.open("xb", buffering=0)
+
+        def write(line: str) -> None:
+            nonlocal left
+            data = line.encode("utf-8", "replace") + b"\n"
+            left -= len(data)
+            if file is not None and left >= 0:
+                with suppress(OSError):
+                    file.write(data)
+
+        try:
+            yield write
+        finally:
+            with suppress(OSError):
+                if file is not None:
+                    file.close()
+                path.unlink(missing_ok=True)
+
 
 SHOW_INTERVAL = timedelta(seconds=0.3)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    name: str = ""
+    """Which a pull request has beside their Slack id; empty where there is no repository."""
+    own_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """See `OwnKeyStore`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Display:
+    live: LiveReply
+    tracker: ProgressTracker
+    _shown_s: float | None = None
+    _shown_steps: int = 0
+
+    def show(self, elapsed_s: float) -> None:
+        self._shown_s, self._shown_steps = elapsed_s, self.tracker.steps
+        self.live.show(self.tracker.current(elapsed_s=elapsed_s))
+
+    def show_soon(self, elapsed_s: float) -> None:
+        """Offers it unless it was offered just now and no tool came since: masking a long text costs milliseconds."""
+        shown_s = self._shown_s
+        is_due = shown_s is None or elapsed_s - shown_s > SHOW_INTERVAL.total_seconds()
+        if is_due or self.tracker.steps != self._shown_steps:
+            self.show(elapsed_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptTime:
+    """How long an attempt may take, and has taken, by a clock that does not jump."""
+
+    started_at: datetime
+    deadline_at: datetime
+    _began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    @property
+    def now(self) -> datetime:
+        return self.started_at + timedelta(seconds=self.elapsed_s)
+
+    @property
+    def remaining_s(self) -> float:
+        return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
+    """One execution of a run as its steps see it: what is given, and what they leave to be told."""
+
     run: Run
+    choice: Choice = field(default_factory=Choice)
+    asker: Asker = field(default_factory=Asker)
     conversation: Conversation
-    deadline_at: datetime
     trace: RunTrace
-    live: LiveReply
     stop: StopRequest
-    tracker: ProgressTracker
-    clock: Clock
-    started_at: datetime
+    display: Display
+    time: AttemptTime
+    cost: AttemptCost = field(default_factory=AttemptCost)
+    transcript: Transcript = field(default_factory=Transcript)
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
-    spending: Spending | None = None
-    """What its run may cost, and has cost in earlier attempts, too; None = nobody counts."""
-    own_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Of the person who asked; see `OwnKeyStore`."""
-    own_key_protocol: str = ""
-    """Of the one of them that its agent's models are asked with; empty = with the operator's key."""
-    usage: Usage = field(default_factory=Usage)
+    agent_step: TraceStep | None = None
     sandbox_id: str | None = None
     event_offset: int = 0
-    detail: str = field(default="", repr=False)
-    """What went wrong, for the operator; masked."""
-    agent_step: TraceStep | None = None
     resumed: Resumption | None = None
-    repo: str = ""
-    """The repository that was chosen for it; empty = none."""
-    is_repo_said: bool = False
-    """By its own message."""
-    branch: str = ""
-    is_branch_said: bool = False
-    chosen_model: str = ""
-    """By a person or for a channel; empty = it is the operator's."""
-    wants_pull_request: bool = False
     notes: list[str] = field(default_factory=list)
     """Told below the answer."""
     difference: Difference | None = None
     """What it did to the thread's files."""
-    transcript: Transcript = field(default_factory=Transcript)
-    _told_usd: list[float | None] = field(default_factory=list)
-    """By the agent, of each of its starts."""
-    _is_cut_short: bool = False
-    """One of them could not tell all."""
-    _began_s: float = field(default_factory=time.monotonic)
-    _shown_at: datetime | None = None
-    _shown_steps: int = 0
 
+    @property
+    def tracker(self) -> ProgressTracker:
+        return self.display.tracker
+
+    @property
     def remaining_s(self) -> float:
-        return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
-
-    @property
-    def elapsed_s(self) -> float:
-        """Since this attempt began, by a clock that does not jump."""
-        return time.monotonic() - self._began_s
-
-    def show(self) -> None:
-        """Offer the newest progress."""
-        now = self.clock.now()
-        self._shown_at, self._shown_steps = now, self.tracker.steps
-        self.live.show(self.tracker.current(elapsed_s=self.elapsed_s))
-
-    def show_soon(self) -> None:
-        """Offer it unless it was offered just now and no tool came since: masking a long text costs milliseconds."""
-        is_due = self._shown_at is None or self.clock.now() - self._shown_at > SHOW_INTERVAL
-        if is_due or self.tracker.steps != self._shown_steps:
-            self.show()
-
-    def enter(self, phase: str) -> None:
-        """Show a step of Orion's own."""
-        self.tracker.enter(phase)
-        self.show()
-
-    def __post_init__(self) -> None:
-        if self.spending is not None:
-            self.usage = self.spending.usage
-
-    def use_own_key(self, protocol: str) -> None:
-        """Ask models with the person's own key for that protocol; empty = with the operator's."""
-        self.own_key_protocol = protocol
-        if self.spending is not None:
-            self.spending.is_own_key = bool(protocol)
-
-    @property
-    def excess(self) -> Excess | None:
-        """The budget that has ended it."""
-        return self.spending.excess if self.spending is not None else None
+        return self.time.remaining_s
 
     @property
     def cost_usd(self) -> float | None:
-        """Of the run: by the agent's own word where that covers all starts and attempts, else by the price table.
+        return self.cost.total_usd(is_repeated=self.run.attempt > 1)
 
-        Where that does not know it, by what the agent has told; None = nobody has told anything. Before the agent's first start
-        nothing has been spent.
-        """
-        if self.run.attempt <= 1 and not self._told_usd and not self.usage.model_calls:
-            return 0.0
-        told = [dollars for dollars in self._told_usd if dollars is not None]
-        spent = self.spending.cost_usd if self.spending is not None else None
-        is_told = len(told) == len(self._told_usd) > 0 and not self._is_cut_short
-        if spent is not None and (not is_told or self.run.attempt > 1):
-            return spent
-        return sum(told) if told else None
+    @property
+    def hooks(self) -> GrantHooks:
+        return GrantHooks(
+            on_call=self.count_call, on_effect=self.on_effect, refusal=self.cost.refusal
+        )
 
-    def begin_start(self) -> None:
-        """Of the agent's process; until `report_cost` nobody has told what it costs."""
-        self._told_usd.append(None)
+    def show(self) -> None:
+        self.display.show(self.time.elapsed_s)
 
-    def report_cost(self, dollars: float | None, *, is_cut_short: bool) -> None:
-        """The agent's word on the start that was begun last; None = it has none."""
-        self._told_usd[-1] = known_cost(dollars)
-        self._is_cut_short |= is_cut_short
+    def show_soon(self) -> None:
+        self.display.show_soon(self.time.elapsed_s)
+
+    def enter(self, phase: str) -> None:
+        """Shows a step of Orion's own."""
+        self.tracker.enter(phase)
+        self.show()
 
     def count_call(self, call: ModelCall) -> None:
-        """The broker's word on a model call; it decides, not the agent's."""
-        if self.spending is not None:
-            call = self.spending.count(call)
-            self.usage = self.spending.usage
-        else:
-            self.usage = self.usage + replace(call.usage, model_calls=not call.is_refused)
+        counted = self.cost.count(call)
         if self.agent_step is not None:
-            self.agent_step.generation(call)
+            self.agent_step.generation(counted)
+
+
+LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
+    AgentErrorCode.TURN_LIMIT: "this took all the steps that I may take for one request",
+    AgentErrorCode.OUTPUT_LIMIT: "this gave more output than I may handle for one request",
+    AgentErrorCode.DISK_LIMIT: "its files took more space than my workspace has",
+    AgentErrorCode.PROCESS_LIMIT: "this started more processes than my workspace allows",
+}
+"""Which limit it was, for the person who asked."""
+
+
+MAX_DETAIL_CHARS = 4000
+TOLD_WITH_DETAIL = (
+    ErrorCode.BUDGET_EXCEEDED,
+    ErrorCode.LIMIT_EXCEEDED,
+    ErrorCode.INTERRUPTED,
+    ErrorCode.MODEL_NOT_FOUND,
+    ErrorCode.REPO_UNAVAILABLE,
+    ErrorCode.REQUEST_INVALID,
+)
+"""Codes of an attempt whose detail is for the person who asked."""
+
+
+REFRESH_INTERVAL_S = 10.0
+"""How often the elapsed time is offered to the sink, which decides what is sent.
+
+More often would say nothing new (it sends the time alone every 15 s), and with 1,000 runs took 4 % of a core.
+"""
+
+_OWN_KEY_REFUSED: Mapping[ErrorCode, str] = {
+    ErrorCode.MODEL_AUTH_FAILED: f"the model did not accept your own key; {HOW_TO_CHANGE}",
+    ErrorCode.MODEL_BILLING: f"the account of your own key has no credit left; {HOW_TO_CHANGE}",
+}
+"""For the person whose key it is: the operator can do nothing about it."""
+
+
+class Runner(Protocol):
+    """Runs one agent; see `executor.AgentRunner`."""
+
+    async def execute(self, attempt: Attempt) -> TurnFinished:
+        """Runs an attempt's agent to its end.
+
+        Raises:
+            OrionError: it cannot be run.
+            RunStoppedError: stopped before the agent had started.
+        """
+        ...
+
+
+class Executor(Protocol):
+    """Knows who runs which agent; see `executor.Runners`."""
+
+    async def runner_for(self, run: Run) -> Runner:
+        """The one for the run's agent and provider.
+
+        Raises:
+            OrionError: the provider cannot be used.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A run whose attempt begins."""
+
+    run: Run
+    choice: Choice
+    trace: RunTrace
+    stop: StopRequest
+    started_at: datetime
+
+
+@asynccontextmanager
+async def open_attempt(
+    ports: RunPorts, begun: Begun, *, tell: Callable[[str], None]
+) -> AsyncIterator[Attempt]:
+    """The attempt, its progress told in the thread while inside; `tell` is given each line of its log.
+
+    Raises:
+        Exception: of a store or Slack's reader, before anything was started.
+    """
+    run, choice = begun.run, begun.choice
+    async with ports.replies.live(run) as live:
+        own_keys = await retry_store(lambda: ports.own_keys.of(run.request.team, run.request.user))
+        name = await ports.reader.name_of(run.request.user) if choice.repo.value else ""
+        attempt = Attempt(
+            run=run,
+            choice=choice,
+            asker=Asker(name=name, own_keys=own_keys),
+            conversation=await _conversation(ports, run),
+            trace=begun.trace,
+            stop=begun.stop,
+            display=Display(live=live, tracker=ProgressTracker(ports.mask)),
+            time=AttemptTime(
+                started_at=begun.started_at, deadline_at=run.deadline_at or begun.started_at
+            ),
+            cost=AttemptCost(spending=await ports.ledger.begin_spending(run)),
+            transcript=Transcript(tell),
+        )
+        attempt.on_effect = partial(_note_effect, ports, attempt)
+        async with _keep_refreshing(attempt, ports.clock):
+            yield attempt
+
+
+async def execute(
+    attempt: Attempt, executor: Executor, *, model: Chosen, mask: Callable[[str], str]
+) -> Outcome:
+    """Returns the attempt's outcome: whatever goes wrong is part of it. The agent is dead when this returns."""
+    answer, detail, code = "", "", None
+    try:
+        runner = await executor.runner_for(attempt.run)
+        finished = await runner.execute(attempt)
+        answer, detail = finished.text, finished.detail
+        attempt.notes.extend(finished.notes)
+        if finished.error is not None:
+            code = FROM_AGENT[finished.error]
+            detail = LIMIT_DETAILS.get(finished.error, detail)
+    except RunStoppedError:
+        pass
+    except OrionError as exc:
+        code, detail = exc.code, str(exc)
+    except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
+        _log.exception("run.crashed", code=ErrorCode.INTERNAL)
+        code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+    if code is ErrorCode.MODEL_NOT_FOUND:
+        detail = no_such_model(model)
+    if attempt.cost.own_key_protocol and code in _OWN_KEY_REFUSED:
+        code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
+    if (excess := attempt.cost.excess) is not None:
+        code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
+    stopped_by = attempt.stop.user
+    if stopped_by is not None and (code is not None or not answer):
+        state, code = RunState.STOPPED, None
+    else:
+        state = RunState.SUCCEEDED if code is None else RunState.FAILED
+    return Outcome(
+        state=state,
+        answer=mask("\n\n".join((answer, *attempt.notes)) if answer else answer),
+        error_code=code,
+        detail=mask(detail)[:MAX_DETAIL_CHARS],
+        is_told=code in TOLD_WITH_DETAIL,
+        stopped_by=stopped_by if state is RunState.STOPPED else None,
+        duration_s=attempt.time.elapsed_s,
+        steps=attempt.tracker.steps,
+        changes=attempt.difference.changes if attempt.difference else None,
+        resumed=attempt.resumed,
+        usage=attempt.cost.usage,
+        cost_usd=attempt.cost_usd,
+    )
+
+
+async def _note_effect(ports: RunPorts, attempt: Attempt) -> None:
+    """Notes an effect in the attempt, too: an agent that was attached to and fails after one must not be run again."""
+    attempt.run = await retry_store(
+        lambda: ports.store.update(attempt.run.id, has_outside_effect=True)
+    )
+
+
+async def _conversation(ports: RunPorts, run: Run) -> Conversation:
+    request = run.request
+    if request.thread_ts == request.message_ts:
+        return Conversation(request=request)
+    thread = await ports.reader.read(run.thread, before_ts=request.message_ts)
+    records = await ports.store.of_thread(run.thread)
+    return Conversation(request=request, records=records, thread=thread)
+
+
+@asynccontextmanager
+async def _keep_refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
+    """Offers the elapsed time while inside, so that silence of the agent does not look like a hang."""
+
+    async def refresh() -> None:
+        while True:
+            await clock.sleep(REFRESH_INTERVAL_S)
+            attempt.show()
+
+    async with open_task_group() as group:
+        ticking = group.create_task(refresh())
+        yield
+        ticking.cancel()

@@ -1,4 +1,4 @@
-"""The environment of an agent: what its adapter needs and what the operator adds; made once, found by every run."""
+"""The environment of an agent: what its adapter needs and what the operator adds, made once, found by every run; and the workspace that an attempt gets above it."""
 
 import hashlib
 import json
@@ -11,11 +11,15 @@ from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.supervision import added_path
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent
-from sandbox_runtime.environments import ensure_environment
+from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent, ensure_environment
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import ProgressListener, SandboxProvider
-from sandbox_runtime.types import SnapshotRef
+from sandbox_runtime.types import (
+    SandboxLimits,
+    SnapshotRef,
+)
+
+_log = get_logger(__name__)
 
 RETRIES = 2
 """For a package index that answers badly; each command of the adapter on its own. The operator's may not bear it."""
@@ -35,13 +39,9 @@ left=$(find "$@" -mindepth 1 | head -n 5)
 _NOTHING_LEFT = ("sh", "-c", _CHECK, _ADDED, _PATHS.work, _PATHS.home)
 _STEPS_OF_EVERY_START = ("checking", "exists")
 
-_log = get_logger(__name__)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedFile:
-    """A file that the operator adds."""
-
     path: str
     """Relative to the directory of additions."""
     data: bytes = field(repr=False)
@@ -71,6 +71,35 @@ class Additions:
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
 
+SAVING_S = 120.0
+"""For what a run does after its agent's end, in the life of its sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """What the operator chose for the agent."""
+
+    system_prompt: str | None = field(default=None, repr=False)
+    """The operator's own text; None = the default one, with what is true of the run."""
+    model: str
+    """Of runs that name none."""
+    own_key_protocol: str = ""
+    """Of the keys that people may give for it; empty = none is of use."""
+    needs_own_key: bool = False
+    """The operator has given none."""
+    max_output_tokens: int
+    max_turns: int
+    sandbox_limits: SandboxLimits
+    extra_arguments: tuple[str, ...] = ()
+    mcp_config: bytes = field(default=b"", repr=False)
+    vendor_key: str = field(default="", repr=False)
+    """Of an agent that asks its maker's servers by itself, which its sandbox then reaches; empty for all others."""
+    work_dir: str | None = None
+    """A directory of the host's to work in; None = the thread's own files."""
+    additions: Additions = field(default_factory=Additions)
+    """To its environment."""
+
+
 class AgentEnvironment:
     """What an adapter's recipe and the operator's additions make, in one provider."""
 
@@ -86,7 +115,7 @@ class AgentEnvironment:
         self._step = ""
 
     async def prepare(self, listener: ProgressListener | None = None) -> SnapshotRef:
-        """It, made on first use; concurrent callers share one preparation, and each is told the steps of it.
+        """Returns the environment, made on first use; concurrent callers share one preparation, and each is told the steps of it.
 
         Raises:
             SandboxError: SETUP_FAILED and others; it can be tried again.
@@ -105,7 +134,7 @@ class AgentEnvironment:
                 self._tell_all(step)
             steps.append(step)
 
-        with self._telling(listener):
+        with self._listen(listener):
             try:
                 snapshot = await ensure_environment(
                     self._provider, name=self.name, fill=self._fill, progress=note
@@ -121,11 +150,11 @@ class AgentEnvironment:
         return snapshot
 
     async def find(self) -> SnapshotRef | None:
-        """It, if it is there."""
+        """Returns the environment, if it is there."""
         return await self._provider.find_snapshot(self.name)
 
     async def restore(self, attempt: Attempt) -> SnapshotRef:
-        """It, for a run, which shows and traces whether it had to be made."""
+        """Returns the environment for a run, which shows and traces whether it had to be made."""
         snapshot = await self._provider.find_snapshot(self.name)
         with attempt.trace.step("restore-environment" if snapshot else "install-sdk") as step:
             step.set(environment=self.name)
@@ -156,7 +185,7 @@ class AgentEnvironment:
             listener(step)
 
     @contextmanager
-    def _telling(self, listener: ProgressListener) -> Iterator[None]:
+    def _listen(self, listener: ProgressListener) -> Iterator[None]:
         self._listeners.append(listener)
         try:
             yield

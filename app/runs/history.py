@@ -29,7 +29,7 @@ class Conversation:
     thread: Sequence[ThreadMessage] = ()
 
     def messages(self, *, after_ts: str = "") -> tuple[TurnMessage, ...]:
-        """As turns; `after_ts`: of the question whose answer was the last thing that is known."""
+        """Returns turns; `after_ts`: of the question whose answer was the last thing that is known."""
         return build_messages(
             self.request, records=self.records, thread=self.thread, after_ts=after_ts
         )
@@ -86,13 +86,15 @@ def _entries(
     known_runs = {run.id for run in earlier}
     names = _names(thread)
     # A message that was tried again has several runs: the newest answer counts, else the newest one that began.
-    ranked = sorted(earlier, key=lambda run: (bool(run.answer), run.attempt > 0, run.created_at))
+    ranked = sorted(
+        earlier, key=lambda run: (bool(run.result.answer), run.attempt > 0, run.created_at)
+    )
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
     for run in of_message.values():
         if run.request.options.command is not None:
             continue  # Orion's own business
-        if run.state.is_final and not run.answer and run.attempt == 0:
+        if run.state.is_final and not run.result.answer and run.attempt == 0:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)
         yield _Entry(
@@ -132,7 +134,7 @@ def _names(thread: Sequence[ThreadMessage]) -> Mapping[str, str]:
 
 
 def _bounded(entries: Sequence[_Entry], max_chars: int) -> Sequence[_Entry]:
-    """The root and as many of the newest entries as fit."""
+    """Returns the root and as many of the newest entries as fit."""
     if sum(len(entry.text) for entry in entries) <= max_chars:
         return entries
     root, rest = entries[0], entries[1:]
@@ -151,7 +153,7 @@ def _bounded(entries: Sequence[_Entry], max_chars: int) -> Sequence[_Entry]:
 
 
 def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
-    """Models want alternating roles, so neighbours of the same role become one message."""
+    """Adds a turn; models want alternating roles, so neighbours of the same role become one message."""
     if turns and turns[-1].role == turn.role:
         turns[-1] = TurnMessage(role=turn.role, text=f"{turns[-1].text}\n\n{turn.text}")
     else:
@@ -159,10 +161,14 @@ def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
 
 
 def _answer_text(run: Run) -> str:
-    """Never empty: a question without an answer would run into the next one, and be answered there."""
-    if not run.answer:
+    """Returns the answer, never empty: a question without one would run into the next, and be answered there."""
+    if not run.result.answer:
         return STOPPED_UNANSWERED if run.state is RunState.STOPPED else FAILED_UNANSWERED
-    return run.answer if run.state is RunState.SUCCEEDED else f"{run.answer}\n\n{CUT_OFF}"
+    return (
+        run.result.answer
+        if run.state is RunState.SUCCEEDED
+        else f"{run.result.answer}\n\n{CUT_OFF}"
+    )
 
 
 def _request_text(request: RunRequest) -> str:
@@ -174,6 +180,6 @@ def _request_text(request: RunRequest) -> str:
 
 
 def ts_key(ts: str, after: int = 0) -> TsKey:
-    """Sorts Slack's timestamps without floats; `after` puts an answer right behind its question."""
+    """Returns a key that sorts Slack's timestamps without floats; `after` puts an answer right behind its question."""
     seconds, _, fraction = ts.partition(".")
     return int(seconds or 0), int((fraction or "0").ljust(6, "0")[:6]), after

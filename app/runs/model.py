@@ -1,15 +1,19 @@
 """The values of the core: what was asked, where it stands, how it ended."""
 
+import asyncio
 import hashlib
-from dataclasses import dataclass, field
-from datetime import datetime
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final, Literal, NewType
+from functools import lru_cache
+from typing import Final, Literal, NewType, Protocol
 
 from pydantic import BaseModel, ConfigDict
 
 from app.errors import ErrorCode
-from app.runs.options import Options, parse_options
+from app.runs.options import MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
 
@@ -38,7 +42,7 @@ class Thread:
 
 
 class RunRequest(BaseModel):
-    """What a person asked; the wire form that travels through the engine. Unknown versions are refused."""
+    """A person's question; the wire form that travels through the engine. Unknown versions are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,16 +63,22 @@ class RunRequest(BaseModel):
     event_id: str = ""
     retry_of: RunId | None = None
     """The failed run whose turn this one tries again, at the wish of `user`."""
+    click_ts: str = ""
+    """Of a retry: Slack's ts of the click, which is later than the message's."""
     received_at: datetime
 
     @property
-    def options(self) -> Options:
-        """What the text says of the run, and the rest of it."""
-        return parse_options(self.text)
+    def options(self) -> MessageOptions:
+        return _parsed(self.text)
 
     @property
     def thread(self) -> Thread:
         return Thread(team=self.team, channel=self.channel, thread_ts=self.thread_ts)
+
+    @property
+    def asked_at(self) -> datetime:
+        """By Slack's clock, to the microsecond: when the message was sent, or Retry was clicked."""
+        return slack_time(self.click_ts or self.message_ts)
 
     @property
     def order(self) -> int:
@@ -93,9 +103,20 @@ class RunRequest(BaseModel):
         return min(FINE_ORDER_MS + (age_ms - FINE_ORDER_MS) // 100 + 1, MAX_ORDER)
 
 
+@lru_cache(maxsize=256)
+def _parsed(text: str) -> MessageOptions:
+    """Parses each text once: a run asks for its options a dozen times, and its thread's history for those of all runs in it."""
+    return parse_options(text)
+
+
 ORDER_EPOCH_S = 1_767_225_600
 MAX_ORDER = 2**31 - 1
 FINE_ORDER_MS = 2**30
+
+
+def slack_time(ts: str) -> datetime:
+    """Returns the moment that a Slack ts names, exactly: two messages of a channel never name the same one."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=_microseconds(ts))
 
 
 def _microseconds(ts: str) -> int:
@@ -103,9 +124,9 @@ def _microseconds(ts: str) -> int:
     return int(seconds) * 1_000_000 + int((fraction or "0").ljust(6, "0")[:6])
 
 
-def run_id_for(*, team: str, channel: str, message_ts: str, press: str = "") -> RunId:
-    """One message is one run, however often and in whatever events Slack delivers it; so is one press of its Retry button."""
-    source = "|".join((team, channel, message_ts, press) if press else (team, channel, message_ts))
+def run_id_for(*, team: str, channel: str, message_ts: str, click: str = "") -> RunId:
+    """Returns the id of a message's run: one, however often and in whatever events Slack delivers it; so is one click of its Retry button."""
+    source = "|".join((team, channel, message_ts, click) if click else (team, channel, message_ts))
     return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
 
 
@@ -159,7 +180,7 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """All of them, cached ones too."""
+        """All tokens, cached ones too."""
         cached = self.cache_read_tokens + self.cache_creation_tokens
         return self.input_tokens + self.output_tokens + cached
 
@@ -175,12 +196,68 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """Who answers a run, and where."""
+
+    provider: str
+    agent: str
+    model: str
+    is_chosen: bool = False
+    """A person or a channel chose the model; otherwise the operator may choose another one at any time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a run did to the files of its thread. Lines are those of text files; a renamed file counts as two."""
+    """Counts of the files of its thread that a run has changed. Lines are those of text files; a renamed file counts as two."""
 
     files: int
     added: int
     removed: int
+
+
+_MEASURED = (int, float, int | None, float | None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended: decided once, stored whole, and what the thread, the trace and the record tell."""
+
+    state: RunState
+    """The final one."""
+    answer: str = field(default="", repr=False)
+    """Complete, or what had been written when the run failed or was stopped."""
+    error_code: ErrorCode | None = None
+    detail: str = field(default="", repr=False)
+    """What the error's sentence leaves open: lower case, no full stop, masked."""
+    is_told: bool = True
+    """`detail` is for the person who asked, too; otherwise for the operator alone."""
+    stopped_by: str | None = None
+    duration_s: float = 0.0
+    """As its thread is told, which may be long before `Run.ended_at` while Slack cannot be reached."""
+    steps: int = 0
+    """Tool calls of the last attempt."""
+    changes: Changes | None = None
+    """None = none, or unknown."""
+    resumed: Resumption | None = None
+    """How the last attempt began; None = it is the first."""
+    usage: Usage = field(default_factory=Usage)
+    """Of all its model calls, as far as Orion saw them."""
+    cost_usd: float | None = None
+    """By the agent's own price list; where it has none by the operator's. None = unknown."""
+
+    @property
+    def told(self) -> str:
+        """Returns what the person who asked is told beside the error's sentence."""
+        return self.detail if self.is_told else ""
+
+    @property
+    def measures(self) -> Mapping[str, float | None]:
+        """Returns each field that is a number, by its name: `orion runs show` and the trace show all of them."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.type in _MEASURED}
+
+
+UNDECIDED = Outcome(state=RunState.FAILED)
+"""Of a run that nothing is known of yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +273,7 @@ class Run:
     deadline_at: datetime | None = None
     ended_at: datetime | None = None
     reply_ts: str | None = None
-    """ts of the thinking message, which becomes the answer."""
+    """ts of the thinking message, which becomes the answer; empty as long as Slack's limits hold it up, and then the answer may come first."""
     part_ts: tuple[str, ...] = ()
     """ts of the answer's further parts, in order."""
     attempt: int = 0
@@ -207,35 +284,32 @@ class Run:
     sandbox_id: str | None = None
     event_offset: int = 0
     """Sequence number of the last agent record that was handled."""
+    revision: int = 0
+    """How often its message has been edited since it was accepted."""
     stop_requested_by: str | None = None
     stop_requested_at: datetime | None = None
-    outcome: RunState | None = None
-    """The final state once it is decided; `state` follows when Slack has been told."""
-    answer: str = field(default="", repr=False)
-    """Complete answer, or what had been written when the run failed or was stopped."""
-    duration_s: float = 0.0
-    """As its thread is told, which may be long before `ended_at` while Slack cannot be reached."""
-    steps: int = 0
-    """Tool calls of its last attempt."""
-    error_code: ErrorCode | None = None
-    error_detail: str = field(default="", repr=False)
-    """For the operator; masked."""
+    """By Slack's clock when a message or Slack's own Stop asked: it names that message in its thread."""
+    outcome: Outcome | None = None
+    """Set once it is decided; `state` follows when Slack has been told."""
     delivery: str = ""
     """`sent`, or `failed(reason)`; empty until tried."""
-    usage: Usage = field(default_factory=Usage)
-    resumed: Resumption | None = None
-    """How its last attempt began; None = it is the first."""
-    cost_usd: float | None = None
-    """By the agent's own price list; where it has none by the operator's. None = unknown."""
     has_outside_effect: bool = False
     """By the broker's word: a request went out that may have changed something; to carry it out again could do it twice."""
-    changes: Changes | None = None
-    """None = none, or unknown."""
     trace_id: str = ""
 
     @property
     def thread(self) -> Thread:
         return self.request.thread
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it was decided that it does not run, and nobody was told yet."""
+        return self.state is RunState.ACCEPTED and self.outcome is not None
+
+    @property
+    def result(self) -> Outcome:
+        """Its outcome; before one is decided, an empty one."""
+        return self.outcome or UNDECIDED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +327,7 @@ class QueuePosition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class QueueStats:
     """Where a run stands among all others."""
 
     runs_of_user: int
@@ -265,7 +339,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a person should see of a run that is going. Texts are masked already."""
+    """The state of a run that is going, as its thread is shown it. Texts are masked already."""
 
     phase: str
     """`Thinking`, `Setting up the agent (first use)`, `Writing the answer`, …: without a full stop."""
@@ -280,33 +354,16 @@ class Progress:
 
     @property
     def substance(self) -> tuple[str, str, str, int]:
-        """What must differ, besides time, for an update to say something new."""
+        """Returns what must differ between two updates, besides time, for the later one to say something new."""
         return (self.phase, self.tool, self.tool_argument, self.steps)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunResult:
-    """How a run ended; what the thread is told."""
-
-    outcome: RunState
-    answer: str = field(default="", repr=False)
-    error_code: ErrorCode | None = None
-    stopped_by: str | None = None
-    detail: str = field(default="", repr=False)
-    """What the error's sentence leaves open, for the person who asked: lower case, no full stop."""
-    duration_s: float = 0.0
-    steps: int = 0
-    changes: Changes | None = None
-    resumed: Resumption | None = None
-    tokens: int = 0
-    """Of all its model calls, as far as Orion saw them."""
-    cost_usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """Whether the thread was told."""
 
+    reply_ts: str = ""
+    """ts of the message that shows the answer, or its first part; empty when none does."""
     part_ts: tuple[str, ...] = ()
     failure: str = ""
     """Empty when sent; else Slack's error word, such as `token_revoked`."""
@@ -351,3 +408,41 @@ class ModelCall:
     """The provider's error type, such as `overloaded_error`."""
     is_refused: bool = False
     """By the broker: no model was asked."""
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware, UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class SystemClock:
+    def now(self) -> datetime:
+        # As the engine reads it, so that whoever turns the clock of this process turns both.
+        return datetime.fromtimestamp(time.time(), UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class RunFileKind(StrEnum):
+    LOG = "log"
+    """What its agent printed; masked."""
+    PATCH = "patch"
+    """What it did to the files; masked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelChange:
+    """A change of a channel's defaults: who made it, when, and what it was."""
+
+    run_id: RunId
+    """Of the message that made it."""
+    team: str
+    channel: str
+    user: str
+    at: datetime
+    said: str
+    """Such as `agent=codex model=gpt-5`, or `reset`."""

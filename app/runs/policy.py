@@ -3,49 +3,232 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from app.errors import ErrorCode
-from app.runs.choice import AgentOffer, find_problem
 from app.runs.model import RunRequest, Surface
-from app.runs.option_values import unknown_word
-from app.runs.options import INVISIBLE
+from app.runs.options import INVISIBLE, RunOptions, unknown_word
+from app.runs.selection import CatalogAgent, channel_change, find_problem
 
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
+_USER_ID = re.compile(r"[UW][A-Z0-9]{2,}")
 _INVISIBLE = re.compile(f"[{INVISIBLE}]")
 """Characters a person does not see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy:
-    """The operator's limits. Times in seconds."""
+class Mount:
+    """Where agents work."""
 
-    allowed_users: frozenset[str] = frozenset()
-    allowed_channels: frozenset[str] = frozenset()
-    allow_external: bool = False
-    runs_per_user_hour: int = 30
-    run_timeout_s: float = 600
-    idle_timeout_s: float = 180
-    queue_timeout_s: float = 1800
-    queue_limit: int = 500
-    capacity: int = 32
-    """Runs at once in this process."""
-    create_attempts: int = 3
-    max_disk_bytes: int = 10 * 1024**3
-    """Of a thread's files, its home and temporary files together."""
+    directory: Path
+    is_overlay: bool
+    """They get a copy of it, made when their thread begins; False: they work in it."""
+
+    @property
+    def sentence(self) -> str:
+        if self.is_overlay:
+            return f"agents get a copy of {self.directory}, and what they change is told as a patch"
+        return f"agents work in {self.directory} itself: what they change or delete there is changed or deleted"
+
+
+def find_mount_refusal(directory: Path, *, home: Path, state_dir: Path) -> str:
+    """Returns why no agent may work in a directory; empty when one may. All paths are resolved."""
+    if not directory.is_dir():
+        return f"there is no directory {directory}"
+    if directory == Path(directory.anchor):
+        return "the whole machine is no work directory; name a directory of one project"
+    if home.is_relative_to(directory):
+        return f"{directory} holds your home directory, with all that is private in it; name a directory of one project"
+    if directory.is_relative_to(state_dir) or state_dir.is_relative_to(directory):
+        return f"{directory} and Orion's own state ({state_dir}) must not hold each other"
+    return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTimings:
+    """How often the core tries again, and for how long. No operator's business: tests shorten them."""
+
+    slack_retry_s: float = 10.0
+    """Between two attempts to reach Slack."""
+    refuse_within_s: float = 1.0
+    """A refusal that Slack's limits hold up for longer is told in the background."""
+    ending_retry_s: float = 1.0
+    """Before a run is looked at again that something else has begun to end."""
+    delivery_grace: timedelta = timedelta(minutes=15)
+    """An outage of Slack may outlast a run by this much without losing its answer."""
+    close_interval_s: float = 5.0
+    """Between two looks for kept sandboxes whose time is over."""
+
+
+def split_words(value: object) -> object:
+    """Splits a text at commas and white space; returns what is none as it is."""
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else value
+
+
+def _read_people(value: object) -> object:
+    words = split_words(value)
+    if words in ((), ("members",)):
+        return None
+    if words == ("nobody",):
+        return ()
+    if isinstance(words, tuple) and not all(map(_USER_ID.fullmatch, words)):
+        raise ValueError("members, nobody, or Slack user ids such as U012AB3CD")
+    return words
+
+
+_Words = Annotated[frozenset[str], BeforeValidator(split_words)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccessSettings:
+    """Who may ask: settings of the operator, as those below. `alias` is the name in the environment."""
+
+    allowed_users: Annotated[
+        _Words,
+        Field(
+            alias="ORION_ALLOWED_USERS",
+            description="Slack user ids; empty = everyone in the workspace.",
+        ),
+    ] = frozenset()
+    allowed_channels: Annotated[
+        _Words,
+        Field(
+            alias="ORION_ALLOWED_CHANNELS",
+            description="Slack channel ids; empty = all. DMs are not affected.",
+        ),
+    ] = frozenset()
+    allow_external: Annotated[
+        bool,
+        Field(
+            alias="ORION_ALLOW_EXTERNAL",
+            description="People of other companies in shared channels.",
+        ),
+    ] = False
+    channel_defaults_by: Annotated[
+        frozenset[str] | None,
+        BeforeValidator(_read_people),
+        Field(
+            alias="ORION_CHANNEL_DEFAULTS_BY",
+            description="Who may change a channel's defaults: members (of this workspace, where they may ask), nobody, or Slack user ids.",
+            json_schema_extra={"default": "members"},
+        ),
+    ] = None
+    """Empty = nobody, None = members of the workspace who may ask there."""
+    runs_per_user_hour: Annotated[
+        int,
+        Field(
+            ge=1,
+            alias="ORION_RUNS_PER_USER_HOUR",
+            description="Runs a person may start within an hour.",
+        ),
+    ] = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitSettings:
+    """How long, and how many."""
+
+    run_timeout_s: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=86_400,
+            alias="ORION_RUN_TIMEOUT_S",
+            description="Seconds from a run's start.",
+        ),
+    ] = 600
+    idle_timeout_s: Annotated[
+        float,
+        Field(
+            gt=0,
+            alias="ORION_IDLE_TIMEOUT_S",
+            description="Seconds without any output of the agent, once it has begun to print.",
+        ),
+    ] = 180
+    queue_timeout_s: Annotated[
+        float,
+        Field(gt=0, alias="ORION_QUEUE_TIMEOUT_S", description="Seconds a message may wait."),
+    ] = 1800
+    queue_limit: Annotated[
+        int,
+        Field(
+            ge=1,
+            alias="ORION_QUEUE_LIMIT",
+            description="Messages waiting or worked on at the most.",
+        ),
+    ] = 500
+    max_concurrent_runs: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            alias="ORION_MAX_CONCURRENT_RUNS",
+            description="Runs at once in one process.",
+        ),
+    ] = 32
+    create_attempts: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10,
+            alias="ORION_SANDBOX_CREATE_ATTEMPTS",
+            description="Attempts to make a sandbox, with exponential backoff and jitter between them.",
+        ),
+    ] = 3
+    session_keep_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=86_400,
+            alias="ORION_SESSION_KEEP_S",
+            description="Seconds a thread's sandbox is kept after a run; its files are saved in any case.",
+        ),
+    ] = 900
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeliverySettings:
+    """How people are told."""
+
+    announce_after_s: Annotated[
+        float,
+        Field(
+            ge=0,
+            alias="ORION_ANNOUNCE_AFTER_S",
+            description="Runs longer than this end with a line that mentions the asker; 0 = never.",
+        ),
+    ] = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPolicy(AccessSettings, LimitSettings, DeliverySettings):
+    """The operator's limits, and what follows from other settings. Times in seconds."""
+
     session_keep_s: float = 0
     """How long a thread's sandbox outlives a run; 0 = not at all."""
-    announce_after_s: float = 60
-    """0 = never."""
+    capacity: int = 32
+    """Runs at once in this process."""
+    max_disk_bytes: int = 10 * 1024**3
+    """Of a thread's files, its home and temporary files together."""
     sandboxes: Mapping[str, str] = field(default_factory=dict)
     """Providers that may be asked for, by the words of `SANDBOX_WORDS`."""
-    agents: Mapping[str, AgentOffer] = field(default_factory=dict)
+    agents: Mapping[str, CatalogAgent] = field(default_factory=dict)
     """Agents that may be asked for, the default one among them; empty = only that, with its own model."""
+    channels: Mapping[str, RunOptions] = field(default_factory=dict)
+    """What the operator's file says of channels, by their ids."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False
     """The operator named the default provider."""
+    mount: Mount | None = None
+    """Agents work there instead of in their threads' own files."""
+    timings: RunTimings = RunTimings()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +283,11 @@ def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
         return "Orion is not switched on in this channel; please ask the operator"
-    return ""
+    return why_no_channel_defaults(request, policy)
 
 
 def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
-    """What is wrong with the message itself, whoever wrote it and whenever; empty = nothing."""
+    """Returns what is wrong with the message itself, whoever wrote it and whenever; empty = nothing."""
     options = request.options
     if options.problem:
         return options.problem
@@ -120,6 +303,20 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
     return ""
 
 
+def why_no_channel_defaults(request: RunRequest, policy: RunPolicy) -> str:
+    """Returns why a message may not change its channel's defaults: lower case, no full stop; empty = it may, or does not try."""
+    people = policy.channel_defaults_by
+    if channel_change(request) is None or (people is not None and request.user in people):
+        return ""
+    if people is None:
+        is_guest = request.is_external and request.surface is Surface.CHANNEL
+        return "a channel's defaults are for people of this workspace to change" if is_guest else ""
+    if not people:
+        return "a channel's defaults cannot be changed from Slack here; please ask the operator"
+    known = ", ".join(sorted(people))
+    return f"this channel's defaults may be changed only by {known}; please ask one of them"
+
+
 def may_stop(user: str, policy: RunPolicy) -> bool:
-    """Whoever may ask may stop: a thread belongs to everyone in it."""
+    """Whether a person may stop runs: whoever may ask may, as a thread belongs to everyone in it."""
     return not policy.allowed_users or user in policy.allowed_users

@@ -1,37 +1,36 @@
 """What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypedDict
+
+from typing_extensions import Unpack
 
 from app.errors import ErrorCode
+from app.runs.budget import AskLeave, Ledger
 from app.runs.model import (
+    UNFINISHED_STATES,
+    ChannelChange,
+    Clock,
     Delivery,
     ModelCall,
+    Outcome,
     Progress,
     QueuePosition,
+    QueueStats,
     Run,
+    RunFileKind,
     RunId,
     RunRequest,
-    RunResult,
+    RunState,
     Thread,
     ThreadMessage,
-    Usage,
 )
-
-
-class Clock(Protocol):
-    def now(self) -> datetime:
-        """Aware, UTC."""
-        ...
-
-    async def sleep(self, seconds: float) -> None: ...
-
-
-# ---- dispatch -------------------------------------------------------------------------------------------------------
+from app.runs.options import DefaultChanges, Defaults
+from app.runs.session import SessionId, SessionStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +49,8 @@ Advance = Done | AgainIn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """What a run brings when it waits for one of the places."""
+class SlotRequest:
+    """What a run brings when it waits for one of the slots."""
 
     user: str
     """People take turns."""
@@ -64,8 +63,8 @@ class RunHandlers(Protocol):
 
     async def place(self, request: RunRequest) -> None: ...
 
-    async def turn(self, run_id: RunId) -> Turn | None:
-        """Whose turn a queued run waits for; None when `advance` needs no place for it: it is over, or will not start."""
+    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
+        """Returns what a queued run waits with; None when `advance` needs no slot for it: it is over, or will not start."""
         ...
 
     async def advance(self, run_id: RunId) -> Advance: ...
@@ -83,12 +82,12 @@ class EngineState(StrEnum):
 class Dispatcher(Protocol):
     """Durable hand-over of runs. One `place` each at once; `advance` one at a time per thread, oldest message first.
 
-    No more than `capacity` runs that need a place are advanced at once. When places are scarce, the next one goes to the
+    No more than `capacity` runs that need a slot are advanced at once. When slots are scarce, the next one goes to the
     person with the fewest, of those to whoever was given one longest ago.
     """
 
     async def submit(self, request: RunRequest) -> None:
-        """Accept a request: durable when it returns, once per run id for ever (a repeated one changes nothing).
+        """Accepts a request: durable when it returns, once per run id for ever (a repeated one changes nothing).
 
         Raises:
             OSError: not durable within 2 s; the caller must not acknowledge. A later repeat is harmless.
@@ -96,41 +95,38 @@ class Dispatcher(Protocol):
         ...
 
     async def schedule(self, run: Run) -> None:
-        """Queue `advance` for a placed run; once per run id."""
+        """Queues `advance` for a placed run; once per run id."""
         ...
 
     def wake(self, run_id: RunId) -> None:
-        """If the run waits for a place, ask for its `turn` again, which has changed; else nothing."""
+        """If the run waits for a slot, ask for `request_slot` again, which has changed; else nothing."""
         ...
 
     async def start(self, handlers: RunHandlers) -> None:
-        """Begin (or, after a crash, go on) calling the handlers."""
+        """Begins (or, after a crash, goes on) calling the handlers."""
         ...
 
     async def stop(self, *, grace_s: float) -> None:
-        """Take no more, wait up to `grace_s`, cancel what still runs; the next `start` resumes it. Idempotent."""
+        """Takes no more, waits up to `grace_s`, cancels what still runs; the next `start` resumes it. Idempotent."""
         ...
 
     async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]: ...
 
     async def lost_placements(self) -> Sequence[RunRequest]:
-        """Accepted requests whose `place` the engine has given up."""
+        """Returns accepted requests whose `place` the engine has given up."""
         ...
 
     async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        """Remove up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`.
+        """Removes up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`.
 
         A request that is forgotten would be accepted again. Returns how many rows are gone.
         """
         ...
 
 
-# ---- Slack ----------------------------------------------------------------------------------------------------------
-
-
 class LiveReply(Protocol):
     def show(self, progress: Progress) -> None:
-        """Offer the newest progress; returns at once. What is sent, and when, is the sink's business."""
+        """Offers the newest progress; returns at once. What is sent, and when, is the sink's business."""
         ...
 
 
@@ -138,9 +134,10 @@ class ReplySink(Protocol):
     """Tells the thread. Every write is retried where safe and bounded to 60 s; a refusal of Slack's is a result, not an error."""
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
-        """Post the thinking message (or the "queued behind …" one) in the thread; returns its ts.
+        """Posts the thinking message (or the "queued behind …" one) in the thread; returns its ts.
 
-        `maybe_posted`: an earlier attempt may have got through, so look for it first. None when Slack refuses for good
+        `maybe_posted`: an earlier attempt may have got through, so look for it first. Empty when Slack's limits hold it up: it is
+        posted when they allow, unless `finish` comes before and posts the result instead. None when Slack refuses for good
         (archived, token revoked): the reason is logged and `finish` will report it.
 
         Raises:
@@ -149,30 +146,37 @@ class ReplySink(Protocol):
         ...
 
     def live(self, run: Run) -> AbstractAsyncContextManager[LiveReply]:
-        """Show progress on the thinking message while inside. On leaving, nothing more is sent and no call is in flight."""
+        """Shows progress on the thinking message while inside. On leaving, nothing more is sent and no call is in flight."""
         ...
 
-    async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
-        """Turn the thinking message into the result, posting further parts below. Harmless to repeat.
+    async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
+        """Turns the thinking message into the result, posting further parts below. Harmless to repeat.
 
         `resumed`: an earlier process may have posted some parts, so look for them first.
         """
         ...
 
-    async def announce(self, run: Run, result: RunResult) -> None:
+    async def announce(self, run: Run, result: Outcome) -> None:
         """One line that mentions the asker: edits notify nobody. Never raises."""
         ...
 
-    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
-        """Share a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
+    async def tell_change(self, run: Run, change: ChannelChange, *, resumed: bool) -> None:
+        """Tells the whole channel, not the thread alone, that its defaults were changed; not again when `resumed` and it was told.
+
+        Never raises.
+        """
         ...
 
-    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
-        """Show a piece of log to one person, in the thread; bounded to 2 s. Never raises."""
+    async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
+        """Shares a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
+        ...
+
+    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
+        """Shows a text, as it is, to one person, in the thread; bounded to 2 s. Never raises."""
         ...
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
-        """Tell the asker alone why nothing will happen. Never raises."""
+        """Tells the asker alone why nothing will happen. Never raises."""
         ...
 
 
@@ -184,8 +188,9 @@ class ThreadReader(Protocol):
         """
         ...
 
-
-# ---- trace ----------------------------------------------------------------------------------------------------------
+    async def name_of(self, user: str) -> str:
+        """Returns what a person is called in the workspace; their id when Slack does not say within 2 s. Never raises."""
+        ...
 
 
 class StepKind(StrEnum):
@@ -197,43 +202,37 @@ class TraceStep(Protocol):
     """A step that is open. None of these raises or waits for the network."""
 
     def set(self, **metadata: str | float | bool) -> None:
-        """Add metadata (numbers, ids, sizes; texts only if they are no content)."""
+        """Adds metadata (numbers, ids, sizes; texts only if they are no content)."""
         ...
 
     def fail(self, code: str, detail: str) -> None:
-        """Mark it failed; detail is masked by the tracer."""
+        """Marks it failed; detail is masked by the tracer."""
         ...
 
     def attempt(self, *, number: int, started_at: datetime, ended_at: datetime, error: str) -> None:
-        """A child for one attempt of this step; `error` empty = it succeeded."""
+        """Adds a child for one attempt of this step; `error` empty = it succeeded."""
         ...
 
     def tool(
         self, *, name: str, argument: str, started_at: datetime, ended_at: datetime, is_error: bool
-    ) -> None:
-        """A child of type tool."""
-        ...
+    ) -> None: ...
 
-    def generation(self, call: ModelCall) -> None:
-        """A child of type generation."""
-        ...
+    def generation(self, call: ModelCall) -> None: ...
 
 
 class RunTrace(Protocol):
-    """The trace of one execution of a run."""
-
     def step(self, name: str, kind: StepKind = StepKind.SPAN) -> AbstractContextManager[TraceStep]:
-        """An open step; an exception leaving it marks it failed (or cancelled) and goes on."""
+        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on."""
         ...
 
     def past_step(
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
     ) -> None:
-        """A step that is over, such as the time in the queue."""
+        """Adds a step that is over, such as the time in the queue."""
         ...
 
-    def finish(self, result: RunResult, *, usage: Usage, delivery: str) -> None:
-        """Outputs of the root: outcome, code, sizes; the answer when content is traced."""
+    def finish(self, outcome: Outcome, *, delivery: str) -> None:
+        """Sets the outputs of the root: outcome, code, sizes; the answer when content is traced."""
         ...
 
 
@@ -241,13 +240,300 @@ class Tracer(Protocol):
     """One trace per run; its id derives from the run id, so it survives restarts."""
 
     def trace_id(self, run_id: RunId) -> str:
-        """32 hex digits."""
+        """Returns 32 hex digits."""
         ...
 
     def trace(self, run: Run) -> AbstractContextManager[RunTrace]:
-        """The root observation `run`, of type agent, begun at the run's acceptance, without a parent."""
+        """Opens the root observation `run`, of type agent, begun at the run's acceptance, without a parent."""
         ...
 
     def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        """Feedback of a person; the same person's latest counts."""
+        """Sends a person's feedback; the same person's latest counts."""
         ...
+
+
+class RunChanges(TypedDict, total=False):
+    state: RunState
+    placed_at: datetime
+    started_at: datetime
+    deadline_at: datetime
+    ended_at: datetime
+    reply_ts: str
+    part_ts: tuple[str, ...]
+    attempt: int
+    agent: str
+    model: str
+    provider: str
+    sandbox_id: str | None
+    event_offset: int
+    outcome: Outcome
+    delivery: str
+    has_outside_effect: bool
+    trace_id: str
+
+
+class RunFiles(Protocol):
+    """Texts of at most some hundred kilobytes, kept as long as the run's record."""
+
+    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+        """Stores it in place of an earlier one."""
+        ...
+
+    async def load(self, run_id: RunId, kind: RunFileKind) -> str:
+        """Returns the text; empty when there is none."""
+        ...
+
+
+class RunStore(Protocol):
+    """Run records. Every method is durable when it returns and safe to repeat."""
+
+    async def add(self, run: Run) -> tuple[Run, bool]:
+        """Inserts it, or gives back the record of that id untouched. The flag says whether it was inserted."""
+        ...
+
+    async def get(self, run_id: RunId) -> Run | None: ...
+
+    async def update(
+        self,
+        run_id: RunId,
+        *,
+        while_in: Collection[RunState] = UNFINISHED_STATES,
+        **changes: Unpack[RunChanges],
+    ) -> Run:
+        """Changes fields of an unfinished run, in one of these states, and returns the record; in another it stays as it is.
+
+        A finished run never changes.
+
+        Raises:
+            KeyError: no such run.
+        """
+        ...
+
+    async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        """Begins an attempt of it, with these changes; the record as it is then.
+
+        Nothing is changed where it has ended, or its message was edited, since `run` was read.
+        """
+        ...
+
+    async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
+        """Records the wish once; False when the run is unknown, ended, or was asked to stop already."""
+        ...
+
+    async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
+        """Returns those of the given runs that shall stop, with the user who asked."""
+        ...
+
+    async def amend(self, run_id: RunId, *, text: str) -> bool:
+        """Changes what was asked; False when the run is unknown, has begun or has ended."""
+        ...
+
+    async def stopped_waiting(self) -> Sequence[Run]:
+        """Returns unfinished runs that shall stop and never began; their thinking message stands."""
+        ...
+
+    async def unfinished(self) -> Sequence[Run]:
+        """Returns them oldest first."""
+        ...
+
+    async def of_thread(self, thread: Thread) -> Sequence[Run]:
+        """Returns all runs of a thread in the order of their messages."""
+        ...
+
+    async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
+        """Returns how a stored run stands: its asker's runs since then, and what it waits for when `capacity` may go at once."""
+        ...
+
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        """Removes up to `limit` finished runs that ended before then, oldest first, a few at a time; returns how many.
+
+        A run that is unfinished stays, however old.
+        """
+        ...
+
+    async def recent(self, *, limit: int) -> Sequence[Run]:
+        """Returns the newest first."""
+        ...
+
+    async def counts(self) -> Mapping[RunState, int]: ...
+
+    async def deliveries(self) -> Mapping[str, int]:
+        """Counts ended runs by whether the thread was told: `sent`, or `failed(reason)`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryGrant:
+    """What a run may do with git: read one repository, write one branch of it."""
+
+    url: str
+    """Where it really is, without credentials."""
+    branch: str
+    """The thread's own; empty = none may be written yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelGrant:
+    """What a run may ask of the models, and of git."""
+
+    run_id: RunId
+    models: tuple[str, ...]
+    expires_at: datetime
+    max_output_tokens: int = 8192
+    """Per call."""
+    max_calls: int = 1000
+    """Of the whole run, repeated ones included."""
+    session_id: str = ""
+    """Of the run's thread; at the endpoint of another one the token is refused."""
+    repository: RepositoryGrant | None = None
+    own_key: str = field(default="", repr=False)
+    """Of the person who asked, to be used in place of the operator's; empty = there is none."""
+    own_key_protocol: str = ""
+    """That it is for; models of other protocols must not be asked beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEndpoint:
+    """How a sandbox reaches the model."""
+
+    address: str
+    """Absolute path of a unix socket, or a URL."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What the sandbox's network must add to each request: keys."""
+    has_broker: bool = True
+    """False: the address is the model's own, and nothing else is reached."""
+
+    def url(self, protocol: str) -> str:
+        """Returns the base URL of the models of a `ModelProtocol`, as `AgentTurn.model_url` wants it."""
+        return f"{{relay}}/broker/{protocol}" if self.has_broker else "{relay}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    url: str
+    """Of the repository, without credentials."""
+    branch: str
+    base: str
+    title: str
+    body: str = field(repr=False)
+
+
+class NothingToProposeError(Exception):
+    """The base has all that the branch has."""
+
+
+class CodeHost(Protocol):
+    async def open_pull_request(self, proposal: Proposal) -> str:
+        """Its link, or that of the one that is open for the branch; empty when the repository is on no host that has them.
+
+        Bounded to a minute, safe to repeat.
+
+        Raises:
+            ConnectionError: it could not be opened; the message says why and holds no secret.
+            NothingToProposeError
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantHooks:
+    """What a run hears of its grant, and is asked, as long as it is open."""
+
+    on_call: Callable[[ModelCall], None]
+    """Hears of each model call that has ended, and of what was refused to the thread's sandbox."""
+    on_effect: Callable[[], Awaitable[None]] | None = None
+    """Awaited before the first request that may change something outside is let through; None = none is."""
+    refusal: AskLeave | None = None
+    """Asked before each model call; None = all may be made."""
+
+
+class ModelBroker(Protocol):
+    """Keeps provider keys outside sandboxes."""
+
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
+        """Returns what the thread's sandbox is given; the directory of a socket is there until `close`."""
+        ...
+
+    def open_grant(
+        self,
+        grant: ModelGrant,
+        hooks: GrantHooks,
+    ) -> AbstractAsyncContextManager[str]:
+        """Yields a run token, good while inside (and never after `expires_at`), with a listener at the thread's endpoint."""
+        ...
+
+    def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
+        """Gives the thread the endpoint that a prepared sandbox has under `endpoint_id`; the thread's own is closed.
+
+        Closing the thread's endpoint closes this one from now on.
+        """
+        ...
+
+    def close(self, session_id: SessionId) -> None:
+        """Closes the thread's endpoint: its sandbox is gone, or will be without another run. May be repeated."""
+        ...
+
+
+class DefaultStore(Protocol):
+    """By a team's id and the id of a person or channel of it. Every method is durable when it returns and safe to repeat."""
+
+    async def get(self, team: str, owner: str) -> Defaults:
+        """Returns what is stored; all empty when nothing is."""
+        ...
+
+    async def change(self, team: str, owner: str, **changes: Unpack[DefaultChanges]) -> None:
+        """Sets these fields; the others stay."""
+        ...
+
+    async def reset(self, team: str, owner: str) -> None: ...
+
+    async def keep(self, change: ChannelChange) -> bool:
+        """Records who changed what; False when it is there already."""
+        ...
+
+    async def last_change(self, team: str, channel: str) -> ChannelChange | None: ...
+
+
+BUTTON = "Your model keys"
+"""Below Orion's answer to `settings`."""
+HOW_TO_CHANGE = f"write settings and press {BUTTON} to change it or take it back"
+HOW_TO_GIVE = f"write settings and press {BUTTON} to give one of your own"
+
+
+class OwnKeyStore(Protocol):
+    """By a team's id and a person's; each key by the name of the `ModelProtocol` that it is for."""
+
+    async def of(self, team: str, person: str) -> Mapping[str, str]:
+        """Returns the keys; an empty one is kept, but cannot be read any more, as it was sealed with another secret."""
+        ...
+
+    async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
+        """Keeps these, and forgets those that are empty; the others stay. Durable when it returns, safe to repeat."""
+        ...
+
+
+class NoOwnKeys:
+    async def of(self, team: str, person: str) -> Mapping[str, str]:
+        del team, person
+        return {}
+
+    async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
+        raise NotImplementedError("nobody may have keys of their own here")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPorts:
+    """What a run needs of others: made once, carried whole."""
+
+    store: RunStore
+    files: RunFiles
+    sessions: SessionStore
+    defaults: DefaultStore
+    own_keys: OwnKeyStore
+    ledger: Ledger
+    replies: ReplySink
+    reader: ThreadReader
+    tracer: Tracer
+    clock: Clock
+    mask: Callable[[str], str]
+    """Takes secrets out of a text."""

@@ -1,16 +1,40 @@
-"""What the runs of one thread share: a sandbox while it is kept, the files it saved, the agent's own memory."""
+"""What an agent remembers of its thread by itself; pure."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NewType, Protocol, TypedDict
+from typing import NewType, Protocol, TypedDict
 
 from typing_extensions import Unpack
 
-from app.runs.memory import AgentMemory
+from agent_scripts.events import TurnFinished
+from app.runs.history import ts_key
 from app.runs.model import Thread
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentMemory:
+    """What an agent remembers of a thread; it lies among the thread's files, and is worth no more than those that were saved."""
+
+    session_id: str = ""
+    """By which the agent finds it; empty = there is none, or it told no id that it could have."""
+    until_ts: str = ""
+    """Of the newest question that is in it; what was said since is not. Empty = nobody knows, so all may be missing."""
+
+    @property
+    def is_unnamed(self) -> bool:
+        """Whether there is one in which only the agent's own "continue the newest" finds the way."""
+        return bool(self.until_ts) and not self.session_id
+
+    def after(self, finished: TurnFinished, *, message_ts: str) -> "AgentMemory":
+        """Returns it once it holds the turn of that question, too. A session of another id is a new one: it was told what came before."""
+        told = finished.agent_session_id or self.session_id
+        # A question that is tried again may be older than others that were answered since.
+        is_older = told == self.session_id and ts_key(message_ts) < ts_key(self.until_ts)
+        return AgentMemory(session_id=told, until_ts=self.until_ts if is_older else message_ts)
+
 
 SessionId = NewType("SessionId", str)
 
@@ -28,7 +52,7 @@ class SessionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Names that a provider does not use stay empty."""
+    """What a thread has from run to run. Names that a provider does not use stay empty."""
 
     id: SessionId
     name: str
@@ -47,100 +71,64 @@ class Session:
     used_at: datetime
     """Begin or end of the latest run."""
     region: str = ""
+    """Where its sandboxes are, in the provider's own word."""
     mount_dir: str = ""
     """A directory of the developer's that is the workspace, instead of a saved one."""
     sandbox_id: str = ""
     """While it is kept."""
     container_name: str = ""
-    volume_slug: str = ""
     snapshot_slug: str = ""
     """Provider's id of what the last run saved; empty = nothing yet."""
     agent_session_id: str = ""
     """By which the agent finds its own memory among the saved files; empty = it has none, or told no id for it."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    heard_until: str = ""
+    """ts of the newest question in that memory; empty = nobody knows."""
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Provider to snapshot: what its thread left at the providers that it had before."""
+    detached: str = ""
+    """The environment of a sandbox that a person left running for the next run; empty when there is none."""
+    base_branch: str = ""
+    """From which the clone of its repository began; empty = that had none, or there is no clone."""
+    chosen_model: str = ""
+    """Of its agent, for its latest run, by a person or for a channel; empty = nobody chose one."""
 
     @property
     def snapshots(self) -> Mapping[str, str]:
         """Provider to snapshot: what is saved of it, also at the providers that its thread had before."""
         here = {self.provider: self.snapshot_slug} if self.snapshot_slug else {}
-        return {**self.extra.get(_ELSEWHERE, {}), **here}
+        return {**self.elsewhere, **here}
 
     def moved_to(self, provider: str) -> "Session":
-        """The same at another provider, where its thread begins anew: what it left is removed with it, not before."""
-        unknowing = self.without_memory()
+        """Returns the same at another provider, where its thread begins anew: what it left is removed with it, not before."""
         return replace(
-            unknowing,
+            self.without_memory(),
             provider=provider,
             sandbox_id="",
             container_name="",
             snapshot_slug="",
-            extra={**unknowing.extra, _ELSEWHERE: self.snapshots},
+            elsewhere=self.snapshots,
         )
 
     def without_memory(self) -> "Session":
-        """The same for an agent that was not in it yet."""
-        extra = {key: value for key, value in self.extra.items() if key != _HEARD}
-        return replace(self, agent_session_id="", extra=extra)
-
-    @property
-    def base_branch(self) -> str:
-        """From which the clone of its repository began; empty = that had none, or there is no clone."""
-        return str(self.extra.get(_BASE_BRANCH, ""))
-
-    def with_base_branch(self, name: str) -> Mapping[str, Any]:
-        """`extra` with it."""
-        return {**self.extra, _BASE_BRANCH: name}
-
-    @property
-    def chosen_model(self) -> str:
-        """Of its agent, for its latest run, by a person or for a channel; empty = nobody chose one."""
-        return str(self.extra.get(_CHOSEN_MODEL, ""))
-
-    def begun(self, *, chosen_model: str) -> Mapping[str, Any]:
-        """`extra` when a run begins, with that model; the sandbox is no longer a person's."""
-        return {**self.with_detached(""), _CHOSEN_MODEL: chosen_model}
+        """Returns the same for an agent that was not in it yet."""
+        return replace(self, agent_session_id="", heard_until="")
 
     @property
     def memory(self) -> AgentMemory:
-        """What the agent remembers that is among the saved files."""
-        heard = self.extra.get(_HEARD, {})
-        is_its = heard.get("session") == self.agent_session_id
-        return AgentMemory(
-            session_id=self.agent_session_id, until_ts=str(heard["until"]) if is_its else ""
-        )
-
-    def with_memory(self, memory: AgentMemory) -> "SessionChanges":
-        """What changes when that is saved."""
-        heard = {"session": memory.session_id, "until": memory.until_ts}
-        return SessionChanges(
-            agent_session_id=memory.session_id, extra={**self.extra, _HEARD: heard}
-        )
+        return AgentMemory(session_id=self.agent_session_id, until_ts=self.heard_until)
 
     @property
-    def kept_environment(self) -> str:
+    def detached_environment(self) -> str:
         """The environment of a sandbox that was left running for the next run; empty when there is none."""
-        return str(self.extra.get(_DETACHED, "")) if self.sandbox_id else ""
-
-    def with_detached(self, environment_id: str) -> Mapping[str, Any]:
-        """`extra` with that sandbox's environment; empty = it has none (any more)."""
-        return {**self.extra, _DETACHED: environment_id}
-
-
-_ELSEWHERE = "elsewhere"
-_DETACHED = "detached"
-_BASE_BRANCH = "base_branch"
-_CHOSEN_MODEL = "chosen_model"
-_HEARD = "heard"
+        return self.detached if self.sandbox_id else ""
 
 
 def session_id_for(thread: Thread) -> SessionId:
-    """One thread has one session."""
+    """Returns the id of a thread's one session."""
     return SessionId(f"ses_{hashlib.sha256(thread.key.encode()).hexdigest()[:16]}")
 
 
 class SessionChanges(TypedDict, total=False):
-    """Fields of a session that may change."""
-
     provider: str
     status: SessionStatus
     exit_code: int | None
@@ -153,10 +141,13 @@ class SessionChanges(TypedDict, total=False):
     mount_dir: str
     sandbox_id: str
     container_name: str
-    volume_slug: str
     snapshot_slug: str
     agent_session_id: str
-    extra: Mapping[str, Any]
+    heard_until: str
+    elsewhere: Mapping[str, str]
+    detached: str
+    base_branch: str
+    chosen_model: str
 
 
 GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
@@ -171,7 +162,7 @@ class SessionStore(Protocol):
     """Session records. Every method is durable when it returns and safe to repeat."""
 
     async def add(self, session: Session) -> Session:
-        """Insert it, or give back the record of that id untouched.
+        """Inserts it, or gives back the record of that id untouched.
 
         Raises:
             NameTakenError
@@ -183,21 +174,21 @@ class SessionStore(Protocol):
     async def update(
         self, session_id: SessionId, **changes: Unpack[SessionChanges]
     ) -> Session | None:
-        """Change fields; None when there is no such session (any more)."""
+        """Changes fields; returns None when there is no such session (any more)."""
         ...
 
     async def find(self, text: str) -> Sequence[Session]:
-        """The session of exactly that name, else those whose id begins with the text; at most 10."""
+        """Returns the session of exactly that name, else those whose id begins with the text; at most 10."""
         ...
 
     async def all(self) -> Sequence[Session]:
-        """Latest used first."""
+        """Returns the latest used first."""
         ...
 
     async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
-        """Those last used before then, oldest first."""
+        """Returns those last used before then, oldest first."""
         ...
 
     async def remove(self, session_id: SessionId) -> None:
-        """Unknown ids are fine."""
+        """Removes it; unknown ids are fine."""
         ...

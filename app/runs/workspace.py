@@ -1,31 +1,42 @@
-"""A thread's files in the sandbox of one run, and how they are saved."""
+"""Where a thread's files are between its runs: in a sandbox that is kept for a while, and in what each run saves at its end."""
 
 import asyncio
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 
+from app.aio import retry_store
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.memory import AgentMemory
-from app.runs.session import Session, SessionChanges, SessionStatus
-from app.runs.waiting import WaitingAgent
+from app.runs.model import Assignment, Run
+from app.runs.policy import RunPolicy
+from app.runs.sandbox_cache import IdleSandbox, IdleSandboxCache, SessionLocks
+from app.runs.sandbox_creation import copy_into, create
+from app.runs.session import (
+    GONE,
+    AgentMemory,
+    NameTakenError,
+    Session,
+    SessionChanges,
+    SessionId,
+    SessionStatus,
+    SessionStore,
+    session_id_for,
+)
+from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent, WarmPool
 from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import Capability
+from sandbox_runtime.types import Capability, SandboxId, SandboxSpec, SnapshotId
+
+_log = get_logger(__name__)
 
 SAVE_TIMEOUT_S = 120.0
 UNSAVED = (
     "I could not save the files of this answer: they may be missing when you ask for more here."
 )
-
-_log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentIdentity:
-    """Who works in a sandbox."""
-
-    agent: str
-    model: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +60,12 @@ class Workspace:
 
     @property
     def is_empty(self) -> bool:
-        """At the beginning there is no file in the work directory."""
+        """Whether there is no file in the work directory at the beginning."""
         return self.is_new and not self.session.mount_dir
 
 
 async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider) -> str | None:
-    """The slug of what the next run shall find, if there is anything new.
+    """Returns the slug of what the next run shall find, if there is anything new.
 
     A failure to save costs this run's files, and what the agent remembers of it, not its answer.
     """
@@ -76,10 +87,373 @@ async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider
         return ref.id
 
 
-def having(sandbox: Sandbox) -> SessionChanges:
-    """What a session whose thread's sandbox lives says of it."""
+def describe_running(sandbox: Sandbox) -> SessionChanges:
+    """Returns what a session says whose thread's sandbox lives."""
     return SessionChanges(
         status=SessionStatus.RUNNING,
         sandbox_id=sandbox.id,
         container_name=sandbox.container_name,
     )
+
+
+OpenProvider = Callable[[str], AbstractAsyncContextManager[SandboxProvider]]
+"""A provider by its name, for the length of a block."""
+
+
+async def remove_held(session: Session, open_provider: OpenProvider) -> None:
+    """Removes its sandbox and all that is saved of it, wherever that is. Safe to repeat.
+
+    Raises:
+        SandboxError: a provider cannot be used now; what it has is still there.
+    """
+    if session.sandbox_id:
+        async with open_provider(session.provider) as provider:
+            await provider.remove(SandboxId(session.sandbox_id))
+    for name, slug in session.snapshots.items():
+        async with open_provider(name) as provider:
+            await provider.delete_snapshot(SnapshotId(slug))
+
+
+NAME_ATTEMPTS = 5
+PROMPT_CHARS = 200
+
+
+async def record_begin(
+    store: SessionStore,
+    session: Session | None,
+    run: Run,
+    sandbox: Sandbox,
+    *,
+    who: Assignment,
+    region: str,
+    mount_dir: str,
+    masked_prompt: str,
+    now: datetime,
+) -> Session:
+    """Makes the record, or brings it up to date; safe to repeat."""
+    if session is not None:
+        if session.agent != who.agent:
+            session = session.without_memory()
+        updated = await store.update(
+            session.id,
+            status=SessionStatus.RUNNING,
+            exit_code=None,
+            provider=who.provider,
+            region=region,
+            agent=who.agent,
+            model=who.model,
+            mount_dir=mount_dir,
+            snapshot_slug=session.snapshot_slug,
+            agent_session_id=session.agent_session_id,
+            sandbox_id=sandbox.id,
+            container_name=sandbox.container_name,
+            heard_until=session.heard_until,
+            elsewhere=session.elsewhere,
+            detached="",  # the sandbox is no longer a person's
+            chosen_model=who.model if who.is_chosen else "",
+            used_at=now,
+        )
+        if updated is not None:
+            return updated
+    for _ in range(NAME_ATTEMPTS):
+        made = Session(
+            id=session_id_for(run.thread),
+            name=_new_name(),
+            thread=run.thread,
+            provider=who.provider,
+            region=region,
+            agent=who.agent,
+            model=who.model,
+            mount_dir=mount_dir,
+            prompt=masked_prompt[:PROMPT_CHARS],
+            sandbox_id=sandbox.id,
+            container_name=sandbox.container_name,
+            created_at=now,
+            used_at=now,
+        )
+        try:
+            return await store.add(made)
+        except NameTakenError:
+            continue
+    raise AssertionError(f"{NAME_ATTEMPTS} random names were all taken")
+
+
+def _new_name() -> str:
+    from coolname import generate_slug  # noqa: PLC0415 - reads its word lists
+
+    return str(generate_slug(2))
+
+
+ABANDON_TIMEOUT_S = 30.0
+REMOVED_IN_A_ROUND = 1000
+
+
+class Workspaces:
+    """Opens the workspaces of threads; of one thread for one run at a time, which the dispatcher sees to."""
+
+    def __init__(
+        self,
+        *,
+        provider: SandboxProvider,
+        store: SessionStore,
+        policy: RunPolicy,
+        mask: Callable[[str], str],
+        locks: SessionLocks,
+        on_gone: Callable[[SessionId], None],
+        pool: WarmPool | None = None,
+    ) -> None:
+        """`on_gone` hears of each thread whose sandbox goes, before it does."""
+        self._provider = provider
+        self._locks = locks
+        self._mount = policy.mount
+        self._store = store
+        self._policy = policy
+        self._mask = mask
+        self._on_gone = on_gone
+        self._pool = pool
+        self._opening: set[SessionId] = set()
+        self._idle = IdleSandboxCache(
+            provider=provider,
+            store=store,
+            policy=policy,
+            locks=locks,
+            on_gone=self._tell_gone,
+        )
+
+    def _tell_gone(self, session_id: SessionId) -> None:
+        if session_id not in self._opening:
+            self._on_gone(session_id)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        attempt: Attempt,
+        spec: SandboxSpec,
+        who: Assignment,
+        *,
+        may_have_waited: bool = False,
+    ) -> AsyncIterator[Workspace]:
+        """Opens the thread's files above the environment of `spec`, for the length of the block.
+
+        When the block ends well, they are saved and the sandbox is kept; after an error it is destroyed, and the next run
+        finds what was saved before. `may_have_waited`: a sandbox may be given that was kept, or without files to bring one of the
+        pool; an UnhealthySandboxError in the block gives it up.
+
+        Raises:
+            SandboxError: no sandbox could be made.
+        """
+        session_id = session_id_for(attempt.run.thread)
+        self._opening.add(session_id)
+        try:
+            with suppress(TimeoutError):  # whoever saves is stuck: then with what was saved before
+                await self._locks.wait_until_saved(session_id)
+            session = await retry_store(lambda: self._store.get(session_id))
+            if session is not None and session.provider != self._provider.name:
+                session = session.moved_to(self._provider.name)
+            slug = session.snapshot_slug if session else ""
+            sandbox = await self._idle.take(attempt, session, environment_id=spec.snapshot_id)
+            is_new, is_reused = False, sandbox is not None
+            waiting = None
+            if sandbox is None and may_have_waited and not slug:
+                waiting = self._take_waiting(attempt, spec, session_id, who)
+            if waiting is not None:
+                sandbox, is_new = waiting.sandbox, True
+            if sandbox is None:
+                if slug:
+                    spec = replace(spec, workspace_id=SnapshotId(slug))
+                sandbox, is_new = await create(
+                    self._provider,
+                    attempt,
+                    spec,
+                    policy=self._policy,
+                    make_space=self._make_space,
+                )
+        except BaseException:
+            if session_id not in self._idle:
+                self._on_gone(session_id)  # no sandbox came of it
+            raise
+        finally:
+            self._opening.discard(session_id)
+        begin = self._begin_later(attempt, session, sandbox, who)
+        async with self._hold(
+            attempt, sandbox, begin, environment_id=spec.snapshot_id, waiting=waiting
+        ) as opened:
+            opened.is_new, opened.may_be_gone = is_new, is_reused and may_have_waited
+            if is_new:
+                opened.memory = AgentMemory()
+                if self._mount is not None and self._mount.is_overlay:
+                    with attempt.trace.step("copy-directory"):
+                        await copy_into(sandbox, self._mount.directory)
+            yield opened
+
+    @asynccontextmanager
+    async def attach(self, attempt: Attempt, who: Assignment) -> AsyncIterator[Workspace | None]:
+        """Opens the sandbox in which an earlier process left the run, where it still is; otherwise None. Else as `open`."""
+        session_id = session_id_for(attempt.run.thread)
+        session = await retry_store(lambda: self._store.get(session_id))
+        sandbox = None
+        if session is not None and session.sandbox_id:
+            with suppress(SandboxError):
+                sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
+        if session is None or sandbox is None:
+            yield None
+            return
+        begin = self._begin_later(attempt, session, sandbox, who)
+        async with self._hold(attempt, sandbox, begin, environment_id=None) as opened:
+            opened.is_new = not session.snapshot_slug
+            yield opened
+
+    @asynccontextmanager
+    async def _hold(
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        begin: Callable[[], Awaitable[Session]],
+        *,
+        environment_id: SnapshotId | None,
+        waiting: WaitingAgent | None = None,
+    ) -> AsyncIterator[Workspace]:
+        try:
+            attempt.sandbox_id = sandbox.id
+            session = await retry_store(begin)
+            workspace = Workspace(
+                session=session,
+                sandbox=sandbox,
+                is_new=False,
+                memory=session.memory,
+                waiting=waiting,
+            )
+            yield workspace
+            saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
+        except UnhealthySandboxError as exc:
+            if waiting is None or self._pool is None:
+                await self._close(attempt, sandbox, first_error=exc)
+            else:
+                self._on_gone(session_id_for(attempt.run.thread))
+                self._pool.discard(waiting)
+            raise
+        except BaseException as exc:
+            await self._close(attempt, sandbox, first_error=exc)
+            raise
+        keep_s = self._policy.session_keep_s if workspace.is_usable else 0
+        if {Capability.ENDS_WHEN_SAVED, Capability.BILLED} & self._provider.capabilities:
+            keep_s = 0
+        if keep_s > 0:
+            idle = IdleSandbox(
+                sandbox=sandbox,
+                environment_id=environment_id,
+                snapshot_slug=saved or session.snapshot_slug,
+                until_s=time.monotonic() + keep_s,
+            )
+            self._idle.add(session.id, idle)
+        else:
+            await self._close(attempt, sandbox, first_error=None)
+        memory = workspace.memory if workspace.is_usable else session.memory
+        changes = SessionChanges(
+            agent_session_id=memory.session_id,
+            heard_until=memory.until_ts,
+            used_at=attempt.time.now,
+        )
+        if saved is not None:
+            changes["snapshot_slug"] = saved
+        changes |= GONE if keep_s <= 0 else describe_running(sandbox)
+        await retry_store(lambda: self._store.update(session.id, **changes))
+
+    async def abandon(self, run: Run) -> None:
+        """Destroys the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""
+        try:
+            session = await self._store.get(session_id_for(run.thread))
+            if session is None or not session.sandbox_id or session.id in self._idle:
+                return
+            self._on_gone(session.id)
+            async with asyncio.timeout(ABANDON_TIMEOUT_S):
+                await self._provider.remove(SandboxId(session.sandbox_id))
+            await self._store.update(session.id, **GONE)
+        except (SandboxError, OSError, TimeoutError) as exc:
+            _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
+
+    async def end_idle(self, session_id: SessionId) -> None:
+        """Destroys the idle sandbox of a thread, if it has one: its next run begins at another provider."""
+        await self._idle.end(session_id)
+
+    async def close_overdue(self) -> None:
+        """Destroys the idle sandboxes whose time is over."""
+        await self._idle.close_overdue()
+
+    async def remove_unused(self, before: datetime, elsewhere: OpenProvider) -> int:
+        """Removes sessions last used before then, with what they saved; returns how many.
+
+        `elsewhere` opens another provider by its name, for what threads left there; SandboxError when it cannot be used.
+        """
+
+        @asynccontextmanager
+        async def open_provider(name: str) -> AsyncIterator[SandboxProvider]:
+            if name == self._provider.name:
+                yield self._provider
+                return
+            async with elsewhere(name) as provider:
+                yield provider
+
+        removed = 0
+        for session in await self._store.unused_since(before, limit=REMOVED_IN_A_ROUND):
+            await self._idle.end(session.id)
+            try:
+                await remove_held(session, open_provider)
+            except SandboxError as exc:
+                # The record stays, and with it the knowledge of what is left there, for a later round.
+                _log.warning("sandbox.remove_failed", session=session.id, reason=str(exc))
+                continue
+            await self._store.remove(session.id)
+            self._locks.forget(session.id)
+            removed += 1
+        return removed
+
+    def _take_waiting(
+        self, attempt: Attempt, spec: SandboxSpec, session_id: SessionId, who: Assignment
+    ) -> WaitingAgent | None:
+        # A person may be at work in the thread's directory of the broker, and a mounted one may have changed since.
+        is_current = self._mount is None and not self._locks.is_in_use(session_id)
+        if attempt.choice.repo.value:  # its agent is loaded for another directory
+            return None
+        if self._pool is None or self._pool.size == 0 or not is_current:
+            return None
+        if self._pool.agent != who.agent:  # to look for another's would clear the pool
+            return None
+        with attempt.trace.step("take-warm") as step:
+            found = self._pool.take(spec, session_id)
+            step.set(origin="pool", taken=found is not None)
+            if found is not None:
+                step.set(sandbox_id=found.sandbox.id)
+                _log.info("sandbox.taken", sandbox_id=found.sandbox.id)
+            return found
+
+    async def _make_space(self) -> bool:
+        if self._pool is not None and self._pool.make_space():
+            return True
+        return await self._idle.make_space()
+
+    def _begin_later(
+        self, attempt: Attempt, session: Session | None, sandbox: Sandbox, who: Assignment
+    ) -> Callable[[], Awaitable[Session]]:
+        return lambda: record_begin(
+            self._store,
+            session,
+            attempt.run,
+            sandbox,
+            who=who,
+            region=self._provider.region,
+            mount_dir=str(self._mount.directory) if self._mount else "",
+            masked_prompt=self._mask(attempt.run.request.text),
+            now=attempt.time.now,
+        )
+
+    async def _close(
+        self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
+    ) -> None:
+        started_s = time.monotonic()
+        self._on_gone(session_id_for(attempt.run.thread))
+        with attempt.trace.step("sandbox-stop") as step:
+            step.set(sandbox_id=sandbox.id)
+            await destroy_sandbox(sandbox, first_error=first_error)
+        duration_s = round(time.monotonic() - started_s, 3)
+        _log.info("sandbox.stopped", sandbox_id=sandbox.id, duration_s=duration_s)

@@ -1,0 +1,17 @@
+"""Everything that is Slack's: requests in, messages out. Nobody else speaks Slack.
+
+In: `listeners` (over HTTP, or by a socket) checks what arrives (`signature`), parses it (`payloads`, `actions`,
+`key_modal`) and hands it to the core's intake. Out: `replies` tells threads over the Web API (`api`, which keeps to Slack's
+limits), rendering by `blocks` and `markdown`; `live` shows progress, and Slack's own "working" state;
+`history` reads threads back. `connection` opens all of it for one workspace.
+
+Others import the modules of `__all__` alone.
+"""
+
+__all__ = [
+    "api",
+    "connection",
+    "key_modal",
+    "listeners",
+    "manifest",
+]

@@ -7,8 +7,8 @@ SlackFault
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from app.log import get_logger
+from app.slack.limits import CallLimits
 
 MAX_RETRY_AFTER_S: Final = 30.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
@@ -55,6 +56,19 @@ class SlackUnreachable(SlackFault):
     """No answer, or none that says what happened."""
 
 
+@asynccontextmanager
+async def within(seconds: float) -> AsyncIterator[None]:
+    """Bounds what is done with Slack. Raises: SlackUnreachable: `timeout`, when the block takes longer."""
+    block = asyncio.timeout(seconds)
+    try:
+        async with block:
+            yield
+    except TimeoutError as exc:
+        if not block.expired():
+            raise
+        raise SlackUnreachable("timeout") from exc
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """Seconds between attempts; tests shorten them."""
@@ -71,23 +85,23 @@ class SlackApi:
     def __init__(self, client: AsyncWebClient, *, policy: RetryPolicy) -> None:
         self.client = client
         self.policy = policy
-        self._paused_until: dict[str, float] = {}
+        self.limits = CallLimits()
         self._log = get_logger(__name__)
 
-    def pause_s(self, method: str) -> float:
-        """How long Slack wants this method left alone. Source: Slack Web API, limits are per method and workspace."""
-        return max(self._paused_until.get(method, 0.0) - asyncio.get_running_loop().time(), 0.0)
-
     async def once(
-        self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
+        self,
+        method: str,
+        arguments: Mapping[str, Any],
+        *,
+        verb: str = "POST",
+        has_turn: bool = False,
     ) -> Mapping[str, Any]:
-        """One attempt.
-
-        Raises:
-            SlackFault: as above.
-        """
+        """Makes one attempt, when its turn has come; `has_turn`: the caller has waited for that. Raises: SlackFault: as above."""
         payload = {name: value for name, value in arguments.items() if value is not None}
-        with self._mapped_errors(method):
+        channel = str(payload.get("channel", ""))
+        if not has_turn:
+            await self.limits.turn(method, channel)
+        with self._mapped_errors(method, channel):
             async with asyncio.timeout(self.policy.call_timeout_s):
                 if verb == "GET":
                     response = await self.client.api_call(method, http_verb=verb, params=payload)
@@ -98,12 +112,9 @@ class SlackApi:
         return response.data
 
     async def upload(self, *, channel: str, thread_ts: str, name: str, content: str) -> None:
-        """Share a text file in a thread, in one attempt of three calls.
-
-        Raises:
-            SlackFault: as above.
-        """
-        with self._mapped_errors(UPLOAD_METHODS[0]):
+        """Shares a text file in a thread, in one attempt of three calls. Raises: SlackFault: as above."""
+        await self.limits.turn(UPLOAD_METHODS[0])
+        with self._mapped_errors(UPLOAD_METHODS[0], channel):
             async with asyncio.timeout(3 * self.policy.call_timeout_s):
                 await self.client.files_upload_v2(
                     channel=channel, thread_ts=thread_ts, filename=name, title=name, content=content
@@ -112,46 +123,32 @@ class SlackApi:
     async def repeated(
         self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
     ) -> Mapping[str, Any]:
-        """Attempts until it is carried out; only for calls that may be carried out twice.
-
-        Raises:
-            SlackFault: the last attempt's.
-        """
+        """Attempts until it is carried out; only for calls that may be carried out twice. Raises: SlackFault: the last attempt's."""
         attempts = AsyncRetrying(
             retry=retry_if_exception_type((SlackUnreachable, SlackRateLimit)),
             wait=self._wait_s,
             stop=stop_after_attempt(self.policy.attempts),
             reraise=True,
         )
-        return await attempts(self._after_pause, method, arguments, verb)
-
-    async def wait_for_pause(self, method: str) -> None:
-        """Sleep until Slack takes this method again."""
-        await asyncio.sleep(min(self.pause_s(method), MAX_RETRY_AFTER_S))
-
-    async def _after_pause(
-        self, method: str, arguments: Mapping[str, Any], verb: str
-    ) -> Mapping[str, Any]:
-        await self.wait_for_pause(method)
-        return await self.once(method, arguments, verb=verb)
+        return await attempts(self.once, method, arguments, verb=verb)
 
     def _wait_s(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None
         if isinstance(fault, SlackRateLimit):
-            return fault.retry_after_s
+            return 0.0  # the next attempt's turn comes after the pause
         exponential = self.policy.first_wait_s * 2.0 ** (state.attempt_number - 1)
         return min(exponential, self.policy.max_wait_s)
 
     @contextmanager
-    def _mapped_errors(self, method: str) -> Iterator[None]:
+    def _mapped_errors(self, method: str, channel: str) -> Iterator[None]:
         try:
             yield
         except SlackApiError as exc:
-            raise self._fault(method, exc) from exc
+            raise self._fault(method, channel, exc) from exc
         except (aiohttp.ClientError, SlackClientError, TimeoutError, OSError, ValueError) as exc:
             raise SlackUnreachable(type(exc).__name__) from exc
 
-    def _fault(self, method: str, error: SlackApiError) -> SlackFault:
+    def _fault(self, method: str, channel: str, error: SlackApiError) -> SlackFault:
         response = error.response
         # A body that is no JSON leaves the HTTP library's response instead of the SDK's.
         status: int = getattr(response, "status_code", 0) or getattr(response, "status", 0)
@@ -159,11 +156,14 @@ class SlackApi:
         word = data.get("error") if isinstance(data, dict) else None
         if status == 429 or word in ("ratelimited", "rate_limited"):  # noqa: PLR2004 - HTTP
             retry_after_s = min(_retry_after_s(getattr(response, "headers", {})), MAX_RETRY_AFTER_S)
-            now = asyncio.get_running_loop().time()
-            standing = self._paused_until.get(method, 0.0)
-            self._paused_until[method] = max(standing, now + retry_after_s)
-            if standing <= now:  # those that were on their way already hear the same
-                self._log.warning("slack.rate_limited", method=method, retry_after_s=retry_after_s)
+            if not self.limits.pause_s(method, channel):  # else it was on its way already
+                self._log.warning(
+                    "slack.rate_limited",
+                    method=method,
+                    channel=channel,
+                    retry_after_s=retry_after_s,
+                )
+            self.limits.pause(method, channel, retry_after_s)
             return SlackRateLimit(retry_after_s=retry_after_s)
         if status >= 500 or not isinstance(word, str) or word in _AMBIGUOUS_WORDS:  # noqa: PLR2004 - HTTP
             return SlackUnreachable(word if isinstance(word, str) else f"http_{status}")
@@ -175,3 +175,10 @@ def _retry_after_s(headers: Mapping[str, str]) -> float:
         if name.lower() == "retry-after" and value.isdecimal():
             return float(value)
     return 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotIdentity:
+    team_id: str
+    bot_id: str
+    bot_user_id: str

@@ -1,4 +1,4 @@
-"""What a thread is shown of a run: blocks, with a short text for notifications."""
+"""What a thread is shown of a run, in blocks and in Orion's voice: what happened and what to do, calmly; no stack, no secret, no blame."""
 
 import re
 from collections.abc import Mapping
@@ -6,22 +6,146 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import ErrorCode
-from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
-from app.runs.own_keys import BUTTON
-from app.slack.markdown import neutralise, plain_fallback
-from app.slack.own_keys import KEYS_ACTION
-from app.slack.payloads import FEEDBACK_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
-from app.slack.splitting import MAX_PART_CHARS, split_markdown, tail_markdown
-from app.slack.text import escape
-from app.slack.wording import (
-    changes_text,
-    duration_text,
-    failure_text,
-    spent_text,
-    steps_text,
+from app.runs.budget import render_money, to_micro
+from app.runs.model import Changes, ChannelChange, Outcome, Progress, QueuePosition, Run, RunState
+from app.runs.ports import BUTTON
+from app.slack.actions import FEEDBACK_ACTION, KEYS_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
+from app.slack.markdown import (
+    MAX_PART_CHARS,
+    escape,
+    neutralise,
+    plain_fallback,
+    split_markdown,
+    tail_markdown,
 )
 
-__all__ = ["MessagePart", "plain_result", "progress", "result", "thinking"]
+_ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
+    ErrorCode.SANDBOX_CREATION_FAILED: "I'm having trouble starting up. Please try again in a moment.",
+    ErrorCode.SANDBOX_TIMEOUT: "Your request took too long. Please try a simpler question.",
+    ErrorCode.SANDBOX_SETUP_FAILED: "Agent setup failed. Please try again.",
+    ErrorCode.SANDBOX_LIMIT_REACHED: "All my workspaces are in use. Please try again in a few minutes.",
+    ErrorCode.SANDBOX_LOST: "I lost my workspace in the middle of this. Please ask again.",
+    ErrorCode.AGENT_EXECUTION_FAILED: "I encountered an error processing your request.",
+    ErrorCode.AGENT_NO_ANSWER: "I finished without an answer. Please ask again, perhaps in other words.",
+    ErrorCode.AGENT_IDLE: "I stopped because nothing moved for a long time. Please try again.",
+    ErrorCode.MODEL_RATE_LIMITED: "The model is taking no more requests right now. Please try again in a minute.",
+    ErrorCode.MODEL_OVERLOADED: "The model is overloaded right now. Please try again in a few minutes.",
+    ErrorCode.MODEL_UNAVAILABLE: "I can't reach the model right now. Please try again in a few minutes.",
+    ErrorCode.MODEL_CONTEXT_EXCEEDED: "This thread has grown too long for the model. Please start a new thread.",
+    ErrorCode.MODEL_REFUSED: "The model declined to answer this. Please ask in a different way.",
+    ErrorCode.MODEL_NOT_FOUND: "There is no such model. Please ask for another one.",
+    ErrorCode.MODEL_AUTH_FAILED: "The model did not accept my key. Please tell the operator.",
+    ErrorCode.MODEL_BILLING: "The account for the model has no credit left. Please tell the operator.",
+    ErrorCode.BUDGET_EXCEEDED: "The money that this may cost is used up. Please ask the operator.",
+    ErrorCode.LIMIT_EXCEEDED: "This reached the limit of what I may use for one request. Please ask for a smaller step.",
+    ErrorCode.QUEUE_FULL: "Too many requests are waiting. Please try again in a few minutes.",
+    ErrorCode.NOT_ALLOWED: "I'm not allowed to do this for you here. Please ask the operator for access.",
+    ErrorCode.REQUEST_INVALID: "I can't work with this request. Please check it and send it again.",
+    ErrorCode.REPO_UNAVAILABLE: "I can't work with this repository. Please check its name, or ask the operator.",
+    ErrorCode.INTERRUPTED: "I was interrupted and could not recover this. Please ask again.",
+    ErrorCode.INTERNAL: "Something went wrong on my side. Please try again, and tell the operator if it happens again.",
+}
+
+
+_PLAIN_WORD = re.compile(r"[^\W\d_](?:[^\W\d_]|['-])*[,;:]?(?=\s|$)")
+"""No option, path or id, which nobody would know again with a capital."""
+
+_DETAIL_SAYS_IT: Final[dict[ErrorCode, str]] = {
+    ErrorCode.NOT_ALLOWED: "",
+    ErrorCode.REQUEST_INVALID: "",
+    ErrorCode.MODEL_NOT_FOUND: "",
+    ErrorCode.REPO_UNAVAILABLE: "",
+    ErrorCode.BUDGET_EXCEEDED: "",
+    ErrorCode.LIMIT_EXCEEDED: " Please ask for a smaller step.",
+}
+"""Where the detail is the sentence, and what follows it."""
+
+
+def error_text(code: ErrorCode) -> str:
+    """Returns one sentence or two for the person who asked."""
+    return _ERROR_TEXTS[code]
+
+
+def failure_text(code: ErrorCode, detail: str) -> str:
+    """Returns what failed, or why nothing will happen; `detail` in lower case, without a full stop."""
+    if code in _DETAIL_SAYS_IT and detail:
+        return f"{as_sentence(detail)}{_DETAIL_SAYS_IT[code]}"
+    return error_text(code) + (f" ({detail})" if detail else "")
+
+
+def as_sentence(detail: str) -> str:
+    """Returns a detail with its capital and its full stop, where it can have them."""
+    is_plain = _PLAIN_WORD.match(detail)
+    capital = detail[0].upper() if is_plain else detail[0]
+    return f"{capital}{detail[1:]}{'' if detail.endswith(('?', '…')) else '.'}"
+
+
+def duration_text(seconds: float) -> str:
+    """Returns `12 s`, `1 min 12 s`, `1 h 2 min`."""
+    whole = max(int(seconds), 0)
+    if whole < 60:  # noqa: PLR2004 - seconds of a minute
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:  # noqa: PLR2004 - minutes of an hour
+        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
+
+
+def steps_text(steps: int) -> str:
+    """Returns `3 steps`, or nothing when there were none."""
+    return "" if steps == 0 else f"{steps} step{'s' if steps > 1 else ''}"
+
+
+def spent_text(result: Outcome) -> str:
+    """Returns `1.2k tokens · $0.0042`, or `1.2k tokens · cost unknown`; nothing where nothing was counted."""
+    facts = []
+    tokens = result.usage.tokens
+    if tokens:
+        facts.append(f"{_short(tokens)} token{'' if tokens == 1 else 's'}")
+    if result.cost_usd is None and tokens:
+        facts.append("cost unknown")
+    elif result.cost_usd is not None and (result.cost_usd or tokens):
+        facts.append(render_money(to_micro(result.cost_usd)))
+    return " · ".join(facts)
+
+
+def _short(number: int) -> str:
+    for size, letter in ((1_000_000, "M"), (1_000, "k")):
+        if number >= size:
+            text = f"{number / size:.1f}" if number < 10 * size else f"{number // size}"
+            return f"{text.removesuffix('.0')}{letter}"
+    return str(number)
+
+
+def changes_text(changes: Changes | None) -> str:
+    """Returns `2 files changed +10 -3`, or nothing."""
+    if changes is None:
+        return ""
+    files = f"{changes.files} file{'' if changes.files == 1 else 's'} changed"
+    return f"{files} +{changes.added} \u2212{changes.removed}"
+
+
+def change_text(change: ChannelChange) -> str:
+    """Returns the line that tells a channel of its new defaults, in mrkdwn; mentions nobody else than who changed them."""
+    told = "reset this channel's defaults."
+    if change.said != "reset":
+        said = escape(change.said).replace("`", "'")
+        told = f"changed this channel's defaults: `{said}`."
+    return f"<@{change.user}> {told} Write `settings` to me to see all of them."
+
+
+def announcement_text(run: Run, result: Outcome) -> str:
+    """Returns the line that notifies the asker, in mrkdwn."""
+    took = duration_text(result.duration_s)
+    match result.state:
+        case RunState.SUCCEEDED:
+            return f"<@{run.request.user}> done ({took})"
+        case RunState.STOPPED:
+            return f"<@{run.request.user}> stopped ({took})"
+        case _:
+            return f"<@{run.request.user}> this did not work out ({took})"
+
 
 MAX_ARGUMENT_CHARS: Final = 200
 MAX_TAIL_CHARS: Final = 3_000
@@ -33,27 +157,28 @@ _MAX_SECTION_CHARS: Final = 2_900
 _LOOKALIKE: Final = "\u02cb"
 """Looks like a backtick, but does not end a code span."""
 
+_SAME_AGAIN: Final = frozenset({ErrorCode.MODEL_CONTEXT_EXCEEDED})
+"""Where a retry in the same thread cannot end otherwise: its history is too long, and a new thread is what helps."""
+
 Block = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePart:
-    """One Slack message."""
-
     blocks: tuple[Block, ...]
     """Empty for a message of plain text."""
     text: str
     """Escaped; what notifications show."""
 
 
-def thinking(run: Run, position: QueuePosition, *, capacity: int) -> MessagePart:
-    """The message that stands at once. `capacity`: how many runs may go at a time."""
+def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> MessagePart:
+    """Returns the message that stands at once. `capacity`: how many runs may go at a time."""
     text = _waiting_text(position, capacity=capacity) if position.is_waiting else "Thinking…"
     return MessagePart(blocks=(_section(text), _stop_button(run)), text=text)
 
 
-def progress(run: Run, shown: Progress) -> MessagePart:
-    """What goes on now, with the answer as far as it is written."""
+def render_progress(run: Run, shown: Progress) -> MessagePart:
+    """Returns what goes on now, with the answer as far as it is written."""
     phase = escape(shown.phase.rstrip(".… "))
     head = _section(f"{phase}…")
     facts = _facts(_tool_text(shown), steps_text(shown.steps), duration_text(shown.elapsed_s))
@@ -64,10 +189,10 @@ def progress(run: Run, shown: Progress) -> MessagePart:
     return MessagePart(blocks=(*blocks, _stop_button(run)), text=f"{phase}…")
 
 
-def result(
-    run: Run, ended: RunResult, *, max_chars: int = MAX_PART_CHARS, takes_keys: bool = False
+def render_result(
+    run: Run, ended: Outcome, *, max_chars: int = MAX_PART_CHARS, takes_keys: bool = False
 ) -> tuple[MessagePart, ...]:
-    """The final messages, in order; the first takes the place of the thinking message.
+    """Returns the final messages, in order; the first takes the place of the thinking message.
 
     `takes_keys`: people may give keys of their own.
     """
@@ -82,20 +207,20 @@ def result(
     if not parts:
         return (MessagePart(blocks=closing, text=text),)
     last = parts.pop()
-    is_answer = ended.outcome is RunState.SUCCEEDED
+    is_answer = ended.state is RunState.SUCCEEDED
     return (
         *parts,
         MessagePart(blocks=(*last.blocks, *closing), text=last.text if is_answer else text),
     )
 
 
-def plain_result(run: Run, ended: RunResult) -> tuple[MessagePart, ...]:
-    """The same without blocks, for when Slack refuses them."""
+def render_plain_result(run: Run, ended: Outcome) -> tuple[MessagePart, ...]:
+    """Returns the same without blocks, for when Slack refuses them."""
     answer = neutralise(ended.answer)
     _, text = _closing(run, ended)
     facts = _closing_facts(run, ended)
     texts = [escape(part) for part in _plain_parts(answer)]
-    if ended.outcome is RunState.SUCCEEDED and texts:
+    if ended.state is RunState.SUCCEEDED and texts:
         texts[-1] = f"{texts[-1]}\n\n{facts}"
     else:
         texts.append(f"{text}\n{facts}".strip())
@@ -103,7 +228,7 @@ def plain_result(run: Run, ended: RunResult) -> tuple[MessagePart, ...]:
 
 
 def _plain_parts(text: str) -> list[str]:
-    """Cut by the size after escaping, in the middle of words if need be."""
+    """Cuts by the size after escaping, in the middle of words if need be."""
     parts: list[str] = []
     current, size = "", 0
     for line in re.findall(r"[^\n]{1,500}\n?|\n", text):
@@ -115,10 +240,10 @@ def _plain_parts(text: str) -> list[str]:
     return [*parts, current.strip("\n")] if current.strip() else parts
 
 
-def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
-    """The blocks under the answer, and the text of a message without one."""
+def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
+    """Returns the blocks under the answer, and the text of a message without one."""
     facts = _closing_facts(run, ended)
-    match ended.outcome:
+    match ended.state:
         case RunState.SUCCEEDED:
             return (_context(facts), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
@@ -128,21 +253,22 @@ def _closing(run: Run, ended: RunResult) -> tuple[tuple[Block, ...], str]:
             return (_context(_facts(text, facts)),), text
         case _:
             code = ended.error_code or ErrorCode.AGENT_EXECUTION_FAILED
-            text = failure_text(code, escape(ended.detail))
-            buttons = [_button(RETRY_ACTION, "Retry", run)]
+            text = failure_text(code, escape(ended.told))
+            buttons = [] if code in _SAME_AGAIN else [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:
                 buttons.append(_button(LOG_ACTION, "Show log", run))
-            return (_section(text), _context(facts), _actions(*buttons)), text
+            actions = (_actions(*buttons),) if buttons else ()
+            return (_section(text), _context(facts), *actions), text
 
 
-def _closing_facts(run: Run, ended: RunResult) -> str:
-    """The line of small print; empty when a run that was stopped has used nothing."""
+def _closing_facts(run: Run, ended: Outcome) -> str:
+    """Returns the line of small print; empty when a run that was stopped has used nothing."""
     took, used = duration_text(ended.duration_s), (changes_text(ended.changes), spent_text(ended))
-    match ended.outcome:
+    match ended.state:
         case RunState.SUCCEEDED:
             return _facts(took, steps_text(ended.steps), *used)
         case RunState.STOPPED:
-            return _facts(*used)
+            return _facts(steps_text(ended.steps), *used)
         case _:
             ids = (f"`{fact}`" for fact in (ended.error_code, run.id) if fact)
             return _facts(*ids, took, *used)

@@ -12,16 +12,14 @@ import aiohttp
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.runs.own_keys import OwnKeyStore
-from app.slack.api import RetryPolicy, SlackApi, SlackUnreachable
+from app.aio import TaskGroup, open_task_group
+from app.runs.ports import OwnKeyStore
+from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
 from app.slack.history import SlackThreadReader
-from app.slack.identity import BotIdentity
-from app.slack.live import Rhythm, UpdateBudget
+from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
+from app.slack.live import LatePosts, SessionStatus, UpdateTiming
 from app.slack.messages import OwnMessages
-from app.slack.own_keys import KeyDesk, Vendor
 from app.slack.replies import SlackReplies
-from app.slack.status import SessionStatus
-from sandbox_runtime.task_group import TaskGroup, open_task_group
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 32
@@ -29,8 +27,6 @@ _MAX_CONNECTIONS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlackOptions:
-    """What the connection needs of the settings."""
-
     bot_token: SecretStr = field(repr=False)
     base_url: str = "https://slack.com/api/"
     capacity: int = 32
@@ -38,9 +34,11 @@ class SlackOptions:
     takes_keys: bool = False
     """People may give keys of their own."""
     policy: RetryPolicy = field(default_factory=RetryPolicy)
-    rhythm: Rhythm = field(default_factory=Rhythm)
+    timing: UpdateTiming = field(default_factory=UpdateTiming)
     look_again_after_s: float = 1.0
     """Between an ambiguous failure of a post and the look whether it stands there."""
+    modal_timeout_s: float = OPEN_TIMEOUT_S
+    """For all that comes before a modal stands."""
 
 
 class SlackConnection:
@@ -48,28 +46,39 @@ class SlackConnection:
 
     def __init__(self, api: SlackApi, options: SlackOptions, *, group: TaskGroup) -> None:
         self._api = api
+        self._modal_timeout_s = options.modal_timeout_s
         self._identity: BotIdentity | None = None
+        messages = OwnMessages(api, look_again_after_s=options.look_again_after_s)
+        self._status = SessionStatus(api, group=group)
+        self._late = LatePosts(api, messages, group=group)
         self.replies = SlackReplies(
             api,
-            messages=OwnMessages(api, look_again_after_s=options.look_again_after_s),
-            status=SessionStatus(api, group=group),
+            messages=messages,
+            status=self._status,
+            late=self._late,
             capacity=options.capacity,
             takes_keys=options.takes_keys,
-            rhythm=options.rhythm,
-            budget=UpdateBudget(),
+            timing=options.timing,
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
 
-    def key_desk(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyDesk:
-        """Where people give keys of their own."""
-        return KeyDesk(self._api, store=store, vendors=vendors)
+    def close(self) -> None:
+        """Gives up what waits for Slack's limits; what is on its way goes on."""
+        self._status.close()
+        self._late.close()
+
+    def key_modal(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyModal:
+        """Returns the modal where people give keys of their own."""
+        return KeyModal(
+            self._api, store=store, vendors=vendors, open_timeout_s=self._modal_timeout_s
+        )
 
     def identity(self) -> BotIdentity | None:
-        """What the last successful `identify` said; None before."""
+        """Returns what the last successful `identify` said; None before."""
         return self._identity
 
     async def identify(self) -> BotIdentity:
-        """Ask Slack who the token belongs to; one attempt of at most 10 s.
+        """Asks Slack who the token belongs to; one attempt of at most 10 s.
 
         Raises:
             SlackFault: a SlackRefusal such as `invalid_auth` needs the operator.
@@ -89,7 +98,7 @@ class SlackConnection:
 
 @asynccontextmanager
 async def open_slack(options: SlackOptions) -> AsyncIterator[SlackConnection]:
-    """A connection that makes no call until it is used."""
+    """Opens a connection that makes no call until it is used."""
     timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS)
     async with (
@@ -99,13 +108,17 @@ async def open_slack(options: SlackOptions) -> AsyncIterator[SlackConnection]:
         client = create_client(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
-        yield SlackConnection(SlackApi(client, policy=options.policy), options, group=group)
+        connection = SlackConnection(SlackApi(client, policy=options.policy), options, group=group)
+        try:
+            yield connection
+        finally:
+            connection.close()
 
 
 def create_client(
     *, token: str | None, base_url: str, session: aiohttp.ClientSession | None
 ) -> AsyncWebClient:
-    """The SDK's client without its own retries, which would post twice.
+    """Creates the SDK's client without its own retries, which would post twice.
 
     Source: slack-sdk 3.47, async_default_handlers, read 2026-11.
     """

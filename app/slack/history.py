@@ -1,17 +1,17 @@
 """The ThreadReader over Slack's Web API."""
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.log import get_logger
 from app.runs.model import Thread, ThreadMessage
-from app.slack.api import SlackApi, SlackFault
-from app.slack.identity import BotIdentity
+from app.slack.api import BotIdentity, SlackApi, SlackFault, within
+from app.slack.markdown import readable
 from app.slack.messages import next_cursor, own_part
-from app.slack.text import readable
+from app.slack.payloads import object_of, text_of
 
 READ_TIMEOUT_S: Final = 10.0
+NAME_TIMEOUT_S: Final = 2.0
 PAGE_SIZE: Final = 200
 """Source: Slack Web API, conversations.replies, recommended maximum, read 2026-11."""
 MAX_PAGES: Final = 8
@@ -39,15 +39,22 @@ class SlackThreadReader:
     async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
         collected: dict[str, Mapping[str, Any]] = {}
         try:
-            async with asyncio.timeout(READ_TIMEOUT_S):
+            async with within(READ_TIMEOUT_S):
                 await self._collect(thread, before_ts, collected)
                 await self._learn_names(collected.values())
-        except (SlackFault, TimeoutError) as exc:
+        except SlackFault as exc:
             # What was read until then still serves.
-            word = exc.word if isinstance(exc, SlackFault) else "timeout"
-            self._log.warning("slack.history_failed", thread=thread.key, error=word)
+            self._log.warning("slack.history_failed", thread=thread.key, error=exc.word)
         older = sorted((ts for ts in collected if ts_key(ts) < ts_key(before_ts)), key=ts_key)
         return tuple(self._message(collected[ts], ts) for ts in older)
+
+    async def name_of(self, user: str) -> str:
+        try:
+            async with within(NAME_TIMEOUT_S):
+                await self._learn_names([{"user": user}])
+        except SlackFault:
+            self._log.info("slack.name_unknown", user=user)
+        return self._names.get(user, user)
 
     async def _collect(
         self, thread: Thread, before_ts: str, collected: dict[str, Mapping[str, Any]]
@@ -65,7 +72,7 @@ class SlackThreadReader:
     async def _collect_newest(
         self, thread: Thread, before_ts: str, collected: dict[str, Mapping[str, Any]]
     ) -> None:
-        """Slack lists the oldest first, so the newest are asked for by time."""
+        """Asks for the newest by time: Slack lists the oldest first."""
         pages = 1
         for window_s in _WINDOWS_S:
             oldest = f"{max(int(before_ts.partition('.')[0]) - window_s, 0)}.000000"
@@ -105,7 +112,7 @@ class SlackThreadReader:
         messages = page.get("messages")
         for message in messages if isinstance(messages, list) else []:
             ts = message.get("ts")
-            if isinstance(ts, str) and _text(message, "subtype") in _KEPT_SUBTYPES:
+            if isinstance(ts, str) and text_of(message, "subtype") in _KEPT_SUBTYPES:
                 collected[ts] = message
         return page
 
@@ -120,12 +127,12 @@ class SlackThreadReader:
                 continue
             if len(self._names) >= _MAX_NAMES:
                 self._names.clear()
-            self._names[user] = _name(response.get("user")) or user
+            self._names[user] = _name(object_of(response, "user")) or user
 
     def _message(self, message: Mapping[str, Any], ts: str) -> ThreadMessage:
         identity = self._identity()
         own = own_part(message)
-        user, bot_id = _text(message, "user"), _text(message, "bot_id")
+        user, bot_id = text_of(message, "user"), text_of(message, "bot_id")
         is_own = identity is not None and (
             user == identity.bot_user_id or (bot_id != "" and bot_id == identity.bot_id)
         )
@@ -135,7 +142,7 @@ class SlackThreadReader:
             user=user if is_person else "",
             author_name=self._names.get(user, user) if is_person else _bot_name(message),
             text=readable(
-                _markdown_of(message) or _text(message, "text"),
+                _markdown_of(message) or text_of(message, "text"),
                 bot_user_id=identity.bot_user_id if identity else "",
             ),
             is_own=is_own,
@@ -160,30 +167,20 @@ def _reply_count(page: Mapping[str, Any]) -> int:
 
 
 def _markdown_of(message: Mapping[str, Any]) -> str:
-    """The whole text of a post whose `text` is only a short form of its blocks."""
+    """Returns the whole text of a post whose `text` is only a short form of its blocks."""
     blocks = message.get("blocks")
     texts = [
-        _text(block, "text")
+        text_of(block, "text")
         for block in (blocks if isinstance(blocks, list) else [])
         if isinstance(block, dict) and block.get("type") == "markdown"
     ]
     return "\n\n".join(text for text in texts if text)
 
 
-def _name(user: object) -> str:
-    if not isinstance(user, dict):
-        return ""
-    profile = user.get("profile")
-    profile = profile if isinstance(profile, dict) else {}
-    return _text(profile, "display_name") or _text(user, "real_name") or _text(user, "name")
+def _name(user: Mapping[str, Any]) -> str:
+    profile = object_of(user, "profile")
+    return text_of(profile, "display_name") or text_of(user, "real_name") or text_of(user, "name")
 
 
 def _bot_name(message: Mapping[str, Any]) -> str:
-    profile = message.get("bot_profile")
-    name = _text(profile, "name") if isinstance(profile, dict) else ""
-    return name or _text(message, "username")
-
-
-def _text(carrier: Mapping[str, Any], name: str) -> str:
-    value = carrier.get(name)
-    return value if isinstance(value, str) else ""
+    return text_of(object_of(message, "bot_profile"), "name") or text_of(message, "username")

@@ -1,40 +1,155 @@
-"""The Bolt app: parses what Slack sends, lets intake make it durable, and acknowledges; nothing else before the 200."""
+"""Slack's way in: parses what it sends, lets intake make it durable, and acknowledges; nothing else before the 200.
 
+Over HTTP, or over a websocket for installations that Slack cannot reach; that one is watched, because it can go deaf.
+"""
+
+import asyncio
+import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from aiohttp import ClientError
+from pydantic import SecretStr
+from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
+from slack_bolt.adapter.socket_mode.async_internals import run_async_bolt_app, send_async_response
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltRequest
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.middleware.async_middleware import AsyncMiddleware
 from slack_bolt.response import BoltResponse
+from slack_sdk.errors import SlackApiError
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
+from app.aio import open_task_group
 from app.log import get_logger
-from app.runs.intake import RetryWish, Revision
-from app.runs.model import RunId, RunRequest, Thread
-from app.slack.identity import BotIdentity
-from app.slack.own_keys import KEYS_ACTION, KEYS_VIEW, KeyDesk
-from app.slack.payloads import (
-    FEEDBACK_ACTION,
-    LOG_ACTION,
-    RETRY_ACTION,
-    STOP_ACTION,
-    Feedback,
-    Ignored,
-    ShowLog,
-    StopRun,
-    StopThread,
-    from_action,
-    from_event,
-    session_stopped,
-)
-from app.slack.shapes import bad_field
-from app.slack.verification import media_type
+from app.runs.intake import Intake, Revision
+from app.runs.model import RunRequest
+from app.slack.actions import KEYS_ACTION, parse_click
+from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
+from app.slack.connection import create_client
+from app.slack.key_modal import KEYS_VIEW, KeyModal
+from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
+from app.slack.signature import bad_field, check_request, media_type
+
+_log = get_logger(__name__)
+
+DEAF_AFTER_S: Final = 60.0
+"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
+PING_INTERVAL_S: Final = 10.0
+_CONNECT_TIMEOUT_S: Final = 20.0
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+OnAck = Callable[[int, float], None]
+"""Hears of a delivery how it was answered, as a status of HTTP, and after how many seconds."""
+
+
+def count_nothing(status: int, seconds: float) -> None:
+    """Counts no acknowledgement."""
+    del status, seconds
+
+
+class _Handler(AsyncSocketModeHandler):
+    """Bolt's, which tells of each delivery how long it took; one without a 200 is not acknowledged, and delivered again."""
+
+    on_ack: OnAck = staticmethod(count_nothing)
+
+    @override
+    async def handle(self, client: AsyncBaseSocketModeClient, req: SocketModeRequest) -> None:
+        began_s, status = time.perf_counter(), 500
+        try:
+            response = await run_async_bolt_app(self.app, req)
+            status = response.status
+            await send_async_response(client, req, response, time.time())
+        finally:
+            self.on_ack(status, time.perf_counter() - began_s)
+
+
+@asynccontextmanager
+async def open_socket_mode(
+    app: AsyncApp,
+    *,
+    app_token: str,
+    base_url: str,
+    ping_interval_s: float = PING_INTERVAL_S,
+    deaf_after_s: float = DEAF_AFTER_S,
+    on_ack: OnAck = count_nothing,
+) -> AsyncIterator[None]:
+    """Events flow into the app while inside. Reconnects by itself.
+
+    Raises:
+        SlackFault: no first connection: refused, or none within 20 s.
+    """
+    handler = _Handler(
+        app,
+        app_token,
+        web_client=create_client(token=None, base_url=base_url, session=None),
+        ping_interval=ping_interval_s,
+    )
+    handler.on_ack = on_ack
+    client = handler.client
+    try:
+        await _connect(handler)
+        closing = asyncio.Event()
+        async with open_task_group() as group:
+            group.create_task(
+                _watch(client, closing, deaf_after_s=deaf_after_s),
+                name="slack-socket-watch",
+            )
+            try:
+                yield
+            finally:
+                closing.set()
+    finally:
+        # The client may hang on a dead socket.
+        with suppress(TimeoutError, ClientError, OSError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await handler.client.close()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
+
+
+async def _connect(handler: AsyncSocketModeHandler) -> None:
+    client = handler.client
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+            # `connect` alone would try for ever, whatever Slack says of the token.
+            client.wss_uri = await client.issue_new_wss_url()
+            await client.connect()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
+    except SlackApiError as exc:
+        raise SlackRefusal(str(exc.response.get("error", "unknown"))) from exc
+    except (TimeoutError, ClientError, OSError) as exc:
+        raise SlackUnreachable(type(exc).__name__) from exc
+
+
+async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after_s: float) -> None:
+    log = get_logger(__name__)
+    heard_at = time.time()
+    while not closing.is_set():
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deaf_after_s / 6):
+                await closing.wait()
+        if closing.is_set():
+            return
+        heard_at = max(heard_at, client.last_ping_pong_time or 0.0)
+        silent_s = time.time() - heard_at
+        if silent_s < deaf_after_s:
+            continue
+        log.warning("slack.socket_deaf", silent_s=round(silent_s))
+        heard_at = time.time()
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                await client.connect_to_new_endpoint(force=True)
+        except (SlackApiError, ClientError, TimeoutError, OSError) as exc:
+            log.warning("slack.socket_reconnect_failed", error=type(exc).__name__)
+
 
 _HANDLED: Final = frozenset(
     {"event_callback", "block_actions", "url_verification", "view_submission"}
@@ -43,38 +158,16 @@ _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchang
 """Every message of a busy channel, and each of Orion's own edits."""
 
 
-class Intake(Protocol):
-    """Makes durable what a person wants. Each call is one durable write; an exception means: do not acknowledge."""
-
-    async def accept(self, request: RunRequest) -> None: ...
-
-    async def retry(self, wish: RetryWish) -> None: ...
-
-    async def revise(self, revision: Revision) -> bool: ...
-
-    async def stop_run(self, run_id: RunId, *, user: str) -> bool: ...
-
-    async def stop_thread(self, thread: Thread, *, user: str) -> bool: ...
-
-    async def show_log(self, run_id: RunId, *, user: str) -> None: ...
-
-    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
-    """What goes back over HTTP."""
-
     status: int
     headers: Mapping[str, str]
     body: str
 
 
 class _Listeners:
-    """One method per kind of delivery."""
-
     def __init__(
-        self, *, identity: Callable[[], BotIdentity | None], intake: Intake, keys: KeyDesk | None
+        self, *, identity: Callable[[], BotIdentity | None], intake: Intake, keys: KeyModal | None
     ) -> None:
         self._identity = identity
         self._intake = intake
@@ -83,43 +176,39 @@ class _Listeners:
 
     async def message(self, body: dict[str, Any]) -> None:
         identity = self._identity()
-        wish = from_event(
+        intent = from_event(
             body,
             bot_user_id=identity.bot_user_id if identity else "",
             received_at=datetime.now(UTC),
         )
-        match wish:
+        match intent:
             case RunRequest():
-                await self._intake.accept(wish)
+                await self._intake.accept(intent)
             case Revision():
-                await self._intake.revise(wish)
+                await self._intake.revise(intent)
             case StopThread():
-                await self._intake.stop_thread(wish.thread, user=wish.user)
-            case Ignored():
-                self._ignored(body, wish)
-
-    async def session_stopped(self, body: dict[str, Any]) -> None:
-        wish = session_stopped(body)
-        if isinstance(wish, Ignored):
-            self._ignored(body, wish)
-        else:
-            await self._intake.stop_thread(wish.thread, user=wish.user)
-
-    async def action(self, body: dict[str, Any], ack: AsyncAck) -> None:
-        wish = from_action(body)
-        match wish:
-            case StopRun():
-                await self._intake.stop_run(wish.run_id, user=wish.user)
-            case RetryWish():
-                await self._intake.retry(wish)
-            case ShowLog():
-                await self._intake.show_log(wish.run_id, user=wish.user)
-            case Feedback():
-                await self._intake.feedback(
-                    wish.run_id, user=wish.user, is_positive=wish.is_positive
+                await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            case StopDirectMessages():
+                await self._intake.stop_channel(
+                    intent.team, intent.channel, user=intent.user, ts=intent.ts
                 )
             case Ignored():
-                self._ignored(body, wish)
+                self._ignored(body, intent)
+
+    async def session_stopped(self, body: dict[str, Any]) -> None:
+        intent = session_stopped(body)
+        if isinstance(intent, Ignored):
+            self._ignored(body, intent)
+        else:
+            await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+
+    async def action(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        click = parse_click(body)
+        if isinstance(click, Ignored):
+            self._ignored(body, click)
+        else:
+            action, intent = click
+            await action.handle(self._intake, intent)
         await ack()
 
     async def keys(self, body: dict[str, Any], ack: AsyncAck) -> None:
@@ -139,7 +228,7 @@ class _Listeners:
         self._ignored(body, Ignored(reason="other_event"))
 
     async def failed(self, error: Exception) -> BoltResponse:
-        """Not durable, so not acknowledged: Slack delivers it again."""
+        """Answers that it is not durable, so not acknowledged: Slack delivers it again."""
         self._log.error("event.rejected", reason="not_durable", error=type(error).__name__)
         return BoltResponse(status=500, body="")
 
@@ -152,7 +241,7 @@ class _Listeners:
         )
 
 
-class _Doorkeeper(AsyncMiddleware):
+class _PayloadFilter(AsyncMiddleware):
     """Acknowledges what no listener is for, and keeps malformed payloads of a socket from them."""
 
     def __init__(self) -> None:
@@ -187,9 +276,9 @@ def create_bolt_app(
     base_url: str,
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
-    keys: KeyDesk | None = None,
+    keys: KeyModal | None = None,
 ) -> AsyncApp:
-    """A Bolt app that makes no network call of its own. An empty signing secret is for Socket Mode only.
+    """Creates a Bolt app that makes no network call of its own. An empty signing secret is for Socket Mode only.
 
     Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
@@ -208,9 +297,8 @@ def create_bolt_app(
 
     # Bolt logs whole bodies at INFO.
     logger = logging.getLogger("app.slack.bolt")
-    logger.setLevel(
-        logging.ERROR
-    )  # at construction it warns of SLACK_BOT_TOKEN, which it rightly leaves unused
+    # At construction it warns of SLACK_BOT_TOKEN, which it rightly leaves unused.
+    logger.setLevel(logging.ERROR)
     app = AsyncApp(
         name="orion",
         logger=logger,
@@ -227,15 +315,11 @@ def create_bolt_app(
     )
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(identity=identity, intake=intake, keys=keys)
-    app.middleware(_Doorkeeper())
+    app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
     app.event("agent_session_stopped")(listeners.session_stopped)
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
-    app.action(STOP_ACTION)(listeners.action)
-    app.action(RETRY_ACTION)(listeners.action)
-    app.action(LOG_ACTION)(listeners.action)
-    app.action(FEEDBACK_ACTION)(listeners.action)
     app.action(KEYS_ACTION)(listeners.keys)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
     app.view(KEYS_VIEW)(listeners.view)
@@ -244,7 +328,7 @@ def create_bolt_app(
 
 
 async def handle_http(app: AsyncApp, *, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-    """Bolt's answer to a request that `check_request` let pass."""
+    """Returns Bolt's answer to a request that `check_request` let pass."""
     plain = {name.lower(): value for name, value in headers.items()}
     # Bolt compares the content type by case.
     request = AsyncBoltRequest(
@@ -256,3 +340,63 @@ async def handle_http(app: AsyncApp, *, headers: Mapping[str, str], body: bytes)
         headers={name: value[0] for name, value in response.headers.items() if value},
         body=response.body,
     )
+
+
+EventHandler = Callable[[Mapping[str, str], bytes], Awaitable[HttpAnswer]]
+"""Headers and body of a request to `/slack/events`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryOptions:
+    signing_secret: SecretStr = field(repr=False)
+    bot_token: SecretStr = field(repr=False)
+    base_url: str
+    app_token: SecretStr | None = field(default=None, repr=False)
+    """With it Slack comes by a socket, and not by HTTP."""
+
+
+@asynccontextmanager
+async def open_entry(
+    options: EntryOptions,
+    *,
+    identity: Callable[[], BotIdentity | None],
+    intake: Intake,
+    keys: KeyModal | None = None,
+    on_ack: OnAck = count_nothing,
+) -> AsyncIterator[EventHandler | None]:
+    """Events and clicks reach `intake`, people's own keys `keys`, while the block runs; yields None when they come by a socket.
+
+    `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
+    """
+    secret = options.signing_secret.get_secret_value()
+    bolt = create_bolt_app(
+        signing_secret=secret,
+        bot_token=options.bot_token.get_secret_value(),
+        base_url=options.base_url,
+        identity=identity,
+        intake=intake,
+        keys=keys,
+    )
+    if options.app_token is not None:
+        app_token = options.app_token.get_secret_value()
+        async with open_socket_mode(
+            bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
+        ):
+            _log.info("slack.connected", mode="socket")
+            yield None
+        return
+
+    async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+        rejection = check_request(
+            headers=headers, body=body, signing_secret=secret, now=time.time()
+        )
+        if rejection is not None:
+            _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
+            return HttpAnswer(
+                status=rejection.status,
+                headers={"content-type": "application/json"},
+                body=json.dumps({"error": rejection.error}),
+            )
+        return await handle_http(bolt, headers=headers, body=body)
+
+    yield handle

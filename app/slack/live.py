@@ -1,18 +1,25 @@
-"""Shows a run's progress on its thinking message: coalesced, throttled, and silent before the answer comes."""
+"""Shows that a run goes on: progress on its thinking message, coalesced and throttled, silent before the answer comes.
+
+Also that message late, where limits hold it up; and Slack's native "working" state of a thread, with its own Stop: a nicety
+that must never delay or fail anything.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
+from app.aio import TaskGroup, open_task_group
 from app.log import get_logger
-from app.runs.model import Progress, Run
-from app.slack.api import SlackFault, SlackRefusal
-from sandbox_runtime.task_group import open_task_group
+from app.runs.model import Progress, Run, RunId, Thread
+from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
+from app.slack.blocks import MessagePart
+from app.slack.messages import OwnMessages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rhythm:
+class UpdateTiming:
     """When updates are sent; tests shorten it."""
 
     first_after_s: float = 0.5
@@ -20,37 +27,6 @@ class Rhythm:
     """Source: field reports on chat.update, one per message in about three seconds, read 2026-11."""
     refresh_after_s: float = 15.0
     """When nothing but the elapsed time changed."""
-
-
-class UpdateBudget:
-    """A token bucket for the updates of all runs of a workspace: at most `burst` + 60 · `per_s` in any minute.
-
-    Ten at once and one every two seconds make 40 a minute; chat.update takes 50, and answers need the rest.
-    Source: Slack Web API rate limits, tier 3, read 2026-11.
-    """
-
-    def __init__(self, *, burst: int = 10, per_s: float = 0.5) -> None:
-        self._burst = float(burst)
-        self._per_s = per_s
-        self._tokens = float(burst)
-        self._turn = asyncio.Lock()
-        self._counted_at: float | None = None
-
-    async def take(self) -> None:
-        """Returns when an update may go, in the order of asking. Only the first in line has a timer."""
-        async with self._turn:
-            if (wait_s := (1 - self._grown()) / self._per_s) > 0:
-                await asyncio.sleep(wait_s)
-            self._tokens = self._grown() - 1
-
-    def _grown(self) -> float:
-        """The tokens there are now."""
-        now = asyncio.get_running_loop().time()
-        if self._counted_at is not None:
-            grown = self._tokens + (now - self._counted_at) * self._per_s
-            self._tokens = min(grown, self._burst)
-        self._counted_at = now
-        return self._tokens
 
 
 @asynccontextmanager
@@ -67,22 +43,22 @@ async def publishing(publisher: "Publisher") -> AsyncIterator["Publisher"]:
 
 
 class Publisher:
-    """The LiveReply of one run. `send` is one attempt; `pause_s` says how long Slack wants to be left alone."""
+    """The LiveReply of one run. `send` is one attempt, `turn` comes before it; `pause_s` is how long there can be none."""
 
     def __init__(
         self,
         run: Run,
         *,
         send: Callable[[Progress], Awaitable[None]],
+        turn: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float],
-        budget: UpdateBudget,
-        rhythm: Rhythm,
+        timing: UpdateTiming,
     ) -> None:
         self._run = run
         self._send = send
+        self._turn = turn
         self._pause_s = pause_s
-        self._budget = budget
-        self._rhythm = rhythm
+        self._timing = timing
         self._latest: Progress | None = None
         self._offered_at = 0.0
         self._sent: Progress | None = None
@@ -99,7 +75,7 @@ class Publisher:
         self._news.set()
 
     def close(self) -> None:
-        """Send no more; `publish` returns when the call in flight is over."""
+        """Sends no more; `publish` returns when the call in flight is over."""
         if self._in_line is not None and not self._closing.is_set():
             self._in_line.reschedule(self._now())
         self._closing.set()
@@ -110,14 +86,14 @@ class Publisher:
         await self._closed.wait()
 
     async def publish(self) -> None:
-        """Send what is worth it until closed."""
+        """Sends what is worth it until closed."""
         try:
             await self._publish()
         finally:
             self._closed.set()
 
     async def _publish(self) -> None:
-        await self._rest(self._rhythm.first_after_s)
+        await self._rest(self._timing.first_after_s)
         while not self._closing.is_set():
             wait_s = self._due_in_s()
             if wait_s is None:
@@ -129,7 +105,7 @@ class Publisher:
             self._news.clear()
 
     def _due_in_s(self) -> float | None:
-        """Seconds until the newest progress is worth an update; None while there is none."""
+        """Returns seconds until the newest progress is worth an update; None while there is none."""
         if self._latest is None:
             return None
         is_news = (
@@ -137,12 +113,12 @@ class Publisher:
             or self._sent.substance != self._latest.substance
             or self._sent.text != self._latest.text
         )
-        spacing_s = self._rhythm.interval_s if is_news else self._rhythm.refresh_after_s
+        spacing_s = self._timing.interval_s if is_news else self._timing.refresh_after_s
         due_at = max(self._sent_at + spacing_s, self._now() + self._pause_s())
         return max(due_at - self._now(), 0.0)
 
     async def _update(self) -> bool:
-        """Whether to go on."""
+        """Sends the newest progress if it still may; returns whether to go on."""
         latest = self._latest if await self._may_send() else None
         if latest is None:
             return True
@@ -160,10 +136,10 @@ class Publisher:
         return True
 
     async def _may_send(self) -> bool:
-        """Whether the budget allowed an update before this was closed, and there is still one that is due."""
+        """Whether its turn came before this was closed, and there is still an update that is due."""
         try:
             async with asyncio.timeout(None) as self._in_line:
-                await self._budget.take()
+                await self._turn()
         except TimeoutError:
             return False
         finally:
@@ -179,3 +155,174 @@ class Publisher:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+@dataclass(slots=True, kw_only=True)
+class _LatePost:
+    ts: str | None = ""
+    """Empty: nothing stands. None: nobody knows."""
+    is_withdrawn: bool = False
+    in_line: asyncio.Timeout | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def withdraw(self) -> None:
+        """Leaves the line; a post that is on its way goes on."""
+        self.is_withdrawn = True
+        if self.in_line is not None:
+            self.in_line.reschedule(asyncio.get_running_loop().time())
+
+
+class LatePosts:
+    """Posts in the background; a run whose process ends before its message was posted gets its answer alone."""
+
+    def __init__(self, api: SlackApi, messages: OwnMessages, *, group: TaskGroup) -> None:
+        self._api = api
+        self._messages = messages
+        self._group = group
+        self._posts: dict[RunId, _LatePost] = {}
+        self._log = get_logger(__name__)
+
+    def begin(self, run: Run, part: MessagePart) -> None:
+        post = self._posts[run.id] = _LatePost()
+        self._group.create_task(self._post(run, part, post), name="slack-late-post")
+
+    def ts(self, run_id: RunId) -> str:
+        """Returns where it stands by now; empty when it does not."""
+        post = self._posts.get(run_id)
+        return post.ts or "" if post else ""
+
+    async def settle(self, run_id: RunId) -> str | None:
+        """Returns its ts, or empty when none stands and none will; None when nobody knows, or there was none to post here."""
+        post = self._posts.pop(run_id, None)
+        if post is None:
+            return None
+        post.withdraw()
+        await post.done.wait()
+        return post.ts
+
+    def close(self) -> None:
+        """Posts nothing more that is still in line."""
+        for post in self._posts.values():
+            post.withdraw()
+
+    async def _post(self, run: Run, part: MessagePart, post: _LatePost) -> None:
+        try:
+            if await self._has_turn(run, post):
+                post.ts = None
+                post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
+        except SlackFault as exc:
+            if isinstance(exc, SlackRefusal):
+                post.ts = ""
+            self._log.warning(
+                "slack.update_failed", run_id=run.id, operation="place", error=exc.word
+            )
+        finally:
+            post.done.set()
+
+    async def _has_turn(self, run: Run, post: _LatePost) -> bool:
+        """Whether its turn came before it was withdrawn."""
+        if post.is_withdrawn:
+            return False
+        try:
+            async with asyncio.timeout(None) as post.in_line:
+                await self._api.limits.turn("chat.postMessage", run.request.channel)
+        except TimeoutError:
+            return False
+        finally:
+            post.in_line = None
+        return not post.is_withdrawn
+
+
+_STATUS_TIMEOUT_S: Final = 3.0
+_STATUS_METHOD: Final = "agents.sessions.setStatus"
+"""Source: Slack Web API, agents.sessions.setStatus, read 2026-11: needs an app declared as an agent."""
+_PASSING_REFUSALS: Final = frozenset({"channel_not_found", "thread_not_found", "is_archived"})
+"""About the thread, not about the app."""
+
+
+class SessionStatus:
+    """Sets it in the background, what a thread asked for last, in the order of asking as Slack's limit allows.
+
+    Off for good after Slack's first refusal.
+    """
+
+    def __init__(self, api: SlackApi, *, group: TaskGroup) -> None:
+        self._api = api
+        self._group = group
+        self._runs: dict[Thread, set[RunId]] = {}
+        """Those of a thread that wait or go."""
+        self._wanted: dict[Thread, str] = {}
+        self._shown: dict[Thread, str] = {}
+        """Where Slack shows another than `active`, as far as is known."""
+        self._busy: set[Thread] = set()
+        self._in_line: set[asyncio.Timeout] = set()
+        self._is_on = True
+        self._log = get_logger(__name__)
+
+    def processing(self, run: Run, *, is_urgent: bool = False) -> None:
+        """Has Slack show a loader and Stop. `is_urgent`: nothing else will show soon that Orion is at work."""
+        self._runs.setdefault(run.thread, set()).add(run.id)
+        self._want(run.thread, "processing", is_urgent=is_urgent)
+
+    def active(self, run: Run) -> None:
+        """Has Slack take them away, once no other run of the thread is left."""
+        runs = self._runs.get(run.thread, set())
+        runs.discard(run.id)
+        if not runs:
+            self._runs.pop(run.thread, None)
+            self._want(run.thread, "active", is_urgent=False)
+
+    def close(self) -> None:
+        """Sets nothing more; a call in flight goes on."""
+        self._is_on = False
+        for in_line in self._in_line:
+            in_line.reschedule(asyncio.get_running_loop().time())
+
+    def _want(self, thread: Thread, status: str, *, is_urgent: bool) -> None:
+        if not self._is_on:
+            return
+        self._wanted[thread] = status
+        if thread not in self._busy and status != self._shown.get(thread, "active"):
+            self._busy.add(thread)
+            self._group.create_task(self._fulfil(thread, is_urgent=is_urgent), name="slack-status")
+
+    async def _fulfil(self, thread: Thread, *, is_urgent: bool) -> None:
+        try:
+            while self._wanted.get(thread) and await self._has_turn(is_urgent=is_urgent):
+                status = self._wanted.pop(thread)
+                if status != self._shown.get(thread, "active"):
+                    await self._set(thread, status)
+        finally:
+            self._busy.discard(thread)
+
+    async def _has_turn(self, *, is_urgent: bool) -> bool:
+        """Whether its turn came before this was closed or switched off."""
+        in_line = asyncio.timeout(None)
+        try:
+            async with in_line:
+                self._in_line.add(in_line)
+                await self._api.limits.turn(_STATUS_METHOD, is_urgent=is_urgent)
+        except TimeoutError:
+            return False
+        finally:
+            self._in_line.discard(in_line)
+        return self._is_on
+
+    async def _set(self, thread: Thread, status: str) -> None:
+        arguments = {
+            "channel_id": thread.channel,
+            "thread_ts": thread.thread_ts,
+            "status": status,
+        }
+        try:
+            async with within(_STATUS_TIMEOUT_S):
+                self._shown[thread] = status  # if it fails, nobody knows
+                await self._api.once(_STATUS_METHOD, arguments, has_turn=True)
+            if status == "active":
+                del self._shown[thread]
+        except SlackRefusal as exc:
+            if exc.word not in _PASSING_REFUSALS:
+                self._is_on = False
+                self._log.info("slack.native_stop_unavailable", error=exc.word)
+        except SlackFault as exc:
+            self._log.debug("slack.update_failed", method=_STATUS_METHOD, error=exc.word)

@@ -15,7 +15,7 @@ _DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
 
 
 def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
-    """The manifest to paste into Slack. Without Socket Mode, Slack must reach `public_url`.
+    """Returns the manifest to paste into Slack. Without Socket Mode, Slack must reach `public_url`.
 
     Raises:
         ValueError: neither Socket Mode nor a public URL.

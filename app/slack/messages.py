@@ -5,17 +5,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from app.runs.model import RunId, RunRequest
-from app.slack.api import (
-    UPLOAD_METHODS,
-    SlackApi,
-    SlackFault,
-    SlackRefusal,
-    SlackUnreachable,
-)
+from app.slack.api import SlackApi, SlackFault, SlackRefusal, SlackUnreachable
 from app.slack.blocks import MessagePart
+from app.slack.payloads import object_of, text_of
 
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
+CHANGE_PART: Final = -2
 _LOOK_AGAIN_AFTER_S: Final = 1.0
 _MAX_PAGES: Final = 5
 
@@ -30,8 +26,17 @@ class OwnMessages:
         self._api = api
         self._look_again_after_s = look_again_after_s
 
-    async def post(self, request: RunRequest, part: MessagePart, *, number: int) -> str:
-        """Post below the thread's root; returns the ts.
+    async def post(
+        self,
+        request: RunRequest,
+        part: MessagePart,
+        *,
+        number: int,
+        has_turn: bool = False,
+        in_channel: bool = False,
+    ) -> str:
+        """Posts below the thread's root; returns the ts. `has_turn`: its turn among the channel's posts has come. `in_channel`:
+        shown there, too.
 
         Raises:
             SlackFault: it is not there, or nobody knows.
@@ -41,6 +46,8 @@ class OwnMessages:
             "thread_ts": request.thread_ts,
             "unfurl_links": False,
             "unfurl_media": False,
+            # Source: Slack Web API, chat.postMessage, `reply_broadcast`, read 2026-11.
+            "reply_broadcast": True if in_channel else None,
             **_content(part, run_id=request.run_id, number=number),
         }
         fault: SlackFault | None = None
@@ -49,39 +56,31 @@ class OwnMessages:
                 await asyncio.sleep(self._look_again_after_s)
                 if ts := (await self.find(request)).get(number):
                     return ts
-            await self._api.wait_for_pause("chat.postMessage")
             try:
-                response = await self._api.once("chat.postMessage", arguments)
+                response = await self._api.once("chat.postMessage", arguments, has_turn=has_turn)
             except SlackRefusal:
                 raise
             except SlackFault as exc:
-                fault = exc
+                fault, has_turn = exc, False
                 continue
             return str(response.get("ts", ""))
         raise fault or SlackUnreachable("no_attempt")
 
     async def update(self, request: RunRequest, part: MessagePart, *, number: int, ts: str) -> None:
-        """Replace a message, as often as it takes.
-
-        Raises:
-            SlackFault: it still shows what it showed.
-        """
+        """Replaces a message, as often as it takes. Raises: SlackFault: it still shows what it showed."""
         await self._api.repeated("chat.update", _update(request, part, number=number, ts=ts))
 
     async def try_update(
         self, request: RunRequest, part: MessagePart, *, number: int, ts: str
     ) -> None:
-        """Replace a message, in one attempt.
-
-        Raises:
-            SlackFault: it may still show what it showed.
-        """
-        await self._api.once("chat.update", _update(request, part, number=number, ts=ts))
+        """Replaces a message, in one attempt, whose turn has come. Raises: SlackFault: it may still show what it showed."""
+        arguments = _update(request, part, number=number, ts=ts)
+        await self._api.once("chat.update", arguments, has_turn=True)
 
     async def share(
         self, request: RunRequest, *, name: str, content: str, maybe_shared: bool
     ) -> None:
-        """Share a text file below the thread's root; `maybe_shared`: look whether one of that name is there.
+        """Shares a text file below the thread's root; `maybe_shared`: look whether one of that name is there.
 
         Raises:
             SlackFault: it is not there, or nobody knows.
@@ -90,7 +89,6 @@ class OwnMessages:
         for _ in range(self._api.policy.attempts):
             if maybe_shared and name in await self._files(request):
                 return
-            await self._api.wait_for_pause(UPLOAD_METHODS[0])
             try:
                 await self._api.upload(
                     channel=request.channel, thread_ts=request.thread_ts, name=name, content=content
@@ -105,7 +103,7 @@ class OwnMessages:
         raise fault or SlackUnreachable("no_attempt")
 
     async def find(self, request: RunRequest) -> Mapping[int, str]:
-        """Part number to ts of what stands in the thread of a run; the latest, when a part stands there twice.
+        """Returns the ts of what stands in the thread of a run, by part numbers; the latest, when a part stands there twice.
 
         Raises:
             SlackFault: it cannot be read.
@@ -127,7 +125,7 @@ class OwnMessages:
         return found
 
     async def _files(self, request: RunRequest) -> set[str]:
-        """Names of the files in the thread since the run's message."""
+        """Returns names of the files in the thread since the run's message."""
         return {
             str(file.get("name"))
             async for message in self._messages(request)
@@ -136,7 +134,7 @@ class OwnMessages:
         }
 
     async def _messages(self, request: RunRequest) -> AsyncIterator[Mapping[str, Any]]:
-        """Nothing of a run is older than its message, however long the thread is."""
+        """Yields the thread from the run's message on: nothing of a run is older, however long the thread is."""
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
             page = await self._api.repeated(
@@ -160,24 +158,20 @@ class OwnMessages:
 
 
 def own_part(message: Mapping[str, Any]) -> tuple[RunId, int] | None:
-    """The run and the part that a message of this bot shows, by its metadata."""
-    metadata = message.get("metadata")
-    if not isinstance(metadata, dict) or metadata.get("event_type") != EVENT_TYPE:
+    """Returns the run and the part that a message of this bot shows, by its metadata."""
+    metadata = object_of(message, "metadata")
+    if metadata.get("event_type") != EVENT_TYPE:
         return None
-    payload = metadata.get("event_payload")
-    if not isinstance(payload, dict):
-        return None
-    run_id, number = payload.get("run_id"), payload.get("part")
-    if not isinstance(run_id, str) or not isinstance(number, int):
-        return None
-    return RunId(run_id), number
+    match metadata.get("event_payload"):
+        case {"run_id": str(run_id), "part": int(number)}:
+            return RunId(run_id), number
+        case _:
+            return None
 
 
 def next_cursor(page: Mapping[str, Any]) -> str | None:
-    """Where the next page begins, or None at the end."""
-    response_metadata = page.get("response_metadata")
-    cursor = response_metadata.get("next_cursor") if isinstance(response_metadata, dict) else None
-    return cursor if isinstance(cursor, str) and cursor else None
+    """Returns where the next page begins, or None at the end."""
+    return text_of(object_of(page, "response_metadata"), "next_cursor") or None
 
 
 def _content(part: MessagePart, *, run_id: RunId, number: int) -> Mapping[str, Any]:

@@ -1,19 +1,14 @@
-"""Slack payload to what Orion does about it: a request, a stop, feedback, or nothing."""
+"""Slack event to what Orion does about it: a request, an edit, a stop, or nothing; and the fields of any payload."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from app.runs.intake import RetryWish, Revision
-from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
-from app.slack.shapes import TS, is_id
-from app.slack.text import is_stop, mentions, readable
-
-STOP_ACTION: Final = "orion_stop"
-FEEDBACK_ACTION: Final = "orion_feedback"
-RETRY_ACTION: Final = "orion_retry"
-LOG_ACTION: Final = "orion_show_log"
+from app.runs.intake import Revision
+from app.runs.model import RunRequest, Surface, Thread, run_id_for
+from app.slack.markdown import is_stop, mentions, readable
+from app.slack.signature import TS, is_id
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Everything else is a notice. Source: Slack, message event subtypes, read 2026-11."""
@@ -34,55 +29,41 @@ class StopThread:
 
     thread: Thread
     user: str
+    ts: str
+    """Of the message, or of the click of Slack's own Stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StopRun:
-    """The Stop button of one run."""
+class StopDirectMessages:
+    """Whatever goes on in a direct message shall stop, in all of its threads."""
 
-    run_id: RunId
+    team: str
+    channel: str
     user: str
-    thread: Thread | None
-    """Where the button stood; None when the payload does not say."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Feedback:
-    run_id: RunId
-    user: str
-    is_positive: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShowLog:
-    """A person wants to see how a run's log ends."""
-
-    run_id: RunId
-    user: str
+    ts: str
 
 
 def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
-    """The bot that the event was meant for, by the envelope. Source: Slack, Events API `authorizations`, read 2026-11."""
-    user_id = _authorization(body).get("user_id")
-    return user_id if isinstance(user_id, str) else ""
+    """Returns the bot that the event was meant for, by the envelope. Source: Slack, Events API `authorizations`, read 2026-11."""
+    return text_of(_authorization(body), "user_id")
 
 
 def from_event(
     body: Mapping[str, Any], *, bot_user_id: str, received_at: datetime
-) -> RunRequest | Revision | StopThread | Ignored:
-    """What an `app_mention` or `message` event asks for; both events of one message give the same run id."""
-    event = _object(body, "event")
+) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
+    """Returns what an `app_mention` or `message` event asks for; both events of one message give the same run id."""
+    event = object_of(body, "event")
     bot_user_id = bot_user_id or envelope_bot_user_id(body)
-    if event.get("type") == "message" and _text(event, "subtype") in _REVISIONS:
+    if event.get("type") == "message" and text_of(event, "subtype") in _REVISIONS:
         return _revision(body, event, bot_user_id=bot_user_id)
     if reason := _reason_to_ignore(event, bot_user_id=bot_user_id):
         return Ignored(reason=reason)
     thread = _thread(body, event)
     if thread is None:
         return Ignored(reason="incomplete")
-    text = readable(_text(event, "text"), bot_user_id=bot_user_id)
-    if is_stop(text) and thread.thread_ts != event["ts"]:
-        return StopThread(thread=thread, user=event["user"])
+    text = readable(text_of(event, "text"), bot_user_id=bot_user_id)
+    if is_stop(text) and (stop := _stop(event, thread)):
+        return stop
     if not _is_addressed(event, bot_user_id=bot_user_id):
         return Ignored(reason="not_addressed")
     file_names = _file_names(event)
@@ -97,31 +78,41 @@ def from_event(
         surface=_surface(event),
         file_names=file_names,
         is_external=_is_external(body, event),
-        event_id=_text(body, "event_id"),
+        event_id=text_of(body, "event_id"),
         received_at=received_at,
     )
+
+
+def _stop(event: Mapping[str, Any], thread: Thread) -> StopThread | StopDirectMessages | None:
+    """Returns what the bare word stops; None where it is a question like any other: at the top of a channel."""
+    user, ts = event["user"], event["ts"]
+    if thread.thread_ts != ts:
+        return StopThread(thread=thread, user=user, ts=ts)
+    if _surface(event) is Surface.DM:
+        return StopDirectMessages(team=thread.team, channel=thread.channel, user=user, ts=ts)
+    return None
 
 
 def _revision(
     body: Mapping[str, Any], event: Mapping[str, Any], *, bot_user_id: str
 ) -> Revision | Ignored:
-    """An edit or a deletion. A deleted message with replies is not deleted, but becomes a `tombstone`.
+    """Reads an edit or a deletion. A deleted message with replies is not deleted, but becomes a `tombstone`.
 
     Source: Slack, `message_changed`, `message_deleted` and `tombstone`, read 2026-11. Unfurled links are a `message_changed`
     too, and so is each of Orion's own edits.
     """
-    before, after = _object(event, "previous_message"), _object(event, "message")
-    team, channel, user = _team(body), _text(event, "channel"), _text(before, "user")
+    before, after = object_of(event, "previous_message"), object_of(event, "message")
+    team, channel, user = _team(body), text_of(event, "channel"), text_of(before, "user")
     is_deleted = (
-        _text(event, "subtype") == "message_deleted" or _text(after, "subtype") == "tombstone"
+        text_of(event, "subtype") == "message_deleted" or text_of(after, "subtype") == "tombstone"
     )
-    ts = _text(before, "ts") or _text(event, "deleted_ts")
+    ts = text_of(before, "ts") or text_of(event, "deleted_ts")
     if before.get("bot_id") or after.get("bot_id") or user == bot_user_id:
         return Ignored(reason="own_message")
     if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(ts)):
         return Ignored(reason="incomplete")
-    text = readable(_text(after, "text"), bot_user_id=bot_user_id)
-    before_text = readable(_text(before, "text"), bot_user_id=bot_user_id)
+    text = readable(text_of(after, "text"), bot_user_id=bot_user_id)
+    before_text = readable(text_of(before, "text"), bot_user_id=bot_user_id)
     if not is_deleted and text in ("", before_text):  # a question cannot become no question
         return Ignored(reason="unchanged")
     return Revision(
@@ -131,43 +122,16 @@ def _revision(
     )
 
 
-def from_action(body: Mapping[str, Any]) -> StopRun | RetryWish | ShowLog | Feedback | Ignored:
-    """What a pressed button asks for."""
-    actions = body.get("actions")
-    action = actions[0] if isinstance(actions, list) and actions else None
-    user = _text(_object(body, "user"), "id")
-    if not isinstance(action, dict) or not is_id(user):
-        return Ignored(reason="incomplete")
-    value = _text(action, "value")
-    action_id = _text(action, "action_id")
-    if action_id == STOP_ACTION and is_id(value):
-        return StopRun(run_id=RunId(value), user=user, thread=_action_thread(body))
-    if action_id == LOG_ACTION and is_id(value):
-        return ShowLog(run_id=RunId(value), user=user)
-    press = _text(action, "action_ts")
-    if action_id == RETRY_ACTION and is_id(value) and press:
-        return RetryWish(
-            run_id=RunId(value),
-            user=user,
-            press=press,
-            is_external=_text(_object(body, "user"), "team_id")
-            != _text(_object(body, "team"), "id"),
-        )
-    verdict, _, run_id = value.partition(":")
-    if action_id == FEEDBACK_ACTION and verdict in ("up", "down") and is_id(run_id):
-        return Feedback(run_id=RunId(run_id), user=user, is_positive=verdict == "up")
-    is_ours = action_id in (STOP_ACTION, RETRY_ACTION, LOG_ACTION, FEEDBACK_ACTION)
-    return Ignored(reason="incomplete" if is_ours else "unknown_action")
-
-
 def session_stopped(body: Mapping[str, Any]) -> StopThread | Ignored:
-    """Slack's own Stop. Source: Slack, `agent_session_stopped` event, read 2026-11."""
-    event = _object(body, "event")
-    team, channel = _team(body), _text(event, "channel")
-    thread_ts, user = _text(event, "thread_ts"), _text(event, "user")
-    if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(thread_ts)):
+    """Reads Slack's own Stop. Source: Slack, `agent_session_stopped` event, read 2026-11."""
+    event = object_of(body, "event")
+    team, channel = _team(body), text_of(event, "channel")
+    thread_ts, user, ts = (text_of(event, name) for name in ("thread_ts", "user", "event_ts"))
+    has_times = TS.fullmatch(thread_ts) and TS.fullmatch(ts)
+    if not (is_id(team) and is_id(channel) and is_id(user) and has_times):
         return Ignored(reason="incomplete")
-    return StopThread(thread=Thread(team=team, channel=channel, thread_ts=thread_ts), user=user)
+    thread = Thread(team=team, channel=channel, thread_ts=thread_ts)
+    return StopThread(thread=thread, user=user, ts=ts)
 
 
 def _reason_to_ignore(event: Mapping[str, Any], *, bot_user_id: str) -> str | None:
@@ -177,7 +141,7 @@ def _reason_to_ignore(event: Mapping[str, Any], *, bot_user_id: str) -> str | No
     # Posts of modern bots carry no subtype. Source: Slack, message event, `bot_id`, read 2026-11.
     if event.get("bot_id"):
         return "own_message" if user == bot_user_id else "bot"
-    if _text(event, "subtype") not in _ACCEPTED_SUBTYPES:
+    if text_of(event, "subtype") not in _ACCEPTED_SUBTYPES:
         return "subtype"
     if not is_id(user):
         return "no_user"
@@ -190,13 +154,13 @@ def _is_addressed(event: Mapping[str, Any], *, bot_user_id: str) -> bool:
     return (
         event.get("type") == "app_mention"
         or _surface(event) is Surface.DM
-        or mentions(_text(event, "text"), user_id=bot_user_id)
+        or mentions(text_of(event, "text"), user_id=bot_user_id)
     )
 
 
 def _thread(body: Mapping[str, Any], event: Mapping[str, Any]) -> Thread | None:
-    team, channel, ts = _team(body), _text(event, "channel"), _text(event, "ts")
-    thread_ts = _text(event, "thread_ts") or ts
+    team, channel, ts = _team(body), text_of(event, "channel"), text_of(event, "ts")
+    thread_ts = text_of(event, "thread_ts") or ts
     if not (is_id(team) and is_id(channel) and TS.fullmatch(ts) and TS.fullmatch(thread_ts)):
         return None
     return Thread(team=team, channel=channel, thread_ts=thread_ts)
@@ -204,27 +168,27 @@ def _thread(body: Mapping[str, Any], event: Mapping[str, Any]) -> Thread | None:
 
 def _surface(event: Mapping[str, Any]) -> Surface:
     # `app_mention` carries no channel type. Source: Slack, ids of direct messages start with D, read 2026-11.
-    is_dm = event.get("channel_type") == "im" or _text(event, "channel").startswith("D")
+    is_dm = event.get("channel_type") == "im" or text_of(event, "channel").startswith("D")
     return Surface.DM if is_dm else Surface.CHANNEL
 
 
 def _is_external(body: Mapping[str, Any], event: Mapping[str, Any]) -> bool:
-    """In a shared channel an author whose company is unknown counts as external."""
+    """Whether the author is of another company; in a shared channel also one whose company is unknown."""
     if body.get("is_ext_shared_channel") is not True:
         return False
     authorization = _authorization(body)
     ours = {
-        *(_text(authorization, "team_id"), _text(authorization, "enterprise_id")),
-        *(_team(body), _text(body, "enterprise_id") if not authorization else ""),
+        *(text_of(authorization, "team_id"), text_of(authorization, "enterprise_id")),
+        *(_team(body), text_of(body, "enterprise_id") if not authorization else ""),
     } - {""}
-    theirs = {_text(event, "user_team"), _text(event, "source_team")} - {""}
-    theirs = theirs or {_text(event, "team")} - {""}
+    theirs = {text_of(event, "user_team"), text_of(event, "source_team")} - {""}
+    theirs = theirs or {text_of(event, "team")} - {""}
     return not theirs or not theirs <= ours
 
 
 def _team(body: Mapping[str, Any]) -> str:
-    """In shared channels only the authorization names the workspace the app is installed in."""
-    return _text(_authorization(body), "team_id") or _text(body, "team_id")
+    """Returns the workspace the app is installed in, which in shared channels only the authorization names."""
+    return text_of(_authorization(body), "team_id") or text_of(body, "team_id")
 
 
 def _authorization(body: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -234,32 +198,22 @@ def _authorization(body: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
-def _action_thread(body: Mapping[str, Any]) -> Thread | None:
-    container, message = _object(body, "container"), _object(body, "message")
-    team = _text(_object(body, "team"), "id") or _text(_object(body, "user"), "team_id")
-    channel = _text(_object(body, "channel"), "id") or _text(container, "channel_id")
-    thread_ts = (
-        _text(container, "thread_ts")
-        or _text(message, "thread_ts")
-        or _text(container, "message_ts")
-    )
-    if not (is_id(team) and is_id(channel) and TS.fullmatch(thread_ts)):
-        return None
-    return Thread(team=team, channel=channel, thread_ts=thread_ts)
-
-
 def _file_names(event: Mapping[str, Any]) -> tuple[str, ...]:
     files = event.get("files")
     entries = [file for file in files if isinstance(file, dict)] if isinstance(files, list) else []
-    names = (_text(file, "name") or _text(file, "title") or _text(file, "id") for file in entries)
+    names = (
+        text_of(file, "name") or text_of(file, "title") or text_of(file, "id") for file in entries
+    )
     return tuple(name.replace("\x00", "") for name in names if name)[:_MAX_FILES]
 
 
-def _object(carrier: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def object_of(carrier: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Returns a field that is an object; an empty one where it is none."""
     value = carrier.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def _text(carrier: Mapping[str, Any], name: str) -> str:
+def text_of(carrier: Mapping[str, Any], name: str) -> str:
+    """Returns a field that is a text; an empty one where it is none."""
     value = carrier.get(name)
     return value if isinstance(value, str) else ""

@@ -1,34 +1,51 @@
 """The ReplySink over Slack's Web API: one thinking message per run, which becomes the answer."""
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Final
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import Delivery, Progress, QueuePosition, Run, RunRequest, RunResult
+from app.runs.model import (
+    ChannelChange,
+    Delivery,
+    Outcome,
+    Progress,
+    QueuePosition,
+    Run,
+    RunId,
+    RunRequest,
+)
 from app.runs.ports import LiveReply
-from app.slack.api import SlackApi, SlackFault, SlackRefusal
-from app.slack.blocks import MessagePart, plain_result, progress, result, thinking
-from app.slack.live import Publisher, Rhythm, UpdateBudget, publishing
-from app.slack.messages import ANNOUNCEMENT_PART, REPOST_WORDS, OwnMessages
-from app.slack.status import SessionStatus
-from app.slack.text import escape
-from app.slack.wording import announcement_text, failure_text
+from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
+from app.slack.blocks import (
+    MessagePart,
+    announcement_text,
+    change_text,
+    failure_text,
+    render_plain_result,
+    render_progress,
+    render_result,
+    render_thinking,
+)
+from app.slack.live import LatePosts, Publisher, SessionStatus, UpdateTiming, publishing
+from app.slack.markdown import escape
+from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, REPOST_WORDS, OwnMessages
 
 WRITE_TIMEOUT_S: Final = 60.0
-WHISPER_TIMEOUT_S: Final = 2.0
-"""Before the press of a button is acknowledged."""
-LOOKALIKE_FENCE: Final = "\u02cb" * 3
+"""Besides the time in line for Slack's limits."""
+PLACE_WITHIN_S: Final = 1.0
+"""A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
+EPHEMERAL_TIMEOUT_S: Final = 2.0
+"""Before the click of a button is acknowledged."""
 _SMALL_PART_CHARS: Final = 3_500
 _TOO_LARGE_WORDS: Final = frozenset(
     {"invalid_blocks", "invalid_blocks_format", "msg_blocks_too_long", "msg_too_long"}
 )
 """Source: Slack Web API, chat.postMessage and chat.update errors, read 2026-11."""
 
-Rendering = Callable[[Run, RunResult], Sequence[MessagePart]]
+Rendering = Callable[[Run, Outcome], Sequence[MessagePart]]
 
 
 class SlackReplies:
@@ -40,110 +57,119 @@ class SlackReplies:
         *,
         messages: OwnMessages,
         status: SessionStatus,
+        late: LatePosts,
         capacity: int,
         takes_keys: bool,
-        rhythm: Rhythm,
-        budget: UpdateBudget,
+        timing: UpdateTiming,
     ) -> None:
         self._api = api
         self._messages = messages
         self._status = status
+        self._late = late
         self._capacity = capacity
         self._renderings: tuple[Rendering, ...] = (
-            partial(result, takes_keys=takes_keys),
-            partial(result, takes_keys=takes_keys, max_chars=_SMALL_PART_CHARS),
-            plain_result,
+            partial(render_result, takes_keys=takes_keys),
+            partial(render_result, takes_keys=takes_keys, max_chars=_SMALL_PART_CHARS),
+            render_plain_result,
         )
         """The next one when Slack finds a message too large or its blocks wrong."""
-        self._rhythm = rhythm
-        self._budget = budget
+        self._timing = timing
         self._log = get_logger(__name__)
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
-        part = thinking(run, position, capacity=self._capacity)
+        part = render_thinking(run, position, capacity=self._capacity)
+        is_new = not run.reply_ts and not maybe_posted
+        is_late = is_new and self._line_s(run, "chat.postMessage") > PLACE_WITHIN_S
+        self._status.processing(run, is_urgent=is_late)
+        if is_late:
+            self._late.begin(run, part)
+            return ""
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
+            async with within(WRITE_TIMEOUT_S):
                 ts = await self._place(run, part, maybe_posted=maybe_posted)
         except SlackRefusal as exc:
-            self._failed(run, "place", exc)
+            self._failed(run.id, "place", exc)
+            self._status.active(run)
             return None
-        except (SlackFault, TimeoutError) as exc:
-            self._failed(run, "place", exc)
+        except SlackFault as exc:
+            self._failed(run.id, "place", exc)
             raise ConnectionError("slack cannot be reached") from exc
-        self._status.processing(run)
         return ts
 
     def live(self, run: Run) -> AbstractAsyncContextManager[LiveReply]:
         self._status.processing(run)
 
+        def ts() -> str:
+            return run.reply_ts or self._late.ts(run.id)
+
         async def send(shown: Progress) -> None:
-            if run.reply_ts:
-                await self._messages.try_update(
-                    run.request, progress(run, shown), number=0, ts=run.reply_ts
-                )
+            await self._messages.try_update(
+                run.request, render_progress(run, shown), number=0, ts=ts()
+            )
+
+        def pause_s() -> float:
+            limits = self._api.limits
+            return limits.pause_s("chat.update", run.request.channel) if ts() else PLACE_WITHIN_S
 
         publisher = Publisher(
             run,
             send=send,
-            pause_s=lambda: self._api.pause_s("chat.update"),
-            budget=self._budget,
-            rhythm=self._rhythm,
+            turn=partial(
+                self._api.limits.turn, "chat.update", run.request.channel, is_urgent=False
+            ),
+            pause_s=pause_s,
+            timing=self._timing,
         )
         return publishing(publisher)
 
-    async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
+    async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
         known = dict(enumerate(run.part_ts, start=1))
         if run.reply_ts:
             known[0] = run.reply_ts
         failure, may_pass = "", False
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
+            line_s = self._line_s(run, "chat.update" if known else "chat.postMessage")
+            async with within(WRITE_TIMEOUT_S + line_s):
                 await self._finish(run, result, known, resumed=resumed)
-        except (SlackFault, TimeoutError) as exc:
-            self._failed(run, "finish", exc)
-            failure = exc.word if isinstance(exc, SlackFault) else "timeout"
+        except SlackFault as exc:
+            self._failed(run.id, "finish", exc)
+            failure = exc.word
             may_pass = not isinstance(exc, SlackRefusal)
         self._status.active(run)
         return Delivery(
+            reply_ts=known.get(0, ""),
             part_ts=tuple(known[number] for number in sorted(known) if number > 0),
             failure=failure,
             may_pass=may_pass,
         )
 
-    async def announce(self, run: Run, result: RunResult) -> None:
+    async def announce(self, run: Run, result: Outcome) -> None:
         part = MessagePart(blocks=(), text=announcement_text(run, result))
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._messages.post(run.request, part, number=ANNOUNCEMENT_PART)
-        except (SlackFault, TimeoutError) as exc:
-            self._failed(run, "announce", exc)
+        async with self._telling(run.id, "announce"):
+            await self._messages.post(run.request, part, number=ANNOUNCEMENT_PART)
+
+    async def tell_change(self, run: Run, change: ChannelChange, *, resumed: bool) -> None:
+        part = MessagePart(blocks=(), text=change_text(change))
+        async with self._telling(run.id, "tell_change"):
+            if resumed and CHANGE_PART in await self._messages.find(run.request):
+                return
+            await self._messages.post(run.request, part, number=CHANGE_PART, in_channel=True)
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._messages.share(
-                    run.request, name=name, content=content, maybe_shared=resumed
-                )
-        except (SlackFault, TimeoutError) as exc:
-            self._failed(run, "attach", exc)
+        async with self._telling(run.id, "attach"):
+            await self._messages.share(
+                run.request, name=name, content=content, maybe_shared=resumed
+            )
 
-    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
-        fence = "```"
-        text = f"{fence}\n{escape(log.replace(fence, LOOKALIKE_FENCE))}\n{fence}"
+    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
         arguments = {
             "channel": request.channel,
             "user": user,
-            "text": text,
+            "text": escape(text),
             "thread_ts": request.thread_ts,
         }
-        try:
-            async with asyncio.timeout(WHISPER_TIMEOUT_S):
-                await self._api.once("chat.postEphemeral", arguments)
-        except (SlackFault, TimeoutError) as exc:
-            word = exc.word if isinstance(exc, SlackFault) else "timeout"
-            self._log.warning(
-                "slack.update_failed", run_id=request.run_id, operation="whisper", error=word
-            )
+        async with self._telling(request.run_id, "show_ephemeral", timeout_s=EPHEMERAL_TIMEOUT_S):
+            await self._api.once("chat.postEphemeral", arguments)
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         text = escape(failure_text(code, detail))
@@ -156,18 +182,12 @@ class SlackReplies:
             "text": text,
             "thread_ts": request.thread_ts if is_reply else None,
         }
-        try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                # Twice is harmless: one person sees it, until the next reload.
-                await self._api.repeated("chat.postEphemeral", arguments)
-        except (SlackFault, TimeoutError) as exc:
-            word = exc.word if isinstance(exc, SlackFault) else "timeout"
-            self._log.warning(
-                "slack.update_failed", run_id=request.run_id, operation="refuse", error=word
-            )
+        async with self._telling(request.run_id, "refuse"):
+            # Twice is harmless: one person sees it, until the next reload.
+            await self._api.repeated("chat.postEphemeral", arguments)
 
     async def _place(self, run: Run, part: MessagePart, *, maybe_posted: bool) -> str:
-        ts = run.reply_ts
+        ts = run.reply_ts or self._late.ts(run.id) or None
         if ts is None and maybe_posted:
             ts = (await self._messages.find(run.request)).get(0)
         if ts is None:
@@ -175,9 +195,12 @@ class SlackReplies:
         return await self._put(run, part, number=0, ts=ts)
 
     async def _finish(
-        self, run: Run, ended: RunResult, known: dict[int, str], *, resumed: bool
+        self, run: Run, ended: Outcome, known: dict[int, str], *, resumed: bool
     ) -> None:
-        if resumed or not run.reply_ts:
+        placed = await self._late.settle(run.id)
+        if placed:
+            known[0] = placed
+        if resumed or (not run.reply_ts and placed is None):
             known |= await self._standing(run)
         refusal: SlackRefusal | None = None
         for render in self._renderings:
@@ -194,14 +217,14 @@ class SlackReplies:
             raise refusal
 
     async def _standing(self, run: Run) -> Mapping[int, str]:
-        """What the record may not know of; a newer message of a part stands for an older one."""
+        """Returns what the record may not know of; a newer message of a part stands for an older one."""
         try:
             found = await self._messages.find(run.request)
         except SlackRefusal as exc:
             # An app that may not read can still edit; without that, posting could be posting twice.
             if not run.reply_ts:
                 raise
-            self._failed(run, "find", exc)
+            self._failed(run.id, "find", exc)
             return {}
         return {number: ts for number, ts in found.items() if number >= 0}
 
@@ -210,7 +233,7 @@ class SlackReplies:
             known[number] = await self._put(run, part, number=number, ts=known.get(number))
 
     async def _put(self, run: Run, part: MessagePart, *, number: int, ts: str | None) -> str:
-        """Make a message of the run show the part; returns its ts."""
+        """Makes a message of the run show the part; returns its ts."""
         if ts is not None:
             try:
                 await self._messages.update(run.request, part, number=number, ts=ts)
@@ -221,6 +244,21 @@ class SlackReplies:
                 return ts
         return await self._messages.post(run.request, part, number=number)
 
-    def _failed(self, run: Run, operation: str, exc: Exception) -> None:
-        word = exc.word if isinstance(exc, SlackFault) else "timeout"
-        self._log.warning("slack.update_failed", run_id=run.id, operation=operation, error=word)
+    def _line_s(self, run: Run, method: str) -> float:
+        return self._api.limits.line_s(method, run.request.channel)
+
+    @asynccontextmanager
+    async def _telling(
+        self, run_id: RunId, operation: str, *, timeout_s: float = WRITE_TIMEOUT_S
+    ) -> AsyncIterator[None]:
+        """Bounds what may fail without anybody waiting for it: a failure is logged."""
+        try:
+            async with within(timeout_s):
+                yield
+        except SlackFault as exc:
+            self._failed(run_id, operation, exc)
+
+    def _failed(self, run_id: RunId, operation: str, fault: SlackFault) -> None:
+        self._log.warning(
+            "slack.update_failed", run_id=run_id, operation=operation, error=fault.word
+        )

@@ -1,0 +1,9 @@
+"""Where runs, sessions, files and sums are kept, and what people have set."""
+
+__all__ = [
+    "engine",
+    "memory",
+    "migrations",
+    "runs",
+    "settings",
+]

@@ -1,4 +1,4 @@
-"""Run records in memory, for tests and the bench; the same contract as the durable store."""
+"""All stores in memory, for tests and the bench; the same contracts as the durable ones."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -7,20 +7,23 @@ from datetime import datetime
 
 from typing_extensions import Unpack
 
+from app.runs.budget import SpentCall
 from app.runs.model import (
+    BEGINNING_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
+    ChannelChange,
+    QueueStats,
     Run,
+    RunFileKind,
     RunId,
     RunState,
-    Standing,
     Thread,
 )
-from app.runs.run_store import RunChanges, RunFileKind
+from app.runs.options import DefaultChanges, Defaults
+from app.runs.ports import RunChanges
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
-from app.store.defaults import MemoryDefaultStore
-from app.store.queries import REFUSAL_CODES, position_among
-from app.store.spending import MemorySpendingStore
+from app.store.runs import REFUSAL_CODES, position_among
 
 
 class MemoryRunStore:
@@ -50,6 +53,13 @@ class MemoryRunStore:
             run = self._runs[run_id] = replace(run, **changes)
         return run
 
+    async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        found = self._runs[run.id]
+        if found.state in BEGINNING_STATES and found.revision == run.revision:
+            begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
+            found = self._runs[run.id] = replace(found, **begun | changes)
+        return found
+
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
         run = self._runs.get(run_id)
         if run is None or run.state.is_final or run.outcome or run.stop_requested_by is not None:
@@ -65,14 +75,15 @@ class MemoryRunStore:
         run = self._runs.get(run_id)
         if run is None or run.state not in WAITING_STATES:
             return False
-        self._runs[run_id] = replace(run, request=run.request.model_copy(update={"text": text}))
+        request = run.request.model_copy(update={"text": text})
+        self._runs[run_id] = replace(run, request=request, revision=run.revision + 1)
         return True
 
     async def stopped_waiting(self) -> Sequence[Run]:
         return [
             run
             for run in await self.unfinished()
-            if run.stop_requested_by and run.attempt == 0 and run.reply_ts
+            if run.stop_requested_by and run.attempt == 0 and run.reply_ts is not None
         ]
 
     async def unfinished(self) -> Sequence[Run]:
@@ -85,16 +96,16 @@ class MemoryRunStore:
         runs = (run for run in self._runs.values() if run.thread == thread)
         return sorted(runs, key=lambda run: run.request.message_ts)
 
-    async def standing(self, run: Run, *, since: datetime, capacity: int) -> Standing:
+    async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
         unfinished = await self.unfinished()
         runs_of_user = sum(
             other.request.team == run.request.team
             and other.request.user == run.request.user
             and other.created_at >= since
-            and (other.error_code not in REFUSAL_CODES or other.attempt > 0)
+            and (other.result.error_code not in REFUSAL_CODES or other.attempt > 0)
             for other in self._runs.values()
         )
-        return Standing(
+        return QueueStats(
             runs_of_user=runs_of_user,
             unfinished=len(unfinished),
             position=position_among(run, unfinished, capacity=capacity),
@@ -176,3 +187,53 @@ class MemorySessionStore:
 
     async def remove(self, session_id: SessionId) -> None:
         self._sessions.pop(session_id, None)
+
+
+class MemorySpendingStore:
+    def __init__(self) -> None:
+        self._calls: dict[str, SpentCall] = {}
+
+    async def add(self, calls: Sequence[SpentCall]) -> None:
+        self._calls |= {call.id: call for call in calls}
+
+    async def since(self, at: datetime) -> Sequence[SpentCall]:
+        return [call for call in self._calls.values() if call.at >= at]
+
+    async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
+        return [call for call in self._calls.values() if call.run_id == run_id]
+
+
+class MemoryDefaultStore:
+    def __init__(self) -> None:
+        self._stored: dict[tuple[str, str], Defaults] = {}
+        self._changes: dict[RunId, ChannelChange] = {}
+
+    async def get(self, team: str, owner: str) -> Defaults:
+        return self._stored.get((team, owner), Defaults())
+
+    async def change(self, team: str, owner: str, **changes: Unpack[DefaultChanges]) -> None:
+        self._stored[team, owner] = replace(await self.get(team, owner), **changes)
+
+    async def reset(self, team: str, owner: str) -> None:
+        self._stored.pop((team, owner), None)
+
+    async def keep(self, change: ChannelChange) -> bool:
+        is_new = change.run_id not in self._changes
+        self._changes.setdefault(change.run_id, change)
+        return is_new
+
+    async def last_change(self, team: str, channel: str) -> ChannelChange | None:
+        own = [one for one in self._changes.values() if (one.team, one.channel) == (team, channel)]
+        return max(own, key=lambda one: one.at, default=None)
+
+
+class MemoryOwnKeyStore:
+    def __init__(self) -> None:
+        self._keys: dict[tuple[str, str], dict[str, str]] = {}
+
+    async def of(self, team: str, person: str) -> Mapping[str, str]:
+        return dict(self._keys.get((team, person), {}))
+
+    async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
+        changed = {**self._keys.get((team, person), {}), **keys}
+        self._keys[team, person] = {name: key for name, key in changed.items() if key}

@@ -1,6 +1,7 @@
 """Session records in SQLite or PostgreSQL, beside the run records."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -8,50 +9,12 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.runs.model import Thread
-from app.runs.session import (
-    NameTakenError,
-    Session,
-    SessionChanges,
-    SessionId,
-    SessionStatus,
-)
-from app.store import schema
-from app.store.columns import AnyText, UtcTime
-from app.store.database import Database
+from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
+from app.store.engine import Database
+from app.store.tables import sessions, values_of
 
 FOUND_LIMIT = 10
-
-_sessions = sa.Table(
-    "orion_sessions",
-    schema.metadata,
-    sa.Column("id", sa.String(64), primary_key=True),
-    sa.Column("name", sa.String(64), nullable=False),
-    sa.Column("team", sa.String(32), nullable=False),
-    sa.Column("channel", sa.String(32), nullable=False),
-    sa.Column("thread_ts", sa.String(32), nullable=False),
-    sa.Column("provider", sa.String(32), nullable=False),
-    sa.Column("status", sa.String(16), nullable=False),
-    sa.Column("exit_code", sa.Integer),
-    sa.Column("agent", sa.String(32), nullable=False),
-    sa.Column("model", AnyText, nullable=False),
-    sa.Column("prompt", AnyText, nullable=False),
-    sa.Column("branch", AnyText, nullable=False),
-    sa.Column("repo", AnyText, nullable=False),
-    sa.Column("created_at", UtcTime, nullable=False),
-    sa.Column("used_at", UtcTime, nullable=False),
-    sa.Column("region", sa.String(32), nullable=False),
-    sa.Column("mount_dir", AnyText, nullable=False),
-    sa.Column("sandbox_id", sa.String(128), nullable=False),
-    sa.Column("container_name", sa.String(128), nullable=False),
-    sa.Column("volume_slug", sa.String(128), nullable=False),
-    sa.Column("snapshot_slug", sa.String(128), nullable=False),
-    sa.Column("agent_session_id", AnyText, nullable=False),
-    sa.Column("extra", sa.JSON, nullable=False),
-    sa.Index("ix_orion_sessions_name", "name", unique=True),
-    sa.Index("ix_orion_sessions_provider", "provider"),
-    sa.Index("ix_orion_sessions_status", "status"),
-    sa.Index("ix_orion_sessions_used", "used_at"),
-)
+_THREAD = tuple(field.name for field in fields(Thread))
 
 
 class SqlSessionStore:
@@ -64,16 +27,13 @@ class SqlSessionStore:
         def work(connection: sa.Connection) -> Session:
             existing = _select_one(connection, session.id)
             if existing is None:
-                connection.execute(sa.insert(_sessions).values(_to_row(session)))
+                connection.execute(sa.insert(sessions).values(_to_row(session)))
             return existing or session
 
         try:
-            return await self._database.call(work)
+            return await self._database.insert(work)
         except sa.exc.IntegrityError as exc:
-            existing = await self.get(session.id)  # another process was quicker
-            if existing is None:
-                raise NameTakenError(session.name) from exc
-            return existing
+            raise NameTakenError(session.name) from exc
 
     async def get(self, session_id: SessionId) -> Session | None:
         return await self._database.call(lambda connection: _select_one(connection, session_id))
@@ -82,67 +42,49 @@ class SqlSessionStore:
         self, session_id: SessionId, **changes: Unpack[SessionChanges]
     ) -> Session | None:
         def work(connection: sa.Connection) -> Session | None:
-            connection.execute(
-                sa.update(_sessions).where(_sessions.c.id == session_id).values(dict(changes))
-            )
+            statement = sa.update(sessions).where(sessions.c.id == session_id)
+            connection.execute(statement.values(**changes))
             return _select_one(connection, session_id)
 
         return await self._database.call(work)
 
     async def find(self, text: str) -> Sequence[Session]:
-        named = await self._select(sa.select(_sessions).where(_sessions.c.name == text))
+        named = await self._select(sa.select(sessions).where(sessions.c.name == text))
         if named or not text:
             return named
-        begins = _sessions.c.id.startswith(text, autoescape=True)
-        return await self._select(sa.select(_sessions).where(begins).limit(FOUND_LIMIT))
+        begins = sessions.c.id.startswith(text, autoescape=True)
+        return await self._select(sa.select(sessions).where(begins).limit(FOUND_LIMIT))
 
     async def all(self) -> Sequence[Session]:
-        return await self._select(sa.select(_sessions).order_by(_sessions.c.used_at.desc()))
+        return await self._select(sa.select(sessions).order_by(sessions.c.used_at.desc()))
 
     async def unused_since(self, before: datetime, *, limit: int) -> Sequence[Session]:
-        query = sa.select(_sessions).where(_sessions.c.used_at < before)
-        return await self._select(query.order_by(_sessions.c.used_at).limit(limit))
+        query = sa.select(sessions).where(sessions.c.used_at < before)
+        return await self._select(query.order_by(sessions.c.used_at).limit(limit))
 
     async def remove(self, session_id: SessionId) -> None:
-        statement = sa.delete(_sessions).where(_sessions.c.id == session_id)
+        statement = sa.delete(sessions).where(sessions.c.id == session_id)
         await self._database.call(lambda connection: connection.execute(statement))
 
     async def _select(self, query: sa.Select[Any]) -> Sequence[Session]:
         rows = await self._database.call(
             lambda connection: connection.execute(query).mappings().all()
         )
-        return [_from_row(dict(row)) for row in rows]
+        return [_from_row(row) for row in rows]
 
 
 def _select_one(connection: sa.Connection, session_id: SessionId) -> Session | None:
-    query = sa.select(_sessions).where(_sessions.c.id == session_id)
+    query = sa.select(sessions).where(sessions.c.id == session_id)
     row = connection.execute(query).mappings().first()
-    return None if row is None else _from_row(dict(row))
+    return None if row is None else _from_row(row)
 
 
 def _to_row(session: Session) -> dict[str, Any]:
-    thread = session.thread
-    row = {
-        column.name: getattr(session, column.name)
-        for column in _sessions.columns
-        if hasattr(session, column.name)
-    }
-    return row | {
-        "team": thread.team,
-        "channel": thread.channel,
-        "thread_ts": thread.thread_ts,
-        "extra": dict(session.extra),
-    }
+    values = values_of(session)
+    return values_of(values.pop("thread")) | values
 
 
-def _from_row(row: Mapping[str, Any]) -> Session:
-    fields = dict(row)
-    thread = Thread(**{name: fields.pop(name) for name in ("team", "channel", "thread_ts")})
-    return Session(
-        **fields
-        | {
-            "id": SessionId(row["id"]),
-            "thread": thread,
-            "status": SessionStatus(row["status"]),
-        }
-    )
+def _from_row(row: sa.RowMapping) -> Session:
+    values: dict[str, Any] = {**row}
+    thread = Thread(**{name: values.pop(name) for name in _THREAD})
+    return Session(**values, thread=thread)

@@ -1,0 +1,6 @@
+"""A trace of each run, in Langfuse or nowhere."""
+
+__all__ = [
+    "langfuse",
+    "null",
+]

@@ -1,4 +1,4 @@
-"""Runs as Langfuse traces: one client, one own OpenTelemetry provider, and a border that nothing raises across.
+"""Runs as Langfuse traces: one client, one own OpenTelemetry provider, and a sanitizer that nothing raises across.
 
 All observations are made by an OpenTelemetry tracer of our own provider, named and attributed as the Langfuse SDK's own,
 with `langfuse.observation.*` attributes; the SDK exports, batches, retries and sends scores. One way for all, because
@@ -15,8 +15,12 @@ Source: langfuse 5.0.4 and opentelemetry-sdk 1.45.2, read and measured 2026-11.
 import asyncio
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
 from importlib.metadata import version
 from typing import Final
 
@@ -24,19 +28,257 @@ import httpx
 from langfuse import Langfuse
 from langfuse._client.resource_manager import LangfuseResourceManager
 from opentelemetry import trace as otel
+from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from typing_extensions import override
 
+from app.errors import FROM_AGENT, FROM_SANDBOX, ErrorCode
 from app.log import get_logger
 from app.redaction import Masker
-from app.runs.model import Run, RunId
-from app.runs.ports import RunTrace
-from app.tracing.ids import trace_id_for
-from app.tracing.observations import Border, score_id_for
-from app.tracing.run_trace import LangfuseRunTrace, RunIds, swallowing
+from app.runs.model import ModelCall, Outcome, Run, RunId
+from app.runs.ports import RunTrace, StepKind, TraceStep
+from app.tracing.observations import (
+    Attributes,
+    SpanSanitizer,
+    failure_attributes,
+    generation_attributes,
+    nanoseconds,
+    result_attributes,
+    root_attributes,
+    root_span_id_for,
+    score_id_for,
+    shared_attributes,
+    trace_id_for,
+    warning_attributes,
+)
 
 _log = get_logger(__name__)
+
+
+_NO_PARENT: Final = otel.set_span_in_context(otel.INVALID_SPAN, Context())
+"""Not merely empty: an empty context is false, and the SDK's processor would look at the current one instead."""
+_CODES: Final[dict[str, ErrorCode]] = {
+    code.value: ours for table in (FROM_SANDBOX, FROM_AGENT) for code, ours in table.items()
+}
+
+
+class RunIds(RandomIdGenerator):
+    """Gives the root its ids, everything else random ones."""
+
+    root: ContextVar[tuple[int, int] | None] = ContextVar("root", default=None)
+
+    @override
+    def generate_trace_id(self) -> int:
+        root = self.root.get()
+        return root[0] if root else super().generate_trace_id()
+
+    @override
+    def generate_span_id(self) -> int:
+        root = self.root.get()
+        return root[1] if root else super().generate_span_id()
+
+
+@contextmanager
+def swallow_errors(act: str) -> Iterator[None]:
+    """Keeps failures in: tracing must never fail a run, not even by a bug of its own."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - see above; CancelledError passes
+        _log.exception("trace.bug_swallowed", act=act)
+
+
+@dataclass(slots=True, kw_only=True)
+class _SpanContext:
+    """What all observations of one trace share."""
+
+    tracer: otel.Tracer
+    sanitizer: SpanSanitizer
+    shared: Attributes
+    root: otel.Span
+    detail: str = ""
+    """Of the step that failed last: says more than the run's bare code."""
+
+    def open(
+        self, name: str, attributes: Attributes, *, parent: otel.Span, at: datetime | None = None
+    ) -> otel.Span:
+        return self.tracer.start_span(
+            self.sanitizer.name(name),
+            context=otel.set_span_in_context(parent, Context()),
+            start_time=nanoseconds(at) if at else None,
+            attributes={**self.shared, **attributes},
+        )
+
+    def tell(
+        self,
+        name: str,
+        attributes: Attributes,
+        *,
+        parent: otel.Span,
+        started_at: datetime,
+        ended_at: datetime,
+    ) -> None:
+        span = self.open(name, attributes, parent=parent, at=started_at)
+        span.end(end_time=nanoseconds(max(started_at, ended_at)))
+
+    def note(self, span: otel.Span, metadata: dict[str, str | float | bool]) -> None:
+        attributes = self.sanitizer.metadata(metadata)
+        span.set_attributes(attributes)
+        sandbox = {key: value for key, value in attributes.items() if key.endswith(".sandbox_id")}
+        # The run's sandbox is known only after the root began.
+        self.root.set_attributes(sandbox)
+
+
+class LangfuseRunTrace:
+    def __init__(self, run: Run, *, tracer: otel.Tracer, sanitizer: SpanSanitizer) -> None:
+        self._run = run
+        self._context = _SpanContext(
+            tracer=tracer, sanitizer=sanitizer, shared={}, root=otel.INVALID_SPAN
+        )
+        self._is_finished = False
+        self.is_interrupted = False
+
+    def begin(self) -> None:
+        run, context = self._run, self._context
+        context.shared = shared_attributes(run, context.sanitizer)
+        ids = RunIds.root.set((int(trace_id_for(run.id), 16), root_span_id_for(run.id)))
+        try:
+            context.root = context.tracer.start_span(
+                "run",
+                context=_NO_PARENT,
+                start_time=nanoseconds(run.created_at),
+                attributes={**context.shared, **root_attributes(run, context.sanitizer)},
+            )
+        finally:
+            RunIds.root.reset(ids)
+
+    def fail(self, exc: BaseException) -> None:
+        if not self._is_finished:
+            code, detail = _describe(exc)
+            self._context.root.set_attributes(
+                failure_attributes(code, detail, self._context.sanitizer)
+            )
+
+    def end(self) -> None:
+        if self._is_finished or not self.is_interrupted:
+            # The run may have been accepted by a machine whose clock is ahead.
+            self._context.root.end(end_time=max(time.time_ns(), nanoseconds(self._run.created_at)))
+
+    @contextmanager
+    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:
+        step = LangfuseStep(self._context, name=name)
+        with swallow_errors(name):
+            step.begin(kind)
+        try:
+            yield step
+        except BaseException as exc:
+            with swallow_errors(name):
+                step.fail_by(exc)
+            raise
+        finally:
+            with swallow_errors(name):
+                step.span.end()
+
+    def past_step(
+        self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
+    ) -> None:
+        with swallow_errors(name):
+            context = self._context
+            span = context.open(name, _typed(StepKind.SPAN), parent=context.root, at=started_at)
+            context.note(span, metadata)
+            span.end(end_time=nanoseconds(max(started_at, ended_at)))
+
+    def finish(self, outcome: Outcome, *, delivery: str) -> None:
+        with swallow_errors("finish"):
+            self._is_finished = True
+            context = self._context
+            attributes = result_attributes(
+                outcome, delivery=delivery, detail=context.detail, sanitizer=context.sanitizer
+            )
+            context.root.set_attributes(attributes)
+
+
+class LangfuseStep:
+    def __init__(self, context: _SpanContext, *, name: str) -> None:
+        self._context = context
+        self._name = name
+        self._has_failed = False
+        self.span: otel.Span = otel.INVALID_SPAN
+
+    def begin(self, kind: StepKind) -> None:
+        self.span = self._context.open(self._name, _typed(kind), parent=self._context.root)
+
+    def set(self, **metadata: str | float | bool) -> None:
+        with swallow_errors(self._name):
+            self._context.note(self.span, metadata)
+
+    def fail(self, code: str, detail: str) -> None:
+        with swallow_errors(self._name):
+            self._has_failed = True
+            self._context.detail = detail
+            self.span.set_attributes(failure_attributes(code, detail, self._context.sanitizer))
+
+    def fail_by(self, exc: BaseException) -> None:
+        if self._has_failed:
+            return
+        if isinstance(exc, Exception):
+            self.fail(*_describe(exc))
+        else:
+            self.span.set_attributes(warning_attributes("CANCELLED", self._context.sanitizer))
+
+    def attempt(self, *, number: int, started_at: datetime, ended_at: datetime, error: str) -> None:
+        with swallow_errors(self._name):
+            sanitizer = self._context.sanitizer
+            attributes = _typed(StepKind.TOOL) | sanitizer.metadata({"attempt": number})
+            if error:
+                attributes |= {
+                    "langfuse.observation.level": "ERROR",
+                    "langfuse.observation.status_message": sanitizer.status(error),
+                }
+            self._tell(f"attempt-{number}", attributes, started_at, ended_at)
+
+    def tool(
+        self, *, name: str, argument: str, started_at: datetime, ended_at: datetime, is_error: bool
+    ) -> None:
+        with swallow_errors(self._name):
+            sanitizer = self._context.sanitizer
+            attributes = _typed(StepKind.TOOL)
+            attributes |= sanitizer.metadata({"argument_length": len(argument)})
+            if sanitizer.trace_content:
+                attributes["langfuse.observation.input"] = sanitizer.content(argument)
+            if is_error:
+                # No failure of the run: agents try things. ERROR is for what needs an operator.
+                attributes |= warning_attributes("the tool reported an error", sanitizer)
+            self._tell(name, attributes, started_at, ended_at)
+
+    def generation(self, call: ModelCall) -> None:
+        with swallow_errors(self._name):
+            attributes = generation_attributes(call, self._context.sanitizer)
+            self._tell("model-call", attributes, call.started_at, call.ended_at)
+
+    def _tell(
+        self, name: str, attributes: Attributes, started_at: datetime, ended_at: datetime
+    ) -> None:
+        self._context.tell(
+            name, attributes, parent=self.span, started_at=started_at, ended_at=ended_at
+        )
+
+
+def _typed(kind: StepKind) -> Attributes:
+    return {"langfuse.observation.type": kind.value}
+
+
+def _describe(exc: BaseException) -> tuple[str, str]:
+    """Returns the run's code for an exception and what it says; a bug is INTERNAL, with its type."""
+    code = getattr(exc, "code", None)
+    if isinstance(code, ErrorCode):
+        return code, str(exc)
+    if isinstance(code, str) and code in _CODES:
+        return _CODES[code], str(exc)
+    return ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+
 
 REQUEST_TIMEOUT_S: Final = 3
 FLUSH_INTERVAL_S: Final = 1.0
@@ -57,7 +299,7 @@ async def open_langfuse_tracer(
     environment: str = "production",
     release: str = "",
 ) -> AsyncIterator["LangfuseTracer"]:
-    """A tracer that sends to `base_url`. Leaving waits up to 8 s for what is still unsent.
+    """Opens a tracer that sends to `base_url`. Leaving waits up to 8 s for what is still unsent.
 
     Langfuse may be dead all the while: spans then wait in a queue of 2048 and are dropped, oldest first.
     """
@@ -103,7 +345,7 @@ async def open_langfuse_tracer(
             tracer=provider.get_tracer(
                 _LANGFUSE_TRACER, version("langfuse"), attributes={"public_key": public_key}
             ),
-            border=Border(masker=masker, trace_content=trace_content),
+            sanitizer=SpanSanitizer(masker=masker, trace_content=trace_content),
         )
     finally:
         await _shut_down(client, provider, http)
@@ -133,38 +375,38 @@ async def _shut_down(client: Langfuse, provider: TracerProvider, http: httpx.Cli
 class LangfuseTracer:
     """Tracer over the Langfuse SDK; made by `open_langfuse_tracer`."""
 
-    def __init__(self, *, client: Langfuse, tracer: otel.Tracer, border: Border) -> None:
+    def __init__(self, *, client: Langfuse, tracer: otel.Tracer, sanitizer: SpanSanitizer) -> None:
         self._client = client
         self._tracer = tracer
-        self._border = border
+        self._sanitizer = sanitizer
 
     def trace_id(self, run_id: RunId) -> str:
         return trace_id_for(run_id)
 
     @contextmanager
     def trace(self, run: Run) -> Iterator[RunTrace]:
-        trace = LangfuseRunTrace(run, tracer=self._tracer, border=self._border)
-        with swallowing("begin"):
+        trace = LangfuseRunTrace(run, tracer=self._tracer, sanitizer=self._sanitizer)
+        with swallow_errors("begin"):
             trace.begin()
         try:
             yield trace
-        except Exception as exc:
-            with swallowing("fail"):
+        except Exception as exc:  # told, and raised again: a cancellation is no failure
+            with swallow_errors("fail"):
                 trace.fail(exc)
             raise
         except BaseException:  # cancelled: the process is going, or another takes over
             trace.is_interrupted = True
             raise
         finally:
-            with swallowing("end"):
+            with swallow_errors("end"):
                 trace.end()
 
     def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        with swallowing("score"):
+        with swallow_errors("score"):
             self._client.create_score(
                 name="feedback",
                 value=float(is_positive),
                 data_type="BOOLEAN",
                 trace_id=trace_id_for(run_id),
-                score_id=score_id_for(run_id, user=self._border.name(user)),
+                score_id=score_id_for(run_id, user=self._sanitizer.name(user)),
             )

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from app.runs.model import ModelCall, Run, RunId, RunResult, Usage
+from app.runs.model import ModelCall, Outcome, Run, RunId
 from app.runs.ports import RunTrace, StepKind, TraceStep
-from app.tracing.ids import trace_id_for
+from app.tracing.observations import trace_id_for
 
 
 class NullStep:
@@ -34,7 +34,7 @@ class NullRunTrace:
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
     ) -> None: ...
 
-    def finish(self, result: RunResult, *, usage: Usage, delivery: str) -> None: ...
+    def finish(self, outcome: Outcome, *, delivery: str) -> None: ...
 
 
 class NullTracer:

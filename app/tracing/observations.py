@@ -1,9 +1,10 @@
-"""What Langfuse is told of a run, as attributes of observations; what passes this border is masked and clipped.
+"""What Langfuse is told of a run, as attributes of observations; what passes this sanitizer is masked and clipped.
 
 Attribute names and their JSON encoding are the wire format that Langfuse documents for OpenTelemetry.
 Source: langfuse 5.0.4, _client/attributes.py, and langfuse.com/docs/opentelemetry, read 2026-11.
 """
 
+import hashlib
 import json
 import math
 import re
@@ -13,8 +14,23 @@ from datetime import UTC, datetime
 from typing import Final
 
 from app.redaction import Masker
-from app.runs.costs import to_dollars
-from app.runs.model import ModelCall, Run, RunId, RunResult, RunState, Usage
+from app.runs.budget import to_dollars
+from app.runs.model import ModelCall, Outcome, Run, RunId, RunState, Usage
+
+
+def trace_id_for(run_id: RunId) -> str:
+    """Returns 32 hex digits, equal to `Langfuse.create_trace_id(seed=run_id)` (a test compares them)."""
+    return hashlib.sha256(run_id.encode()).digest()[:16].hex()
+
+
+def root_span_id_for(run_id: RunId) -> int:
+    """Returns the id of the root observation.
+
+    Derived too: the steps of an attempt that a crash cut short were sent without their root, and find it when the next
+    attempt sends one.
+    """
+    return int.from_bytes(hashlib.sha256(f"root:{run_id}".encode()).digest()[:8], "big") or 1
+
 
 Attributes = dict[str, str | list[str]]
 
@@ -23,14 +39,16 @@ MAX_CONTENT_BYTES: Final = 32 * 1024
 MAX_NAME_CHARS: Final = 200
 """Langfuse drops longer user ids, session ids, tags and trace metadata instead of cutting them."""
 MAX_STATUS_CHARS: Final = 2_000
+_DIGITS: Final = 6
+"""Of seconds and dollars."""
 
 # Langfuse would upload what such an URI holds to its object storage.
 _DATA_URI: Final = re.compile(r"data:[\w./+-]{1,80};base64,[A-Za-z0-9+/=_-]*+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Border:
-    """What may pass to Langfuse, and in which form."""
+class SpanSanitizer:
+    """Decides what may pass to Langfuse, and in which form."""
 
     masker: Masker
     trace_content: bool
@@ -65,30 +83,30 @@ class Border:
         return plain[:MAX_STATUS_CHARS] if isinstance(plain, str) else plain
 
 
-def shared_attributes(run: Run, border: Border) -> Attributes:
-    """What every observation of a run carries: Langfuse finds traces by user, session and tags of *each* of them."""
+def shared_attributes(run: Run, sanitizer: SpanSanitizer) -> Attributes:
+    """Returns what every observation of a run carries: Langfuse finds traces by user, session and tags of *each* of them."""
     request = run.request
-    tags = [border.name(tag) for tag in (run.agent, run.provider, request.surface.value) if tag]
+    tags = [sanitizer.name(tag) for tag in (run.agent, run.provider, request.surface.value) if tag]
     return {
-        "user.id": border.name(request.user),
-        "session.id": border.name(request.thread.key),
+        "user.id": sanitizer.name(request.user),
+        "session.id": sanitizer.name(request.thread.key),
         "langfuse.trace.name": "run",
         "langfuse.trace.tags": tags,
-        "langfuse.trace.metadata.run_id": _json(border.name(run.id)),
+        "langfuse.trace.metadata.run_id": _json(sanitizer.name(run.id)),
     }
 
 
-def root_attributes(run: Run, border: Border) -> Attributes:
-    """What is known when the run is taken up; its prompt only where content is traced."""
+def root_attributes(run: Run, sanitizer: SpanSanitizer) -> Attributes:
+    """Returns what is known when the run is taken up; its prompt only where content is traced."""
     request = run.request
-    if border.trace_content:
-        shown = border.content(request.text)
+    if sanitizer.trace_content:
+        shown = sanitizer.content(request.text)
     else:
         shown = _json({"prompt_length": len(request.text)})
     return {
         "langfuse.observation.type": "agent",
         "langfuse.observation.input": shown,
-        **border.metadata(
+        **sanitizer.metadata(
             {
                 "run_id": run.id,
                 "channel": request.channel,
@@ -105,60 +123,61 @@ def root_attributes(run: Run, border: Border) -> Attributes:
 
 
 def result_attributes(
-    result: RunResult, *, usage: Usage, delivery: str, detail: str, border: Border
+    result: Outcome, *, delivery: str, detail: str, sanitizer: SpanSanitizer
 ) -> Attributes:
-    """How the run ended; `detail` explains its error code."""
+    """Returns how the run ended; `detail` explains its error code."""
     output: dict[str, object] = {
-        "success": result.outcome is RunState.SUCCEEDED,
-        "outcome": result.outcome.value,
+        "success": result.state is RunState.SUCCEEDED,
+        "outcome": result.state.value,
         "response_length": len(result.answer),
-        "duration_s": round(result.duration_s, 3),
-        "steps": result.steps,
-        "delivery": border.name(delivery),
-        "model_calls": usage.model_calls,
-        "usage": usage_details(usage),
-        "cost_usd": result.cost_usd,
+        **{
+            name: round(value, _DIGITS) if value else value
+            for name, value in result.measures.items()
+        },
+        "delivery": sanitizer.name(delivery),
+        "model_calls": result.usage.model_calls,
+        "usage": usage_details(result.usage),
     }
-    if border.trace_content:
-        output["answer"] = border.content(result.answer)
+    if sanitizer.trace_content:
+        output["answer"] = sanitizer.content(result.answer)
     attributes: Attributes = {
         "langfuse.observation.output": _json(output),
-        **border.metadata({"delivery": delivery, "resumed": result.resumed}),
+        **sanitizer.metadata({"delivery": delivery, "resumed": result.resumed}),
     }
     if result.error_code is not None:
-        attributes |= failure_attributes(result.error_code, detail, border)
-    elif result.outcome is RunState.STOPPED:
-        attributes |= warning_attributes(f"STOPPED: by {result.stopped_by or 'unknown'}", border)
+        attributes |= failure_attributes(result.error_code, detail, sanitizer)
+    elif result.state is RunState.STOPPED:
+        attributes |= warning_attributes(f"STOPPED: by {result.stopped_by or 'unknown'}", sanitizer)
     elif delivery.startswith("failed"):
-        attributes |= warning_attributes(f"DELIVERY: {delivery}", border)
+        attributes |= warning_attributes(f"DELIVERY: {delivery}", sanitizer)
     return attributes
 
 
-def failure_attributes(code: str, detail: str, border: Border) -> Attributes:
-    """A red observation. Langfuse has no field for a code, so it begins the status and stands in the metadata."""
+def failure_attributes(code: str, detail: str, sanitizer: SpanSanitizer) -> Attributes:
+    """Returns a red observation. Langfuse has no field for a code, so it begins the status and stands in the metadata."""
     return {
         "langfuse.observation.level": "ERROR",
-        "langfuse.observation.status_message": border.status(
+        "langfuse.observation.status_message": sanitizer.status(
             f"{code}: {detail}" if detail else code
         ),
-        **border.metadata({"error_code": code}),
+        **sanitizer.metadata({"error_code": code}),
     }
 
 
-def warning_attributes(status: str, border: Border) -> Attributes:
-    """A yellow observation: worth a look, nobody has to act."""
+def warning_attributes(status: str, sanitizer: SpanSanitizer) -> Attributes:
+    """Returns a yellow observation: worth a look, nobody has to act."""
     return {
         "langfuse.observation.level": "WARNING",
-        "langfuse.observation.status_message": border.status(status),
+        "langfuse.observation.status_message": sanitizer.status(status),
     }
 
 
-def generation_attributes(call: ModelCall, border: Border) -> Attributes:
-    """A model call; where the operator has set no price, Langfuse works the cost out from model and usage."""
+def generation_attributes(call: ModelCall, sanitizer: SpanSanitizer) -> Attributes:
+    """Returns a model call; where the operator has set no price, Langfuse works the cost out from model and usage."""
     attributes: Attributes = {
         "langfuse.observation.type": "generation",
-        "langfuse.observation.model.name": border.name(call.model),
-        **border.metadata({"http_status": call.status}),
+        "langfuse.observation.model.name": sanitizer.name(call.model),
+        **sanitizer.metadata({"http_status": call.status}),
     }
     if call.usage != Usage():
         attributes["langfuse.observation.usage_details"] = _json(usage_details(call.usage))
@@ -173,8 +192,10 @@ def generation_attributes(call: ModelCall, border: Border) -> Attributes:
         reason = call.error or "failed"
         attributes |= {
             "langfuse.observation.level": "ERROR",
-            "langfuse.observation.status_message": border.status(f"HTTP {call.status}: {reason}"),
-            **border.metadata({"error_type": call.error or None}),
+            "langfuse.observation.status_message": sanitizer.status(
+                f"HTTP {call.status}: {reason}"
+            ),
+            **sanitizer.metadata({"error_type": call.error or None}),
         }
     return attributes
 
@@ -198,7 +219,7 @@ def score_id_for(run_id: RunId, *, user: str) -> str:
 
 
 def nanoseconds(moment: datetime) -> int:
-    """Unix time in ns, exact to the microsecond (a float of seconds is not)."""
+    """Returns Unix time in ns, exact to the microsecond (a float of seconds is not)."""
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 

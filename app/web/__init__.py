@@ -1,0 +1,7 @@
+"""HTTP around the service: health, metrics, hosting."""
+
+__all__ = [
+    "health",
+    "hosting",
+    "routes",
+]

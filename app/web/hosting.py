@@ -3,7 +3,7 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from sandbox_runtime.task_group import open_task_group
+from app.aio import open_task_group
 
 ABORT_EXTENSION = "orion.abort"
 """ASGI scope extension: a callable that cuts the client's connection without an answer."""
@@ -35,6 +35,12 @@ class EmbeddedServer(uvicorn.Server):
         self.ready = asyncio.Event()
         self.ended = asyncio.Event()
         self._grace_s = grace_s
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Begins the shutdown."""
+        self.should_exit = True
+        self._stopping.set()
 
     @override
     @contextmanager
@@ -48,8 +54,18 @@ class EmbeddedServer(uvicorn.Server):
         self.ready.set()
 
     @override
+    async def main_loop(self) -> None:
+        """Renews the date header each second; Uvicorn's own looks ten times a second whether it shall end."""
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 10
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await self._stopping.wait()
+
+    @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let requests in flight finish for the grace period, then cut what is left (open event streams)."""
+        """Lets requests in flight finish for the grace period, then cuts what is left (open event streams)."""
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
@@ -59,7 +75,10 @@ class EmbeddedServer(uvicorn.Server):
             await asyncio.sleep(POLL_S)
             waited_s += POLL_S
         self._abort_all()
-        await super().shutdown(sockets=sockets)
+        if self.server_state.tasks:
+            await super().shutdown(sockets=sockets)  # cancels them
+        else:
+            await self.lifespan.shutdown()
 
     async def run_to_end(self, listeners: list[socket.socket]) -> None:
         try:
@@ -135,7 +154,7 @@ async def serve(
     uds_mode: int = 0o600,
     grace_s: float = 0.5,
 ) -> AsyncIterator[str]:
-    """Serve `app` (lifespan included) while the block runs; yields its base URL without a trailing slash.
+    """Serves `app` (lifespan included) while the block runs; yields its base URL without a trailing slash.
 
     Port 0 takes a free one. With `uds` the URL is `http://localhost` and the client brings the socket path. Leaving the block
     waits `grace_s` for requests in flight, then cuts connections; responses without end cannot hold it up.
@@ -156,15 +175,15 @@ async def serve(
             path.unlink(missing_ok=True)
 
 
-class Doors:
-    """Unix sockets that lead to one app, opened and closed one by one; a request's `state.door` names the one it came by."""
+class SocketListeners:
+    """Unix sockets that lead to one app, opened and closed one by one; a request's `state.endpoint` names the one it came by."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
 
     @asynccontextmanager
     async def open(self, path: Path, name: str) -> AsyncIterator[None]:
-        """Listen there while the block runs; everyone may connect who can reach the path. Connections outlive the block.
+        """Listens there while the block runs; everyone may connect who can reach the path. Connections outlive the block.
 
         Raises:
             OSError: the path cannot be bound.
@@ -173,7 +192,7 @@ class Doors:
 
         def protocol() -> asyncio.Protocol:
             return config.http_protocol_class(  # type: ignore[call-arg]  # typed as the bare base
-                config=config, server_state=self._server.server_state, app_state={"door": name}
+                config=config, server_state=self._server.server_state, app_state={"endpoint": name}
             )
 
         listener = _listen(host="", port=0, uds=path, uds_mode=0o666)
@@ -190,15 +209,15 @@ def _unlink(path: Path) -> None:
 
 
 @asynccontextmanager
-async def serve_doors(app: ASGIApp) -> AsyncIterator[Doors]:
-    """Serve `app` (lifespan included) while the block runs, at whatever doors are opened meanwhile.
+async def serve_sockets(app: ASGIApp) -> AsyncIterator[SocketListeners]:
+    """Serves `app` (lifespan included) while the block runs, at whatever sockets are opened meanwhile.
 
     Raises:
         RuntimeError: the app's lifespan failed to start.
     """
     server = EmbeddedServer(app, grace_s=0.5)
     async with _running(server, []):
-        yield Doors(server)
+        yield SocketListeners(server)
 
 
 @asynccontextmanager
@@ -212,7 +231,7 @@ async def _running(server: EmbeddedServer, listeners: list[socket.socket]) -> As
                 try:
                     yield
                 finally:
-                    server.should_exit = True
+                    server.stop()
                     async with asyncio.timeout(STOP_TIMEOUT_S):
                         await server.ended.wait()
     except BaseExceptionGroup as failures:

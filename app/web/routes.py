@@ -11,18 +11,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from app.log import get_logger
-from app.web.health import Health
-from app.web.metrics import Metrics
+from app.web.health import Health, Metrics
 
 MAX_BODY_BYTES = 1_048_576
-"""Slack's deliveries are a few kB; the Slack room checks the same bound."""
+"""Slack's deliveries are a few kB; the Slack package checks the same bound."""
 
 _log = get_logger(__name__)
 
 
 class Answer(Protocol):
-    """What the Slack room wants answered."""
-
     @property
     def status(self) -> int: ...
     @property
@@ -49,7 +46,7 @@ class WebParts:
 
 
 def install_routes(app: FastAPI, parts: WebParts) -> None:
-    """Add every route to the app. Plain Starlette routes: FastAPI's own layer would be a third of an acknowledgement."""
+    """Adds every route to the app. Plain Starlette routes: FastAPI's own layer would be a third of an acknowledgement."""
 
     async def events(request: Request) -> Response:
         started = time.perf_counter()

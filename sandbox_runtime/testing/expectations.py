@@ -27,12 +27,12 @@ class Fact:
 
 
 def fact(check: ProviderCheck, *, needs: Capability | None = None) -> Fact:
-    """A fact about the provider itself."""
+    """Makes a fact about the provider itself."""
     return Fact(name=_name(check), needs=needs, check=check)
 
 
 def sandbox_fact(check: SandboxCheck) -> Fact:
-    """A fact about one fresh sandbox."""
+    """Makes a fact about one fresh sandbox."""
 
     async def with_sandbox(provider: SandboxProvider) -> None:
         async with fresh(provider) as sandbox:
@@ -49,7 +49,7 @@ def _name(check: Callable[..., object]) -> str:
 async def fresh(
     provider: SandboxProvider, spec: SandboxSpec | None = None
 ) -> AsyncIterator[Sandbox]:
-    """A sandbox for the length of the block."""
+    """Makes a sandbox for the length of the block."""
     sandbox = await provider.create(spec or SandboxSpec())
     try:
         yield sandbox
@@ -58,20 +58,20 @@ async def fresh(
 
 
 def expect(condition: object, found: object) -> None:
-    """Fail, naming what was found, unless the condition holds."""
+    """Fails, naming what was found, unless the condition holds."""
     if not condition:
         raise AssertionError(f"found {found!r}")
 
 
 def expect_equal(found: object, wanted: object) -> None:
-    """Fail, naming both, unless they are equal."""
+    """Fails, naming both, unless they are equal."""
     if found != wanted:
         raise AssertionError(f"found {found!r}, wanted {wanted!r}")
 
 
 @contextmanager
 def expect_raises(*kinds: type[BaseException]) -> Iterator[None]:
-    """Fail unless the block raises one of these."""
+    """Fails unless the block raises one of these."""
     try:
         yield
     except kinds:
@@ -81,7 +81,7 @@ def expect_raises(*kinds: type[BaseException]) -> Iterator[None]:
 
 @contextmanager
 def expect_code(code: SandboxErrorCode) -> Iterator[None]:
-    """Fail unless the block raises this SandboxError; another one passes through."""
+    """Fails unless the block raises this SandboxError; another one passes through."""
     try:
         yield
     except SandboxError as exc:
@@ -92,10 +92,10 @@ def expect_code(code: SandboxErrorCode) -> Iterator[None]:
 
 
 async def sh(sandbox: Sandbox, script: str, *arguments: str) -> ExecResult:
-    """Run a shell script in the sandbox."""
+    """Runs a shell script in the sandbox."""
     return await sandbox.exec(["sh", "-c", script, "sh", *arguments], timeout_s=TIMEOUT_S)
 
 
 async def python(sandbox: Sandbox, code: str, *arguments: str) -> ExecResult:
-    """Run Python code in the sandbox."""
+    """Runs Python code in the sandbox."""
     return await sandbox.exec(["python3", "-c", code, *arguments], timeout_s=TIMEOUT_S)

@@ -1,16 +1,27 @@
 """Conformance: files go in and come out unchanged, and paths resolve inside."""
 
+import errno
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
 from sandbox_runtime.errors import SandboxErrorCode
-from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.expectations import (
     expect,
     expect_code,
     expect_equal,
     expect_raises,
+    fact,
+    fresh,
     sandbox_fact,
     sh,
 )
+from sandbox_runtime.types import Capability, SandboxSpec
 
 _MIB = 1024 * 1024
 
@@ -137,6 +148,31 @@ async def check_file_is_not_a_directory(sandbox: Sandbox) -> None:
         await sandbox.write_file("file/below", b"")
 
 
+async def check_file_errors_explain_themselves(sandbox: Sandbox) -> None:
+    """An error says what was tried, with which path as it was given, and what is in the way."""
+    await sh(sandbox, "mkdir directory; touch file")
+
+    async def several(path: str) -> None:
+        await sandbox.write_files({"one": b"1", path: b""})
+
+    for doing, call, path, number, reason in (
+        ("read", sandbox.read_file, "missing", errno.ENOENT, "there is no such file"),
+        ("read", sandbox.read_file, "directory", errno.EISDIR, "a directory is there"),
+        ("write", partial(sandbox.write_file, data=b""), "directory", errno.EISDIR, "a directory"),
+        ("write", partial(sandbox.write_file, data=b""), "new/", errno.EISDIR, "a directory"),
+        ("write", several, "directory", errno.EISDIR, "a directory is there"),
+        ("read", sandbox.read_file, "file/below", errno.ENOTDIR, "a file stands where a directory"),
+        ("write", several, "file/below", errno.ENOTDIR, "a file stands where a directory"),
+    ):
+        try:
+            await call(path)
+        except OSError as exc:
+            expect_equal((exc.errno, exc.filename), (number, path))
+            expect(f"cannot {doing} a file in the sandbox: {reason}" in str(exc), str(exc))
+        else:
+            raise AssertionError(f"{path} was no error")
+
+
 async def check_read_limit(sandbox: Sandbox) -> None:
     """A file of the bound is read; one byte more raises FILE_TOO_LARGE."""
     await sandbox.write_file("file", b"0123456789")
@@ -183,9 +219,69 @@ FILE_FACTS = tuple(
             check_missing_file,
             check_directory_is_not_a_file,
             check_file_is_not_a_directory,
+            check_file_errors_explain_themselves,
             check_read_limit,
             check_read_limit_on_endless_files,
             check_symlinks_inside,
         ),
     )
+)
+
+
+OWNER = 54_321
+"""Of the directory, where the checks run as root: anyone but root."""
+
+
+@contextmanager
+def _directory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="work-dir-") as name:
+        directory = Path(name)
+        (directory / "theirs").write_text("of the host\n")
+        if os.geteuid() == 0:
+            for path in (directory, directory / "theirs"):
+                os.chown(path, OWNER, OWNER)
+        yield directory
+
+
+async def check_work_dir_is_worked_in(provider: SandboxProvider) -> None:
+    """Its files are there, what is done to them is done, and it outlives the sandbox."""
+    with _directory() as directory:
+        async with fresh(provider, SandboxSpec(work_dir=str(directory))) as sandbox:
+            expect_equal((await sh(sandbox, "cat theirs")).text, "of the host\n")
+            result = await sh(sandbox, "echo changed >> theirs && echo new > ours")
+            expect_equal(result.exit_code, 0)
+            await sandbox.write_file("written", b"too")
+        expect_equal({path.name for path in directory.iterdir()}, {"theirs", "ours", "written"})
+        expect_equal((directory / "theirs").read_text(), "of the host\nchanged\n")
+
+
+async def check_work_dir_is_not_saved(provider: SandboxProvider) -> None:
+    """A snapshot holds the home, not what is in the directory."""
+    with _directory() as directory:
+        async with fresh(provider, SandboxSpec(work_dir=str(directory))) as sandbox:
+            await sandbox.write_file(f"{sandbox.paths.home}/memory", b"kept")
+            ref = await sandbox.snapshot()
+        try:
+            async with fresh(provider, SandboxSpec(snapshot_id=ref.id)) as sandbox:
+                expect_equal(await sandbox.read_file(f"{sandbox.paths.home}/memory"), b"kept")
+                expect_equal((await sh(sandbox, "ls")).text, "")
+            expect_equal((directory / "theirs").read_text(), "of the host\n")
+        finally:
+            await provider.delete_snapshot(ref.id)
+
+
+async def check_missing_work_dir(provider: SandboxProvider) -> None:
+    """One that is not there is NOT_FOUND, and is not made."""
+    with _directory() as directory:
+        missing = directory / "missing"
+        with expect_code(SandboxErrorCode.NOT_FOUND):
+            async with fresh(provider, SandboxSpec(work_dir=str(missing))):
+                pass
+        expect(not missing.exists(), missing)
+
+
+MOUNT_FACTS = (
+    fact(check_work_dir_is_worked_in, needs=Capability.MOUNT),
+    fact(check_work_dir_is_not_saved, needs=Capability.MOUNT),
+    fact(check_missing_work_dir, needs=Capability.MOUNT),
 )

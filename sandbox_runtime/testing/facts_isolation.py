@@ -86,6 +86,65 @@ async def check_broker_is_reached(provider: SandboxProvider) -> None:
             await check_network_is_closed(sandbox)
 
 
+_OPEN_OTHERS = """
+import ctypes, mmap, os, platform, socket, struct
+
+for family in (socket.AF_VSOCK, 38, socket.AF_PACKET, 31, 44):  # 38: ALG; 31: BLUETOOTH; 44: XDP
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET, socket.SOCK_RAW):
+        try:
+            socket.socket(family, kind)
+            print(f"socket of family {family}")
+        except OSError:
+            pass
+libc = ctypes.CDLL(None, use_errno=True)
+parameters = ctypes.create_string_buffer(120)
+if libc.syscall(425, 4, parameters) >= 0:
+    print("io_uring")
+if platform.machine() == "x86_64":
+    if libc.syscall(41 | 0x40000000, 40, 1, 0) >= 0:
+        print("vsock by x32")
+    # Below 2 GiB, where a call with 32-bit addresses finds its arguments. 0x40: MAP_32BIT.
+    page = mmap.mmap(-1, 4096, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x40,
+                     mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+    page[2048:2060] = struct.pack("<III", 40, 1, 0)
+    for name, number, first, second in (("socket", 359, 40, 1), ("socketcall", 102, 1, address + 2048)):
+        print(end="", flush=True)
+        if os.fork() == 0:  # a kernel without 32-bit calls ends who tries
+            # push rbx; mov eax, number; mov ebx, first; mov ecx, second; xor edx, edx; int 0x80; pop rbx; ret
+            code = (b"\\x53\\xb8" + struct.pack("<I", number) + b"\\xbb" + struct.pack("<I", first)
+                    + b"\\xb9" + struct.pack("<I", second) + b"\\x31\\xd2\\xcd\\x80\\x5b\\xc3")
+            page[: len(code)] = code
+            if ctypes.CFUNCTYPE(ctypes.c_int)(address)() >= 0:
+                print(f"vsock by i386 {name}", flush=True)
+            os._exit(0)
+        os.wait()
+"""
+
+
+async def check_no_other_kinds_of_sockets(sandbox: Sandbox) -> None:
+    """What a network namespace does not cover, such as AF_VSOCK, cannot be opened by any way to call the kernel, nor io_uring."""
+    result = await python(sandbox, _OPEN_OTHERS)
+    expect_equal((result.text, result.error_text), ("", ""))
+
+
+async def check_ordinary_sockets_work(sandbox: Sandbox) -> None:
+    """Those of programs can be made, in pairs too, and asyncio and netlink work."""
+    code = (
+        "import asyncio, socket\n"
+        "for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX): socket.socket(family)\n"
+        "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW)\n"
+        "a, b = socket.socketpair(); a.send(b'x')\n"
+        "async def echo(r, w): w.write(await r.read(1)); w.close()\n"
+        "async def main():\n"
+        "    async with await asyncio.start_server(echo, '127.0.0.1', 0) as server:\n"
+        "        r, w = await asyncio.open_connection(*server.sockets[0].getsockname())\n"
+        "        w.write(b.recv(1)); print((await r.read()).decode(), [i[1] for i in socket.if_nameindex()])\n"
+        "asyncio.run(main())"
+    )
+    expect_equal((await python(sandbox, code)).text, "x ['lo']\n")
+
+
 async def check_host_files_are_hidden(sandbox: Sandbox) -> None:
     """Files of the host are absent, whoever the service runs as."""
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
@@ -259,6 +318,8 @@ ISOLATION_FACTS: tuple[Fact, ...] = (
             check_network_is_closed,
             check_loopback_works,
             check_abstract_sockets_are_closed,
+            check_no_other_kinds_of_sockets,
+            check_ordinary_sockets_work,
             check_host_files_are_hidden,
             check_planted_symlink_stays_inside,
             check_permissions,
@@ -273,7 +334,7 @@ ISOLATION_FACTS: tuple[Fact, ...] = (
             check_env_is_not_on_the_host_command_line,
         ),
     ),
-    fact(check_broker_is_reached, needs=Capability.BROKERED_NETWORK),
+    fact(check_broker_is_reached),
     fact(check_environment_is_read_only, needs=Capability.SNAPSHOT),
     fact(check_process_limit),
     fact(check_sandboxes_do_not_see_each_others_processes),

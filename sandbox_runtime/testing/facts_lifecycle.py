@@ -141,6 +141,17 @@ async def check_snapshot_is_immutable(provider: SandboxProvider) -> None:
             await restored.write_file("file", text)
 
 
+async def check_saving_ends_it_where_said(provider: SandboxProvider) -> None:
+    """A sandbox works on after it was saved, unless its provider says that saving ends it."""
+    async with fresh(provider) as sandbox:
+        await sandbox.snapshot()
+        if Capability.ENDS_WHEN_SAVED in provider.capabilities:
+            with expect_code(SandboxErrorCode.UNAVAILABLE):
+                await sh(sandbox, "true")
+        else:
+            expect_equal((await sh(sandbox, "echo on")).text, "on\n")
+
+
 async def check_snapshot_names(provider: SandboxProvider) -> None:
     """A name finds its snapshot; a later one of that name replaces it; deletion ends it."""
     name = f"odd name/ü {secrets.token_hex(4)}"
@@ -278,6 +289,7 @@ LIFECYCLE_FACTS = (
     fact(check_ensure_ready_is_stable),
     fact(check_snapshot_restores_the_workspace, needs=Capability.SNAPSHOT),
     fact(check_snapshot_is_immutable, needs=Capability.SNAPSHOT),
+    fact(check_saving_ends_it_where_said, needs=Capability.SNAPSHOT),
     fact(check_snapshot_names, needs=Capability.SNAPSHOT),
     fact(check_environment_is_saved, needs=Capability.SNAPSHOT),
     fact(check_environment_sizes, needs=Capability.SNAPSHOT),
@@ -285,6 +297,6 @@ LIFECYCLE_FACTS = (
     fact(check_workspace_moves_to_another_environment, needs=Capability.SNAPSHOT),
     fact(check_deleted_snapshot_keeps_running_sandboxes, needs=Capability.SNAPSHOT),
     fact(check_removal_by_id),
-    fact(check_list_by_labels, needs=Capability.LIST),
+    fact(check_list_by_labels),
     fact(check_attach_after_destroy, needs=Capability.ATTACH),
 )

@@ -1,4 +1,4 @@
-"""A provider for tests: real semantics, scriptable answers, failures on demand.
+"""A provider for tests: its answers can be scripted, its failures chosen, its calls read.
 
 Commands that no script answers really run, as plain processes in a temporary directory, so the fake passes the same
 conformance facts as a provider without isolation and cannot lie about the contract.
@@ -6,49 +6,76 @@ conformance facts as a provider without isolation and cannot lie about the contr
 
 import tempfile
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from typing_extensions import override
 
+from sandbox_runtime.command import EndedProcess, result_events
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import EndedProcess, result_events
-from sandbox_runtime.provider import (
-    Process,
-    ProgressListener,
-    Sandbox,
-    SandboxProvider,
-    Terminal,
-)
-from sandbox_runtime.providers.local import LocalProvider
-from sandbox_runtime.testing.scripts import (
-    FakeCall,
-    Match,
-    Operation,
-    Reply,
-    Script,
-    ScriptedProcess,
-    Stream,
-)
+from sandbox_runtime.provider import Process, ProgressListener, Sandbox, SandboxProvider, Terminal
+from sandbox_runtime.providers.local.provider import LocalProvider
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     Capability,
     ExecResult,
     SandboxId,
     SandboxInfo,
-    SandboxPaths,
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
     TerminalSize,
 )
 
+Operation = Literal[
+    "probe",
+    "ensure_ready",
+    "create",
+    "exec",
+    "spawn",
+    "write_file",
+    "write_files",
+    "read_file",
+    "snapshot",
+    "destroy",
+    "find_snapshot",
+    "extend",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeCall:
+    """One command as the fake received it."""
+
+    operation: Literal["exec", "spawn"]
+    argv: tuple[str, ...]
+    cwd: str | None
+    env: Mapping[str, str] = field(repr=False)
+    stdin: bytes = field(repr=False)
+
+
+Match = Sequence[str] | Callable[[FakeCall], bool]
+"""Which commands a script answers: those whose argv begins so, or those the function likes."""
+Reply = ExecResult | Callable[[FakeCall], ExecResult]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    match: Match
+    reply: Reply
+
+    def answers(self, call: FakeCall) -> bool:
+        if callable(self.match):
+            return self.match(call)
+        return call.argv[: len(self.match)] == tuple(self.match)
+
+    def result(self, call: FakeCall) -> ExecResult:
+        return self.reply(call) if callable(self.reply) else self.reply
+
 
 class FakeProvider(SandboxProvider):
-    """See the module. Use with `async with`, as every provider."""
-
     def __init__(self, *, capabilities: frozenset[Capability] | None = None) -> None:
         """`capabilities` takes some away: using a missing one then raises UNSUPPORTED."""
         self._directory = tempfile.TemporaryDirectory(prefix="fake-provider-")
@@ -70,38 +97,33 @@ class FakeProvider(SandboxProvider):
 
     @property
     def alive(self) -> int:
-        """Sandboxes created and not yet destroyed."""
+        """Returns how many sandboxes were created and not yet destroyed."""
         return len(self._alive)
 
     def script(self, match: Match, reply: Reply) -> None:
-        """From now on answer matching commands so; later scripts win over earlier ones."""
+        """Answers matching commands so from now on; later scripts win over earlier ones."""
         self._scripts.insert(0, Script(match=match, reply=reply))
 
-    def script_stream(self, match: Match, stream: Stream) -> None:
-        """The same for `spawn`: events as the function yields them, ending with `ExecExited`."""
-        self._scripts.insert(0, Script(match=match, stream=stream))
-
     def fail(self, operation: Operation, nth: int, error: Exception) -> None:
-        """Let the `nth` call of an operation, counted from 1 over the provider's life, raise instead of act."""
+        """Lets the `nth` call of an operation, counted from 1 over the provider's life, raise instead of act."""
         if nth < 1:
             raise ValueError(f"calls are counted from 1, not {nth}")
         self._failures[operation, nth] = error
 
     def enter(self, operation: Operation) -> None:
-        """Count a call; raise if it was told to fail."""
+        """Counts a call; raises if it was told to fail."""
         self._counts[operation] += 1
         error = self._failures.pop((operation, self._counts[operation]), None)
         if error is not None:
             raise error
 
     def count(self, operation: Operation) -> int:
-        """Calls of it so far."""
         return self._counts[operation]
 
     def find_script(self, call: FakeCall) -> Script | None:
         self.calls.append(call)
         for script in self._scripts:
-            if script.answers(call) and (script.stream is None or call.operation == "spawn"):
+            if script.answers(call):
                 return script
         return None
 
@@ -162,7 +184,6 @@ class FakeProvider(SandboxProvider):
 
     @override
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
-        self.require(Capability.LIST)
         return await self._inner.list(labels)
 
     @override
@@ -195,17 +216,9 @@ class FakeSandbox(Sandbox):
     def __init__(self, provider: FakeProvider, inner: Sandbox) -> None:
         self._provider = provider
         self._inner = inner
+        self.id = inner.id
+        self.paths = inner.paths
         self._destroyed = False
-
-    @property
-    @override
-    def id(self) -> SandboxId:
-        return self._inner.id
-
-    @property
-    @override
-    def paths(self) -> SandboxPaths:
-        return self._inner.paths
 
     @override
     async def exec(
@@ -245,8 +258,6 @@ class FakeSandbox(Sandbox):
     ) -> Process:
         call = FakeCall(operation="spawn", argv=tuple(argv), cwd=cwd, env=env or {}, stdin=stdin)
         script = self._enter(call)
-        if script is not None and script.stream is not None:
-            return ScriptedProcess(script.stream(call))
         result = script.result(call) if script else None
         if result is not None:
             return EndedProcess(result_events(result))

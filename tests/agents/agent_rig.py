@@ -1,5 +1,6 @@
 """A real command line of an agent in a real local sandbox, through relay and broker, before the offline model."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,17 +17,22 @@ from agent_scripts.supervision import (
     SupervisionLimits,
     parse_record,
     stop_path,
-    supervised,
+    supervise,
 )
-from app.brokerage.doors import DoorBroker
-from app.brokers import open_broker
-from app.config import Settings
-from app.playground.model import ModelPace, create_model_app
-from app.providers import create_local
-from app.runs.broker_ports import ModelGrant
-from app.runs.environment import Additions, AgentEnvironment
-from app.runs.model import ModelCall, RunId
-from app.runs.session import SessionId
+from app.brokerage.endpoints import SocketBroker
+from app.compose.brokers import open_broker
+from app.compose.providers import create_local
+from app.playground.model.server import ModelPace, create_model_app
+from app.runs.testing import (
+    Additions,
+    AgentEnvironment,
+    GrantHooks,
+    ModelCall,
+    ModelGrant,
+    RunId,
+    SessionId,
+)
+from app.settings.settings import load_settings
 from app.web.hosting import serve
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
@@ -38,6 +44,8 @@ from sandbox_runtime.types import (
     SandboxSpec,
     SnapshotId,
 )
+from tests.e2e.orion_process import put_environments
+from tests.e2e.prepared import prepared_state_dir
 
 SESSION = SessionId("ses_0123456789abcdef")
 LIMITS = SupervisionLimits(
@@ -71,7 +79,7 @@ class AgentRig:
         *,
         adapter: AgentAdapter,
         provider: SandboxProvider,
-        broker: DoorBroker,
+        broker: SocketBroker,
         snapshot_id: SnapshotId,
     ) -> None:
         self.adapter = adapter
@@ -84,7 +92,7 @@ class AgentRig:
         return SandboxSpec(
             snapshot_id=snapshot_id or self.environment,
             network=BrokeredNetwork(endpoint=self._broker.endpoint_for(SESSION).address),
-            limits=SandboxLimits(reserved_bytes=self.adapter.reserved_bytes),
+            limits=SandboxLimits(reserved_bytes=self.adapter.spec.reserved_bytes),
         )
 
     async def ask(
@@ -102,29 +110,31 @@ class AgentRig:
         paths = replace(agent_paths(sandbox.paths), run=f"{sandbox.paths.run}/{self._number}")
         turn = RigTurn()
         fields: dict[str, Any] = {
-            "model": self.adapter.default_model,
-            "model_url": f"{{relay}}/broker/{self.adapter.protocol}",
+            "model": self.adapter.spec.default_model,
+            "model_url": f"{{relay}}/broker/{self.adapter.spec.protocol}",
             "max_turns": 10,
             "max_output_tokens": 8192,
             **changes,
         }
         grant = ModelGrant(
             run_id=RunId(f"run_{self._number}"),
-            models=(granted_model or fields["model"], *self.adapter.helper_models),
+            models=(granted_model or fields["model"], *self.adapter.spec.helper_models),
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
             session_id=SESSION,
             own_key=own_key,
-            own_key_protocol=self.adapter.protocol if own_key else "",
+            own_key_protocol=(own_key and self.adapter.spec.protocol) or "",
         )
         async with AsyncExitStack() as stack:
             token = await stack.enter_async_context(
-                self._broker.open_grant(grant, turn.calls.append)
+                self._broker.open_grant(grant, GrantHooks(on_call=turn.calls.append))
             )
             if not has_grant:
                 ended = replace(grant, run_id=RunId("run_of_another"))
                 await stack.aclose()
-                await stack.enter_async_context(self._broker.open_grant(ended, turn.calls.append))
-            command = supervised(
+                await stack.enter_async_context(
+                    self._broker.open_grant(ended, GrantHooks(on_call=turn.calls.append))
+                )
+            command = supervise(
                 self.adapter.command(
                     AgentTurn(
                         messages=_messages(texts),
@@ -185,17 +195,21 @@ def agent_paths(paths: SandboxPaths) -> AgentPaths:
 
 @asynccontextmanager
 async def open_rig(state_dir: Path, adapter: AgentAdapter) -> AsyncIterator[AgentRig]:
-    """Everything but the sandboxes; the environment is installed in `state_dir` unless it is there."""
+    """Everything but the sandboxes, with the agent's prepared environment."""
+    prepared = await asyncio.to_thread(prepared_state_dir, adapter.name)
+    await asyncio.to_thread(put_environments, prepared, state_dir)
     async with serve(create_model_app(pace=ModelPace(word_s=0, slow_word_s=0.1))) as model_url:
-        settings = Settings(
-            _env_file=None,
-            orion_state_dir=state_dir,
-            anthropic_base_url=model_url,
-            anthropic_api_key="offline-model-key",
-            openai_base_url=model_url,
-            openai_api_key="sk-offline-model-key-of-openai",
-            gemini_base_url=model_url,
-            gemini_api_key="offline-model-key-of-gemini",
+        settings = load_settings(
+            env_file=None,
+            given={
+                "orion_state_dir": state_dir,
+                "anthropic_base_url": model_url,
+                "anthropic_api_key": "offline-model-key",
+                "openai_base_url": model_url,
+                "openai_api_key": "sk-offline-model-key-of-openai",
+                "gemini_base_url": model_url,
+                "gemini_api_key": "offline-model-key-of-gemini",
+            },
         )
         async with (
             create_local(settings) as provider,

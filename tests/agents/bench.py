@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from typing_extensions import override
 
 from agent_scripts.adapter import AgentCommand, AgentExit, AgentPaths, AgentTurn, TurnMessage
-from agent_scripts.adapters.anthropic_sdk import AnthropicAdapter
+from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
 from agent_scripts.events import AgentEvent, TextDelta, TurnFinished
 from agent_scripts.supervision import (
     AgentExited,
@@ -27,7 +27,7 @@ from agent_scripts.supervision import (
     events_path,
     parse_record,
     stop_path,
-    supervised,
+    supervise,
 )
 from sandbox_runtime.task_group import open_task_group
 
@@ -152,7 +152,7 @@ class Bench:
         command = replace(
             command, files=(replace(first, data=json.dumps(changed).encode()), *files)
         )
-        return supervised(command, paths=paths, broker=str(self.socket_path), limits=limits)
+        return supervise(command, paths=paths, broker=str(self.socket_path), limits=limits)
 
     async def run(
         self,

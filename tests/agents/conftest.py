@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp
 
-from app.playground.model import ModelPace, create_model_app
+from app.playground.model.server import ModelPace, create_model_app
 from tests.agents.bench import Bench, serve
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from agent_scripts.adapter import AgentSession
-from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
+from agent_scripts.agents.claude.adapter import ClaudeCodeAdapter
 from tests.agents.recording import OUR_ID, Noise, Scene, record
 
 _NOISE = (

@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from agent_scripts.adapters.codex import CodexAdapter
+from agent_scripts.agents.codex.adapter import CodexAdapter
 from tests.agents.recording import FAILURES, TURNS, Noise, record
 
 _NOISE = (

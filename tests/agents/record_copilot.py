@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from agent_scripts.adapter import AgentSession
-from agent_scripts.adapters.copilot import CopilotAdapter
+from agent_scripts.agents.copilot.adapter import CopilotAdapter
 from tests.agents.recording import OUR_ID, Noise, Scene, record
 
 _NOISE = (

@@ -6,8 +6,8 @@ import re
 from typing import Any
 
 from agent_scripts.adapter import AgentSession
-from agent_scripts.adapters.gemini import GeminiAdapter
-from app.playground.offline.question import REVOKED
+from agent_scripts.agents.gemini.adapter import GeminiAdapter
+from app.playground.model.question import REVOKED
 from tests.agents.recording import OUR_ID, Noise, Scene, record
 
 _NOISE = (

@@ -3,7 +3,7 @@
 import asyncio
 import re
 
-from agent_scripts.adapters.opencode import OpenCodeAdapter
+from agent_scripts.agents.opencode.adapter import OpenCodeAdapter
 from tests.agents.recording import FAILURES, TURNS, Noise, Scene, record
 
 _NOISE = (

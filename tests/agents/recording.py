@@ -104,7 +104,7 @@ async def record(
 def _paths(agent: str, package: str) -> Callable[[Scene], Path]:
     folder = Path("tests/data", agent)
     folder.mkdir(exist_ok=True)
-    pins = json.loads(Path("agent_scripts/environments", agent, "package.json").read_text())
+    pins = json.loads(Path("agent_scripts/agents", agent, "environment/package.json").read_text())
     version = pins["dependencies"][package]
     return lambda scene: folder / f"{version}-{scene.name}.jsonl"
 

@@ -19,16 +19,13 @@ from agent_scripts.repository import (
     parse_report,
     repository_command,
 )
-from app.brokerage.admission import Admission
 from app.brokerage.broker import create_broker_app
-from app.brokerage.git import GitBroker
-from app.brokerage.git_remotes import GitRemotes
-from app.runs.broker_ports import ModelGrant, RepositoryGrant
-from app.runs.clock import SystemClock
-from app.runs.git_token import git_token
-from app.runs.model import RunId
+from app.brokerage.git import GitBroker, GitRemotes
+from app.brokerage.registry import GrantRegistry
+from app.runs.testing import GrantHooks, ModelGrant, RepositoryGrant, RunId, SystemClock, git_token
 from app.web.hosting import serve
 from tests.git_server import TOKEN, GitServer, git
+from tests.plain_http import NO_TLS
 
 OWN = "orion/happy-fox"
 NAMES = (OWN, f"{OWN}-4711", "orion-happy-fox", "orion-happy-fox-4711")
@@ -41,7 +38,7 @@ class RepositoryRig:
     server: GitServer
     bare: Path
     work: Path
-    admission: Admission
+    registry: GrantRegistry
     url: str
     """That is granted."""
     task: RepositoryTask
@@ -88,7 +85,9 @@ class RepositoryRig:
             expires_at=datetime.now(UTC) + timedelta(minutes=2),
             repository=RepositoryGrant(url=self.url, branch=grant),
         )
-        with self.admission.open_grant(granted, lambda _call: None, self._note) as token:
+        with self.registry.open_grant(
+            granted, GrantHooks(on_call=lambda _call: None, on_effect=self._note)
+        ) as token:
             task = replace(self.task, action=action, token=git_token(token))
             run = self.work.parent / "run"
             paths = AgentPaths(
@@ -122,10 +121,13 @@ async def open_repository(
     """With one commit on `main`, the default branch, unless it is empty."""
     server = GitServer(root=directory / "git")
     bare = server.bare("acme/api") if is_empty else server.filled("acme/api", {"README": "one\n"})
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with serve(server.app()) as url, httpx.AsyncClient(trust_env=False) as http:
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
+    async with (
+        serve(server.app()) as url,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
+    ):
         broker = GitBroker(
-            admission=admission,
+            registry=registry,
             remotes=GitRemotes(github_url=url, token=TOKEN),
             http=http,
             max_bytes=2**30,
@@ -148,5 +150,5 @@ async def open_repository(
                 message="Change it",
             )
             yield RepositoryRig(
-                server=server, bare=bare, work=work, admission=admission, url=task.url, task=task
+                server=server, bare=bare, work=work, registry=registry, url=task.url, task=task
             )

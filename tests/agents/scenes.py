@@ -1,8 +1,7 @@
 """What every command line of an agent must do in a real sandbox; for those that make the ids of their sessions themselves."""
 
 from agent_scripts.adapter import AgentSession
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import ToolStarted
+from agent_scripts.events import AgentErrorCode, ToolStarted
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
 from tests.agents.agent_rig import AgentRig
@@ -15,7 +14,7 @@ async def writes_a_file_and_remembers(rig: AgentRig) -> None:
         assert first.finished.error is None, first.finished.detail
         assert [event for event in first.events if isinstance(event, ToolStarted)]
         assert await sandbox.read_file("notes.txt") == b"Written by Orion's offline model.\n"
-        assert {call.model for call in first.calls} == {rig.adapter.default_model}
+        assert {call.model for call in first.calls} == {rig.adapter.spec.default_model}
         assert sum(call.usage.output_tokens for call in first.calls) > 0
         saved = await sandbox.snapshot()
     session_id = first.finished.agent_session_id

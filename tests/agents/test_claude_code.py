@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import AgentSession
-from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import ToolStarted
+from agent_scripts.agents.claude.adapter import ClaudeCodeAdapter
+from agent_scripts.events import AgentErrorCode, ToolStarted
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
 from tests.agents.agent_rig import AgentRig, open_rig
@@ -31,6 +30,7 @@ _HOSTILE = {
 }
 
 
+@pytest.mark.long
 async def test_claude_code(tmp_path: Path) -> None:
     """Installed once, then: a file and a follow-up that remembers, an unknown session, a hostile work tree, a secret token."""
     async with open_rig(tmp_path / "state", ClaudeCodeAdapter()) as rig:
@@ -51,7 +51,7 @@ async def _writes_a_file_and_remembers(rig: AgentRig) -> None:
         assert first.finished.agent_session_id == _SESSION
         assert [event.name for event in first.events if isinstance(event, ToolStarted)] == ["Write"]
         assert await sandbox.read_file("notes.txt") == b"Written by Orion's offline model.\n"
-        assert {call.model for call in first.calls} == {rig.adapter.default_model}
+        assert {call.model for call in first.calls} == {rig.adapter.spec.default_model}
         assert sum(call.usage.output_tokens for call in first.calls) > 0
         saved = await sandbox.snapshot()
     async with open_sandbox(rig.provider, rig.spec(saved.id)) as sandbox:

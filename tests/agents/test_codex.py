@@ -4,14 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.adapters.codex import CodexAdapter
+from agent_scripts.agents.codex.adapter import CodexAdapter
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
 from tests.agents import scenes
 from tests.agents.agent_rig import AgentRig, open_rig
 
 pytestmark = [
-    pytest.mark.vendor("codex"),
     pytest.mark.agents,
     pytest.mark.bubblewrap,
     pytest.mark.timeout(900),
@@ -42,6 +41,7 @@ _HOSTILE = {
 }
 
 
+@pytest.mark.long
 async def test_codex(tmp_path: Path) -> None:
     """Installed once, then: a file and a follow-up that remembers, an unknown thread, a hostile work tree, a secret token."""
     async with open_rig(tmp_path / "state", CodexAdapter()) as rig:

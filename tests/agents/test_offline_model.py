@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import ToolFinished, ToolStarted, UsageReported
+from agent_scripts.events import AgentErrorCode, ToolFinished, ToolStarted, UsageReported
 from tests.agents.bench import RUN_TOKEN, Bench, request_log
+from tests.long import one_of_each
 
 pytestmark = pytest.mark.agents
 
@@ -41,6 +41,7 @@ async def test_commands_run_in_the_work_folder_one_after_the_other(model: Bench)
     assert sum(isinstance(event, UsageReported) for event in turn.events) == 3
 
 
+@pytest.mark.long
 async def test_files_are_written(model: Bench) -> None:
     """`edit:` goes through the edit tool to the disk."""
     turn = await model.ask("edit: sub/notes.txt")
@@ -73,14 +74,17 @@ async def test_the_run_token_is_what_the_broker_gets(model: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("ask", "code", "requests"),
-    [
-        ("!429", AgentErrorCode.MODEL_RATE_LIMITED, 3),
-        ("!529", AgentErrorCode.MODEL_OVERLOADED, 3),
-        ("!500", AgentErrorCode.MODEL_UNAVAILABLE, 3),
-        ("!cut", AgentErrorCode.MODEL_UNAVAILABLE, 1),
-        ("!context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED, 1),
-        ("!refuse", AgentErrorCode.MODEL_REFUSED, 1),
-    ],
+    one_of_each(
+        [
+            ("!429", AgentErrorCode.MODEL_RATE_LIMITED, 3),
+            ("!529", AgentErrorCode.MODEL_OVERLOADED, 3),
+            ("!500", AgentErrorCode.MODEL_UNAVAILABLE, 3),
+            ("!cut", AgentErrorCode.MODEL_UNAVAILABLE, 1),
+            ("!context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED, 1),
+            ("!refuse", AgentErrorCode.MODEL_REFUSED, 1),
+        ],
+        lambda row: row[2],
+    ),
 )
 async def test_failures_have_their_codes(
     model: Bench, ask: str, code: AgentErrorCode, requests: int
@@ -113,6 +117,7 @@ async def test_unknown_model(model: Bench) -> None:
     assert turn.finished.error is AgentErrorCode.MODEL_NOT_FOUND
 
 
+@pytest.mark.long
 async def test_no_broker_is_unavailable(bench: Bench) -> None:
     """With nothing behind the socket the turn fails as a network error, once the relay has waited 15 s for it."""
     turn = await bench.ask("hello")
@@ -120,6 +125,7 @@ async def test_no_broker_is_unavailable(bench: Bench) -> None:
     assert turn.duration_s < 25
 
 
+@pytest.mark.long
 async def test_turn_limit(model: Bench) -> None:
     """More model calls than allowed end the turn, with what had been written."""
     turn = await model.ask("run: true\nrun: true\nrun: true", max_turns=2)
@@ -137,8 +143,10 @@ async def test_output_token_limit_is_said(model: Bench) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "--help; -rf / $(reboot) `reboot` \"'\\ \n{relay} {0} %s",
-        "x" * 40_000 + "the end",
+        pytest.param(
+            "--help; -rf / $(reboot) `reboot` \"'\\ \n{relay} {0} %s", marks=pytest.mark.long
+        ),
+        pytest.param("x" * 40_000 + "the end", marks=pytest.mark.long),
         "zero\u200bwidth \u202eright to left\u202c \x00 nul \x1b[31m \ufeff 🧑‍🚀",
         "lone \ud800 surrogate and \udfff another",
     ],

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.adapters.opencode import OpenCodeAdapter
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.agents.opencode.adapter import OpenCodeAdapter
+from agent_scripts.events import AgentErrorCode
 from sandbox_runtime.lifecycle import open_sandbox
 from sandbox_runtime.provider import Sandbox
 from tests.agents import scenes
 from tests.agents.agent_rig import AgentRig, open_rig
 
 pytestmark = [
-    pytest.mark.vendor("opencode"),
+    pytest.mark.long,
     pytest.mark.agents,
     pytest.mark.bubblewrap,
     pytest.mark.timeout(900),

@@ -10,10 +10,8 @@ import pytest
 
 from agent_scripts.adapter import AgentCommand
 from agent_scripts.inside import follow
-from agent_scripts.supervision import AgentExited, AgentLine, events_path, parse_record, supervised
+from agent_scripts.supervision import AgentExited, AgentLine, events_path, parse_record, supervise
 from tests.agents.bench import LIMITS, Bench
-
-pytestmark = pytest.mark.alone
 
 _RELAY = """
 import resource, socket, sys, threading, time
@@ -55,7 +53,7 @@ print(last)
 
 _USAGE = """
 import resource, time
-from agent_scripts.inside.usage import Usage
+from agent_scripts.inside.supervisor import Usage
 usage = Usage({"disk_paths": [], "max_disk_bytes": -1, "max_processes": 1000})
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
@@ -69,7 +67,7 @@ print(usage.excess)
 
 _RECORDS = """
 import resource, sys
-from agent_scripts.inside.records import Recorder
+from agent_scripts.inside.supervisor import Recorder
 recorder = Recorder(sys.argv[1])
 recorder.write("line", text="one")
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -143,7 +141,7 @@ async def test_a_flood_of_empty_lines_is_bounded(bench: Bench) -> None:
     paths = bench.paths()
     command = AgentCommand(argv=("sh", "-c", "yes ''"), env={}, files=())
     limits = replace(LIMITS, max_output_bytes=1_000_000)
-    turn = await bench.run(supervised(command, paths=paths, broker=None, limits=limits))
+    turn = await bench.run(supervise(command, paths=paths, broker=None, limits=limits))
     assert turn.exited.reason == "output_limit"
     assert [record for record in turn.records if isinstance(record, AgentLine)]
     assert _size(events_path(paths)) < 1_001_000

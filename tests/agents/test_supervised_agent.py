@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import AgentPaths, EnvironmentRecipe
-from agent_scripts.adapters.anthropic_sdk import AnthropicAdapter
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
+from agent_scripts.events import AgentErrorCode
 from agent_scripts.supervision import AgentLine, AgentRecord, AgentStarted
 from tests.agents.bench import LIMITS, Bench, processes_with
 
-pytestmark = [pytest.mark.alone, pytest.mark.agents]
+pytestmark = pytest.mark.agents
 
 _SECONDS = count(1_000_000 + os.getpid() * 10)
 
@@ -32,6 +32,7 @@ def nap() -> Iterator[str]:
     assert not left, left
 
 
+@pytest.mark.alone
 async def test_stop_kills_the_whole_tree(model: Bench, nap: str) -> None:
     """A stop during a shell tool ends it, its background child and a child in a session of its own, within 2 s."""
     command = model.command(
@@ -59,6 +60,7 @@ async def test_stop_kills_the_whole_tree(model: Bench, nap: str) -> None:
     assert turn.finished.text == "Step 1 of 1."
 
 
+@pytest.mark.long
 async def test_background_processes_die_with_the_turn(model: Bench, nap: str) -> None:
     """A turn that ends well leaves nothing behind, and its answer does not wait for background processes."""
     turn = await model.ask(f"run: sleep {nap} & setsid -f sleep {nap}")
@@ -76,6 +78,7 @@ async def test_stop_while_the_model_writes(model: Bench) -> None:
     assert turn.finished.text.startswith("I am Orion's")
 
 
+@pytest.mark.long
 async def test_stop_before_the_start(model: Bench) -> None:
     """A stop asked for before the agent runs is obeyed, and is gone for the next turn."""
     command = model.command("hello")
@@ -84,6 +87,7 @@ async def test_stop_before_the_start(model: Bench) -> None:
     assert (await model.ask("hello")).exited.reason == "exited"
 
 
+@pytest.mark.alone
 async def test_deadline(model: Bench) -> None:
     """A turn over its time ends as a timeout, whatever it was doing."""
     turn = await model.ask("!stall", limits=replace(LIMITS, timeout_s=5))
@@ -119,6 +123,7 @@ async def test_disk_limit(model: Bench, place: str) -> None:
     assert turn.duration_s < 15
 
 
+@pytest.mark.long
 async def test_many_names_of_one_file_are_one_file(model: Bench) -> None:
     """What a file takes is counted once, whatever its names; a link to elsewhere counts nothing."""
     make = (
@@ -137,6 +142,7 @@ async def test_process_limit(model: Bench, nap: str) -> None:
     assert turn.exited.survivors == 0
 
 
+@pytest.mark.long
 async def test_burst_of_processes_is_no_reason_to_end(model: Bench) -> None:
     """Many processes for a moment are a build, not a fork bomb."""
     spawn = "for i in $(seq 40); do sleep 0.5 & done; wait; echo over; sleep 3"
@@ -167,6 +173,7 @@ async def test_broken_request_is_a_failed_execution(model: Bench) -> None:
     assert "TypeError" in turn.finished.detail
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_environment_made_from_the_lock(
     model: Bench, tmp_path_factory: pytest.TempPathFactory

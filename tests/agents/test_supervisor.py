@@ -16,12 +16,17 @@ import pytest
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
 from agent_scripts.inside import follow as follow_script
 from agent_scripts.inside.relay import start_relay
-from agent_scripts.supervision import AgentExited, AgentLine, AgentStarted, added_path, supervised
+from agent_scripts.supervision import (
+    AgentExited,
+    AgentLine,
+    AgentStarted,
+    SupervisionLimits,
+    added_path,
+    supervise,
+)
 from sandbox_runtime.task_group import open_task_group
 from tests.agents.bench import LIMITS, Bench, Turn, read_log, write_files
 from tests.sockets import accepted_side
-
-pytestmark = pytest.mark.alone
 
 _LIMITS = replace(LIMITS, max_line_bytes=1000, max_output_bytes=1_000_000)
 
@@ -32,7 +37,13 @@ def _own_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
-async def run_shell(bench: Bench, script: str, *, stdin: bytes | None = None) -> Turn:
+async def run_shell(
+    bench: Bench,
+    script: str,
+    *,
+    stdin: bytes | None = None,
+    limits: SupervisionLimits = _LIMITS,
+) -> Turn:
     paths = bench.paths()
     files = (AgentFile(path=f"{paths.run}/in", data=stdin),) if stdin is not None else ()
     command = AgentCommand(
@@ -41,7 +52,7 @@ async def run_shell(bench: Bench, script: str, *, stdin: bytes | None = None) ->
         files=files,
         stdin_path=f"{paths.run}/in" if stdin is not None else None,
     )
-    return await bench.run(supervised(command, paths=paths, broker=None, limits=_LIMITS))
+    return await bench.run(supervise(command, paths=paths, broker=None, limits=limits))
 
 
 def has_ended(paths: AgentPaths) -> bool:
@@ -107,11 +118,12 @@ async def test_missing_executable_is_recorded(bench: Bench) -> None:
     """A command that is not there ends with code 127 and words on stderr."""
     paths = bench.paths()
     command = AgentCommand(argv=("no-such-agent",), env={}, files=())
-    turn = await bench.run(supervised(command, paths=paths, broker=None, limits=_LIMITS))
+    turn = await bench.run(supervise(command, paths=paths, broker=None, limits=_LIMITS))
     assert turn.exited.exit_code == 127
     assert "no-such-agent" in turn.stderr
 
 
+@pytest.mark.alone
 async def test_pipe_holders_do_not_delay_the_exit(bench: Bench) -> None:
     """Daemons that keep stdout open, TERM ignored, are killed; the exit record comes within a second."""
     turn = await run_shell(bench, "(trap '' TERM; setsid -f sleep 4242) ; echo done")
@@ -120,16 +132,28 @@ async def test_pipe_holders_do_not_delay_the_exit(bench: Bench) -> None:
     assert turn.exited.survivors == 0
 
 
+@pytest.mark.alone
 async def test_agent_that_ignores_term_is_killed(bench: Bench) -> None:
     """SIGTERM, half a second, SIGKILL."""
     paths = bench.paths()
     command = AgentCommand(
         argv=("sh", "-c", "trap '' TERM; echo up; while :; do sleep 1; done"), env={}, files=()
     )
-    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
+    wrapped = supervise(command, paths=paths, broker=None, limits=_LIMITS)
     turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
     assert turn.exited.exit_code == 128 + signal.SIGKILL
     assert turn.duration_s < 2
+
+
+@pytest.mark.alone
+async def test_starting_is_not_idling(bench: Bench) -> None:
+    """The idle limit counts from the agent's first line on; one that says nothing at all has until the deadline."""
+    limits = replace(_LIMITS, idle_timeout_s=1, timeout_s=20)
+    late = await run_shell(bench, "sleep 2.5; echo here; sleep 60", limits=limits)
+    assert (lines(late), late.exited.reason) == (["here"], "idle")
+    assert late.duration_s < 10
+    mute = await run_shell(bench, "sleep 60", limits=replace(limits, timeout_s=3))
+    assert mute.exited.reason == "timeout"
 
 
 async def test_words_said_in_the_grace_are_recorded(bench: Bench) -> None:
@@ -137,7 +161,7 @@ async def test_words_said_in_the_grace_are_recorded(bench: Bench) -> None:
     paths = bench.paths()
     script = "trap 'echo bye; exit 9' TERM; echo up; while :; do sleep 0.05; done"
     command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
+    wrapped = supervise(command, paths=paths, broker=None, limits=_LIMITS)
     turn = await bench.run(wrapped, on_record=bench.stop_when("up"))
     assert lines(turn) == ["up", "bye"]
     assert (turn.exited.exit_code, turn.exited.reason) == (9, "stopped")
@@ -148,7 +172,7 @@ async def test_closed_stdout_and_sigterm(bench: Bench) -> None:
     paths = bench.paths()
     script = "i=0; while :; do i=$((i+1)); echo line $i; sleep 0.05; done"
     command = AgentCommand(argv=("sh", "-c", script), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker=None, limits=_LIMITS)
+    wrapped = supervise(command, paths=paths, broker=None, limits=_LIMITS)
     write_files(wrapped)
     process = await asyncio.create_subprocess_exec(
         *wrapped.argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -172,7 +196,7 @@ async def test_stuck_reader_does_not_hold_the_limits(bench: Bench) -> None:
     """Nobody reads stdout: the agent still runs on and its end is in the log at once."""
     paths = bench.paths()
     command = AgentCommand(argv=("sh", "-c", "seq 50000; echo all written"), env={}, files=())
-    wrapped = supervised(command, paths=paths, broker=None, limits=LIMITS)
+    wrapped = supervise(command, paths=paths, broker=None, limits=LIMITS)
     write_files(wrapped)
     reader, writer = os.pipe()
     with subprocess.Popen(wrapped.argv, stdout=writer) as process:  # noqa: ASYNC220 - nothing else runs
@@ -197,7 +221,7 @@ async def test_the_relays_address_is_put_into_env_and_files_that_name_it(bench: 
             AgentFile(path=untold, data=b"{relay}\n"),
         ),
     )
-    turn = await bench.run(supervised(command, paths=paths, broker="/no.sock", limits=_LIMITS))
+    turn = await bench.run(supervise(command, paths=paths, broker="/no.sock", limits=_LIMITS))
     in_file, in_other, in_env = [
         record.text for record in turn.records if isinstance(record, AgentLine)
     ]
@@ -253,7 +277,7 @@ async def test_relay_holds_nothing_back(tmp_path: Path) -> None:
 
 async def test_relay_without_a_broker_closes(tmp_path: Path) -> None:
     """A client is hung up on, not left waiting for ever, when the broker is not there."""
-    url = start_relay(str(tmp_path / "none.sock"), patience_s=0.5)
+    url = start_relay(str(tmp_path / "none.sock"), wait_s=0.5)
     port = int(url.rpartition(":")[2])
     async with asyncio.timeout(5):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -280,6 +304,7 @@ async def test_relay_waits_for_a_broker_that_starts_again(tmp_path: Path) -> Non
         writer.close()
 
 
+@pytest.mark.alone
 async def test_start_is_fast(bench: Bench) -> None:
     """The supervisor adds well under half a second to an agent."""
     started = time.monotonic()

@@ -11,12 +11,18 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentPaths
-from agent_scripts.adapters.anthropic_sdk import AnthropicAdapter
-from agent_scripts.inside.standby import WAIT
-from agent_scripts.supervision import AgentLine, AgentStarted, is_waiting, supervised, waiting
+from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
+from agent_scripts.inside.preload import WAIT
+from agent_scripts.supervision import (
+    AgentLine,
+    AgentStarted,
+    is_waiting,
+    supervise,
+    supervise_later,
+)
 from tests.agents.bench import LIMITS, RUN_TOKEN, WAIT_S, Bench, processes_with, write_files
 
-pytestmark = [pytest.mark.alone, pytest.mark.agents]
+pytestmark = pytest.mark.agents
 
 
 @dataclass
@@ -44,13 +50,13 @@ class Waiting:
 
 @asynccontextmanager
 async def open_waiting(
-    bench: Bench, standby: AgentCommand | str | None = "", max_wait_s: float = WAIT_S
+    bench: Bench, preloaded: AgentCommand | str | None = "", max_wait_s: float = WAIT_S
 ) -> AsyncIterator[Waiting]:
-    """One that has said that it waits; without `standby` with the real agent."""
+    """One that has said that it waits; without `preloaded` with the real agent."""
     bench.keeps_stderr = True
     paths = replace(bench.paths(), waiting=str(bench.root / "waiting"))
-    loaded = AnthropicAdapter().standby(paths) if isinstance(standby, str) else standby
-    command = waiting(loaded, paths=paths, max_wait_s=max_wait_s)
+    loaded = AnthropicAdapter().preload(paths) if isinstance(preloaded, str) else preloaded
+    command = supervise_later(loaded, paths=paths, max_wait_s=max_wait_s)
     write_files(command)
     process = await bench.start(command)
     assert process.stdout is not None
@@ -64,6 +70,7 @@ async def open_waiting(
             await process.wait()
 
 
+@pytest.mark.alone
 async def test_the_agent_that_waited_answers(model: Bench) -> None:
     """The process is the one that was loaded, with the task's environment; the records are those of any run."""
     async with open_waiting(model) as waits:
@@ -111,7 +118,7 @@ async def test_a_broken_agent_never_waits(bench: Bench) -> None:
     bench.keeps_stderr = True
     paths = replace(bench.paths(), waiting=str(bench.root / "waiting"))
     script = AgentCommand(argv=("sh", "-c", "echo no module >&2; exit 1"), env={}, files=())
-    command = waiting(script, paths=paths, max_wait_s=WAIT_S)
+    command = supervise_later(script, paths=paths, max_wait_s=WAIT_S)
     write_files(command)
     process = await bench.start(command)
     async with asyncio.timeout(5):
@@ -122,7 +129,7 @@ async def test_a_broken_agent_never_waits(bench: Bench) -> None:
 
 async def test_a_wait_ends_by_itself(bench: Bench) -> None:
     """With its agent: a host that is gone leaves nothing for ever."""
-    async with open_waiting(bench, max_wait_s=4) as waits, asyncio.timeout(8):
+    async with open_waiting(bench, max_wait_s=4) as waits, asyncio.timeout(25):
         _, said = await waits.process.communicate()
         assert b"nobody needed this" in said
     assert processes_with(waits.paths.waiting) == []
@@ -133,10 +140,10 @@ async def test_a_command_that_nobody_loaded_is_started(bench: Bench, how: str) -
     """In the supervisor that waited."""
     mark = f"nobody-loaded-{os.getpid()}"
     cat = ("sh", "-c", f"echo ready; cat >/dev/null # {mark}")
-    standby = None if how == "none loaded" else AgentCommand(argv=cat, env={}, files=())
-    async with open_waiting(bench, standby) as waits:
+    preloaded = None if how == "none loaded" else AgentCommand(argv=cat, env={}, files=())
+    async with open_waiting(bench, preloaded) as waits:
         command = AgentCommand(argv=("echo", "hello"), env={}, files=())
-        wrapped = supervised(command, paths=waits.paths, broker=None, limits=LIMITS)
+        wrapped = supervise(command, paths=waits.paths, broker=None, limits=LIMITS)
         assert len(wrapped.files) == 1
         turn = await bench.run(wrapped, process=waits.process)
     assert [record.text for record in turn.records if isinstance(record, AgentLine)] == ["hello"]

@@ -27,12 +27,12 @@ NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
-Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the look-alike.
+Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the fake Slack.
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
-run. By the clocks of the look-alike and the model, in one process, from the message to the model's first byte of it."""
+run. By the clocks of the fake Slack and the model, in one process, from the message to the model's first byte of it."""
 _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "acks": measure_acks,
     "placing": measure_placing,

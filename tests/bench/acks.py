@@ -12,11 +12,12 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from tests.bench.load import WARM_UP_EVENTS, LoadPlan, LoadResult, percentile
-from tests.bench.processes import BenchError, Server, free_port, open_server, run_to_end
+from tests.bench.processes import BenchError, Server, open_server, run_to_end
 from tests.bench.scale import Bench
 from tests.bench.table import Row
+from tests.ports import free_port
 
 Kind = Literal["orion", "orion-memory", "orion-held", "bolt"]
 """`orion-memory`: its database in memory, so that the disk is left out. `orion-held`: one place for runs and an agent that
@@ -28,7 +29,7 @@ SYNC_BYTES = 32 * 1024
 ENDING_S = 40.0
 """For the load process beside its measured seconds."""
 
-CONFIG = LookalikeConfig()
+CONFIG = FakeSlackConfig()
 
 
 async def measure_acks(bench: Bench) -> Sequence[Row]:
@@ -177,7 +178,13 @@ async def open_bolt(
 
 @asynccontextmanager
 async def open_instant_orion(
-    bench: Bench, *, api_url: str, port: int | None = None, holds: bool = False, capacity: int = 32
+    bench: Bench,
+    *,
+    api_url: str,
+    port: int | None = None,
+    holds: bool = False,
+    work_s: float = 0,
+    capacity: int = 32,
 ) -> AsyncIterator[Server]:
     """`orion serve` on a fresh state directory, with the fake sandbox and the instant agent."""
     port = port or free_port()
@@ -193,7 +200,7 @@ async def open_instant_orion(
         "ORION_QUEUE_LIMIT": "1000000",
         "ORION_MAX_CONCURRENT_RUNS": str(capacity),
     }
-    argv = ["tests.bench.orion_server", *(["--hold"] if holds else [])]
+    argv = ["tests.bench.orion_server", *(["--hold"] if holds else ["--work-s", str(work_s)])]
     async with open_server(
         argv, port=port, directory=bench.directory, settings=settings, stop_timeout_s=1
     ) as server:

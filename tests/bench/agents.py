@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from app.playground.client import open_client
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 from sandbox_runtime.types import SnapshotId
 from tests.bench.by_hand import open_by_hand
 from tests.bench.docker import FIRST_ANSWER_TIMEOUT_S, docker_settings
@@ -21,8 +21,8 @@ from tests.bench.turns import Scene, ask_in, open_scene
 from tests.docker_image import ensure_image
 from tests.e2e.docker_world import lend_environment, namespace_of, prepared_image, remove_images
 from tests.e2e.orion_process import put_environments
-from tests.e2e.prepared import prepared_state_dir
-from tests.rotation import VENDORS
+from tests.e2e.prepared import VENDORS, prepared_state_dir
+from tests.fake_slack_client import open_client
 
 AGENTS: Final = ("claude", *VENDORS)
 

@@ -20,20 +20,17 @@ from agent_scripts.adapter import (
     TurnMessage,
 )
 from agent_scripts.registry import create_adapter
-from agent_scripts.supervision import inside_files
-from app.brokers import open_broker
-from app.config import Settings
-from app.playground.world import OFFLINE_GEMINI_KEY, OFFLINE_MODEL_KEY, OFFLINE_OPENAI_KEY
-from app.runs.broker_ports import ModelGrant
-from app.runs.model import RunId
-from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
-from app.runs.session import SessionId
+from agent_scripts.supervision import script_files
+from app.compose.brokers import open_broker
+from app.playground.stack import OFFLINE_GEMINI_KEY, OFFLINE_MODEL_KEY, OFFLINE_OPENAI_KEY
+from app.runs.testing import GrantHooks, ModelGrant, RunId, SessionId
+from app.settings.settings import load_settings
 from sandbox_runtime import BrokeredNetwork, ExecOutput, Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.docker import DockerProvider
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.types import SandboxLimits, SnapshotId
 from tests.bench.processes import BenchError
-from tests.bench.turns import QUESTION, Scene
+from tests.bench.turns import QUESTION, SYSTEM_PROMPT, Scene
 
 EXEC_TIMEOUT_S = 30.0
 SESSION = SessionId("ses_0123456789abcdef")
@@ -77,20 +74,22 @@ async def open_by_hand(
     """The same command in such a sandbox that is there, with a way to the model; neither supervisor nor service."""
     state_dir = scene.bench.directory / f"by-hand-{scene.port}"
     state_dir.mkdir(mode=0o755)
-    settings = Settings(
-        _env_file=None,
-        orion_state_dir=state_dir,
-        anthropic_base_url=f"{scene.world.url}/model",
-        anthropic_api_key=OFFLINE_MODEL_KEY,
-        openai_base_url=f"{scene.world.url}/model",
-        openai_api_key=OFFLINE_OPENAI_KEY,
-        gemini_base_url=f"{scene.world.url}/model",
-        gemini_api_key=OFFLINE_GEMINI_KEY,
+    settings = load_settings(
+        env_file=None,
+        given={
+            "orion_state_dir": state_dir,
+            "anthropic_base_url": f"{scene.world.url}/model",
+            "anthropic_api_key": OFFLINE_MODEL_KEY,
+            "openai_base_url": f"{scene.world.url}/model",
+            "openai_api_key": OFFLINE_OPENAI_KEY,
+            "gemini_base_url": f"{scene.world.url}/model",
+            "gemini_api_key": OFFLINE_GEMINI_KEY,
+        },
     )
     adapter = create_adapter(agent)
     grant = ModelGrant(
         run_id=RunId("run_by_hand"),
-        models=(adapter.default_model,),
+        models=(adapter.spec.default_model,),
         expires_at=datetime.now(UTC) + timedelta(hours=1),
         session_id=SESSION,
     )
@@ -100,11 +99,11 @@ async def open_by_hand(
             provider,
             SandboxSpec(
                 snapshot_id=snapshot_id,
-                limits=SandboxLimits(reserved_bytes=adapter.reserved_bytes),
+                limits=SandboxLimits(reserved_bytes=adapter.spec.reserved_bytes),
                 network=BrokeredNetwork(endpoint=broker.endpoint_for(SESSION).address),
             ),
         ) as sandbox,
-        broker.open_grant(grant, lambda _call: None) as token,
+        broker.open_grant(grant, GrantHooks(on_call=lambda _call: None)) as token,
     ):
         paths = AgentPaths(
             work=sandbox.paths.work,
@@ -112,7 +111,7 @@ async def open_by_hand(
             run=f"{sandbox.paths.run}/by-hand",
             environment=sandbox.paths.environment,
         )
-        files = inside_files(paths, ("relay.py",))
+        files = script_files(paths, ("inside/relay.py",))
         await sandbox.write_files({file.path: file.data for file in files})
         run: _Run = partial(_run, sandbox, paths.run)
         if isinstance(provider, DockerProvider):
@@ -120,12 +119,12 @@ async def open_by_hand(
             run = partial(_run_in_container, container_name(provider, sandbox), sandbox, relay)
         turn = AgentTurn(
             messages=[TurnMessage(role="user", text=QUESTION)],
-            system_prompt=DEFAULT_SYSTEM_PROMPT,
-            model=adapter.default_model,
+            system_prompt=SYSTEM_PROMPT,
+            model=adapter.spec.default_model,
             max_output_tokens=8192,
             max_turns=40,
             run_token=token,
-            model_url=f"{{relay}}/broker/{adapter.protocol}",
+            model_url=f"{{relay}}/broker/{adapter.spec.protocol}",
             paths=paths,
         )
         yield _Hand(adapter=adapter, sandbox=sandbox, run=run, turn=turn)

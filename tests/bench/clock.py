@@ -1,20 +1,23 @@
 """`orion serve` with an agent that answers when it began to run: `python -m tests.bench.clock`; settings as usual."""
 
 import sys
-from collections.abc import Sequence
+
+from typing_extensions import override
 
 from agent_scripts.adapter import (
+    AgentAdapter,
     AgentCommand,
     AgentFile,
     AgentPaths,
+    AgentSpec,
     AgentTurn,
     EnvironmentRecipe,
     ModelProtocol,
 )
-from agent_scripts.adapters.anthropic_sdk import AnthropicParser
-from app.commands.serve import serve
-from app.config import load_settings
-from app.main import Overrides
+from agent_scripts.agents.anthropic.output import AnthropicParser
+from app.cli.commands.serve import serve
+from app.compose.adapters import Overrides
+from app.settings.settings import load_settings
 
 SCRIPT = """\
 import time
@@ -24,20 +27,17 @@ print(json.dumps({"type": "final", "text": f"began at {began:.6f}"}), flush=True
 """
 
 
-class ClockAdapter:
+class ClockAdapter(AgentAdapter):
     """Tells its first moment, by the clock that the sandbox shares with its host."""
 
-    name = "clock"
-    protocol = ModelProtocol.ANTHROPIC
-    default_model = "claude-clock"
-    has_sessions = False
-    takes_session_id = False
-    reserved_bytes = 0
-    helper_models: Sequence[str] = ()
+    spec = AgentSpec(
+        name="clock",
+        protocol=ModelProtocol.ANTHROPIC,
+        default_model="claude-clock",
+        has_sessions=False,
+    )
 
-    def model_id(self, name: str) -> str:
-        return name
-
+    @override
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/clock.py"
         return EnvironmentRecipe(
@@ -46,14 +46,12 @@ class ClockAdapter:
             commands=(("python3", "-m", "py_compile", script),),
         )
 
+    @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         script = f"{turn.paths.environment}/clock.py"
         return AgentCommand(argv=("python3", "-I", script), env={}, files=())
 
-    def standby(self, paths: AgentPaths) -> AgentCommand | None:
-        del paths
-        return None
-
+    @override
     def parser(self) -> AnthropicParser:
         return AnthropicParser()
 

@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from statistics import median
 from urllib.parse import urlsplit
 
-from app.playground.client import LookalikeClient, open_client
-from app.runs.model import Run
-from app.store.sql import open_sqlite_store
+from app.runs.testing import Run
+from app.store.runs import open_sqlite_store
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
 from tests.bench.turns import FIRST_ANSWER_TIMEOUT_S, Scene, ask_in, open_scene
 from tests.e2e.clouds import CLOUDS, Cloud
 from tests.emulators.machine_network import Address
+from tests.fake_slack_client import FakeSlackClient, open_client
 
 TARGET_S = 0.15
 
@@ -57,7 +57,7 @@ async def _measure(bench: Bench, name: str) -> Sequence[Row]:
     )
 
 
-async def _turn(scene: Scene, person: LookalikeClient, cloud: Cloud) -> tuple[float, float]:
+async def _turn(scene: Scene, person: FakeSlackClient, cloud: Cloud) -> tuple[float, float]:
     ts, whole_s = await ask_in(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
     run = await _run_of(scene, ts)
     if run.started_at is None or run.ended_at is None:

@@ -14,6 +14,7 @@ from tests.bench.acks import MEMORY_DIRECTORY, load, open_instant_orion, open_sl
 from tests.bench.processes import Server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
+from tests.plain_http import NO_TLS
 
 FILL_RATE = 150.0
 """Events per second until all have been sent; Orion begins 10 runs a second."""
@@ -83,7 +84,7 @@ async def _until_running(orion: Server, crowd: int) -> None:
 
 
 async def _running(orion: Server) -> int:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         text = (await http.get(f"{orion.url}/metrics")).text
     found = re.search(r'^orion_runs\{state="running"\} (\d+)', text, re.MULTILINE)
     return int(found.group(1)) if found else 0

@@ -7,9 +7,9 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import median
 
-from app.playground.client import LookalikeClient, open_client
 from sandbox_runtime import SandboxSpec, open_sandbox
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from tests.bench.by_hand import EXEC_TIMEOUT_S, container_name, run_program
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
@@ -20,6 +20,7 @@ from tests.e2e.docker_world import (
     namespace_of,
     remove_images,
 )
+from tests.fake_slack_client import FakeSlackClient, open_client
 
 FIRST_ANSWER_TIMEOUT_S = 60.0
 EXECS_PER_PAIR = 4
@@ -105,7 +106,7 @@ async def _measure_start(bench: Bench, image: str) -> Row:
     )
 
 
-async def _began_after(person: LookalikeClient, *, timeout_s: float) -> float:
+async def _began_after(person: FakeSlackClient, *, timeout_s: float) -> float:
     root = await person.say("@Orion when?")
     try:
         answer = await person.wait_for_reply(

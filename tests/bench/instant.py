@@ -11,14 +11,17 @@ from uuid import uuid4
 from typing_extensions import override
 
 from agent_scripts.adapter import (
+    AgentAdapter,
     AgentCommand,
     AgentFile,
     AgentPaths,
+    AgentSpec,
     AgentTurn,
     EnvironmentRecipe,
     ModelProtocol,
 )
-from agent_scripts.adapters.anthropic_sdk import AnthropicParser
+from agent_scripts.agents.anthropic.output import AnthropicParser
+from sandbox_runtime.command import KILLED
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import (
     Process,
@@ -27,7 +30,6 @@ from sandbox_runtime.provider import (
     SandboxProvider,
     Terminal,
 )
-from sandbox_runtime.testing.scripts import ScriptedProcess
 from sandbox_runtime.types import (
     DEFAULT_MAX_OUTPUT_BYTES,
     Capability,
@@ -54,54 +56,63 @@ SNAPSHOT = SnapshotRef(
 )
 
 
-class InstantAdapter:
+class ScriptedProcess(Process):
+    """A spawned process whose events a script yields; killing it ends them with exit code 137."""
+
+    def __init__(self, events: AsyncIterator[ExecEvent]) -> None:
+        self._events = events
+        self._killed = False
+
+    @override
+    async def events(self) -> AsyncIterator[ExecEvent]:
+        async for event in self._events:
+            if self._killed:
+                break
+            yield event
+            if isinstance(event, ExecExited):
+                return
+        yield ExecExited(exit_code=KILLED)
+
+    @override
+    async def kill(self) -> None:
+        self._killed = True
+
+
+class InstantAdapter(AgentAdapter):
     """An agent whose one file is its turn."""
 
-    name = "instant"
-    protocol = ModelProtocol.ANTHROPIC
-    default_model = "claude-instant"
-    has_sessions = False
-    takes_session_id = False
-    reserved_bytes = 0
-    helper_models: Sequence[str] = ()
+    spec = AgentSpec(
+        name="instant",
+        protocol=ModelProtocol.ANTHROPIC,
+        default_model="claude-instant",
+        has_sessions=False,
+    )
 
-    def model_id(self, name: str) -> str:
-        return name
-
+    @override
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         del paths
         return EnvironmentRecipe(name="instant-1", files=(), commands=())
 
+    @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         texts = json.dumps([message.text for message in turn.messages])
         request = AgentFile(path=f"{turn.paths.run}/request.json", data=texts.encode())
         return AgentCommand(argv=("instant",), env={}, files=(request,))
 
-    def standby(self, paths: AgentPaths) -> AgentCommand | None:
-        del paths
-        return None
-
+    @override
     def parser(self) -> AnthropicParser:
         return AnthropicParser()
 
 
 class InstantSandbox(Sandbox):
-    """Every command is the agent's; it says one sentence, or with `holds` nothing, for ever."""
+    """Every command is the agent's; it says one sentence, works, and says it again; or with `holds` nothing, for ever."""
 
-    def __init__(self, *, holds: bool) -> None:
-        self._id = SandboxId(uuid4().hex)
+    def __init__(self, *, holds: bool, work_s: float) -> None:
+        self.id = SandboxId(uuid4().hex)
+        self.paths = PATHS
         self._holds = holds
+        self._work_s = work_s
         self._files: dict[str, bytes] = {}
-
-    @property
-    @override
-    def id(self) -> SandboxId:
-        return self._id
-
-    @property
-    @override
-    def paths(self) -> SandboxPaths:
-        return PATHS
 
     @override
     async def exec(
@@ -126,7 +137,7 @@ class InstantSandbox(Sandbox):
         env: Mapping[str, str] | None = None,
         stdin: bytes = b"",
     ) -> Process:
-        return ScriptedProcess(_supervised_answer(holds=self._holds))
+        return ScriptedProcess(_supervised_answer(holds=self._holds, work_s=self._work_s))
 
     @override
     async def open_terminal(
@@ -158,8 +169,9 @@ class InstantSandbox(Sandbox):
 class InstantProvider(SandboxProvider):
     """Its one environment is there already."""
 
-    def __init__(self, *, holds: bool) -> None:
+    def __init__(self, *, holds: bool, work_s: float = 0) -> None:
         self._holds = holds
+        self._work_s = work_s
 
     @property
     @override
@@ -189,7 +201,7 @@ class InstantProvider(SandboxProvider):
 
     @override
     async def create(self, spec: SandboxSpec) -> Sandbox:
-        return InstantSandbox(holds=self._holds)
+        return InstantSandbox(holds=self._holds, work_s=self._work_s)
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
@@ -220,11 +232,12 @@ class InstantProvider(SandboxProvider):
         pass
 
 
-async def _supervised_answer(*, holds: bool) -> AsyncIterator[ExecEvent]:
+async def _supervised_answer(*, holds: bool, work_s: float) -> AsyncIterator[ExecEvent]:
     """The records a supervisor writes about an agent that says one sentence."""
     if holds:
         await asyncio.Event().wait()
     yield _record("line", text=json.dumps({"type": "text", "text": ANSWER}))
+    await asyncio.sleep(work_s)
     yield _record("line", text=json.dumps({"type": "final", "text": ANSWER}))
     yield _record("exit", code=0, reason="exited", survivors=0)
     yield ExecExited(exit_code=0)

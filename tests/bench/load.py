@@ -19,9 +19,8 @@ from urllib.parse import urlsplit
 
 import uvloop
 
-from app.playground.deliveries import sign
-from app.playground.slack_events import envelope
-from app.playground.slack_types import BOT_USER_ID, TEAM_ID, Channel, LookalikeConfig, new_id
+from app.playground.slack.deliveries import envelope, sign
+from app.playground.slack.types import BOT_USER_ID, TEAM_ID, Channel, FakeSlackConfig, new_id
 from sandbox_runtime.task_group import open_task_group
 
 ANSWER_TIMEOUT_S = 10.0
@@ -73,7 +72,7 @@ def mention(url: str) -> bytes:
     }
     body = json.dumps(envelope(event, channel, now_s=time.time())).encode()
     timestamp = str(int(time.time()))
-    signature = sign(LookalikeConfig().signing_secret, timestamp=timestamp, body=body)
+    signature = sign(FakeSlackConfig().signing_secret, timestamp=timestamp, body=body)
     parts = urlsplit(url)
     head = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"

@@ -3,14 +3,18 @@
 import json
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final
 
-from agent_scripts.registry import create_adapter
+from agent_scripts.registry import agent_names, create_adapter
 from tests.bench.scale import Bench
 from tests.bench.table import Row
 from tests.unit.agent_scripts.transcripts import recorded
 
-AGENTS: Final = ("claude", "codex", "copilot", "gemini", "opencode")
+AGENTS: Final = tuple(
+    name for name in agent_names() if any(Path("tests/data", name).glob("[0-9]*-tools.jsonl"))
+)
+"""Of those that were recorded."""
 _BYTES: Final = 10_000_000
 TARGET_MB_S: Final = 5.0
 

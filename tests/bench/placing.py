@@ -3,20 +3,21 @@
 import asyncio
 from collections.abc import Sequence
 
-from app.playground.client import LookalikeClient, open_client
 from sandbox_runtime.task_group import open_task_group
 from tests.bench.acks import open_bolt, open_instant_orion
 from tests.bench.load import percentile
-from tests.bench.processes import BenchError, free_port, open_server
+from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.ports import free_port
 
 REPLY_TIMEOUT_S = 20.0
 WARM_UP_MESSAGES = 3
 
 
 async def measure_placing(bench: Bench) -> Sequence[Row]:
-    """Message to thinking message, by the look-alike's own clock; against a bot that posts from its listener."""
+    """Message to thinking message, by the fake Slack's own clock; against a bot that posts from its listener."""
     # Side by side: at this rate neither keeps the other waiting, and both see the same machine.
     async with open_task_group() as group:
         orion = group.create_task(_thinking_after(bench, is_orion=True))
@@ -39,7 +40,7 @@ async def _thinking_after(bench: Bench, *, is_orion: bool) -> Sequence[float]:
     world_port, bot_port = free_port(), free_port()
     events_url = f"http://127.0.0.1:{bot_port}/slack/events"
     async with open_server(
-        ("tests.bench.slack_server", str(world_port), "world", events_url),
+        ("tests.bench.slack_server", str(world_port), "stack", events_url),
         port=world_port,
         directory=bench.directory,
     ) as world:
@@ -55,7 +56,7 @@ async def _thinking_after(bench: Bench, *, is_orion: bool) -> Sequence[float]:
             return await _say_at_rate(bench, person)
 
 
-async def _say_at_rate(bench: Bench, person: LookalikeClient) -> Sequence[float]:
+async def _say_at_rate(bench: Bench, person: FakeSlackClient) -> Sequence[float]:
     scale = bench.scale
     roots: list[str] = []
 

@@ -7,7 +7,6 @@ from statistics import median
 
 import httpx
 
-from app.playground.client import LookalikeClient, open_client
 from tests.bench.processes import BenchError, Server, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
@@ -21,6 +20,8 @@ from tests.bench.turns import (
 )
 from tests.docker_image import ensure_image
 from tests.e2e.docker_world import lend_environment, namespace_of, prepared_image, remove_images
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.plain_http import NO_TLS
 
 POLL_S = 0.05
 SETTLE_S = 0.5
@@ -88,20 +89,20 @@ async def until_waiting(orion: Server) -> None:
     """Its pool of one is full."""
     async with (
         asyncio.timeout(FIRST_ANSWER_TIMEOUT_S),
-        httpx.AsyncClient(base_url=orion.url, trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=orion.url, trust_env=False) as http,
     ):
         while "1 of 1 wait" not in (await http.get("/readyz")).json()["pool"]["detail"]:
             await asyncio.sleep(POLL_S)
 
 
-async def _first_request(scene: Scene, person: LookalikeClient) -> float:
+async def _first_request(scene: Scene, person: FakeSlackClient) -> float:
     """Seconds from a message, in a thread of its own, to the model's first request of it; returns after its answer."""
     root = await person.say(f"@Orion {QUESTION}")
     await person.wait_for_reply(
         root, lambda reply: "offline model" in str(reply["text"]), timeout_s=ANSWER_TIMEOUT_S
     )
     await asyncio.sleep(SETTLE_S)
-    async with httpx.AsyncClient(base_url=scene.world.url, trust_env=False) as http:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=scene.world.url, trust_env=False) as http:
         requests = (await http.get("/model/requests")).json()
     asked_at = [request["at"] for request in requests if request["at"] > float(root)]
     if not asked_at:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,7 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from app.config import host_environment
+from app.settings.settings import host_environment
+from tests.plain_http import NO_TLS
 
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
@@ -45,12 +45,6 @@ class Server:
         """Processor time so far, of all threads. Source: Linux, proc_pid_stat(5), utime and stime in clock ticks."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def child_environment(settings: Mapping[str, str], *, directory: Path) -> dict[str, str]:
@@ -128,7 +122,10 @@ async def run_to_end(argv: Sequence[str], *, directory: Path, timeout_s: float) 
 
 async def _wait_until_ready(url: str, process: asyncio.subprocess.Process, log_path: Path) -> None:
     with suppress(TimeoutError):
-        async with asyncio.timeout(READY_TIMEOUT_S), httpx.AsyncClient(trust_env=False) as http:
+        async with (
+            asyncio.timeout(READY_TIMEOUT_S),
+            httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
+        ):
             while process.returncode is None:
                 with suppress(httpx.HTTPError):
                     if (await http.get(url)).is_success:

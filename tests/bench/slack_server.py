@@ -1,8 +1,9 @@
 """The Slack of a measurement, in a process of its own.
 
-`python -m tests.bench.slack_server PORT world EVENTS_URL`: the playground's whole world, without rate limits, with a
-model that writes at once. `python -m tests.bench.slack_server PORT instant`: says yes to every call and keeps nothing,
-so that throughput is Orion's and not the look-alike's.
+`python -m tests.bench.slack_server PORT stack EVENTS_URL`: the playground's whole stack, without rate limits, with a model
+that writes at once; `limited` instead of `stack`: with Slack's limits, and twenty channels more.
+`python -m tests.bench.slack_server PORT instant`: says yes to every call and keeps nothing, so that throughput is Orion's
+and not the fake Slack's.
 """
 
 import argparse
@@ -17,9 +18,18 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from app.playground.model import ModelPace
-from app.playground.slack_types import BOT_ID, BOT_USER_ID, TEAM_ID, LookalikeConfig
-from app.playground.world import create_world
+from app.playground.model.server import ModelPace
+from app.playground.slack.types import (
+    BOT_ID,
+    BOT_USER_ID,
+    TEAM_ID,
+    YOU,
+    Channel,
+    FakeSlackConfig,
+)
+from app.playground.stack import create_stack
+
+LIMITED_CHANNELS = tuple(f"limited-{number}" for number in range(20))
 
 
 async def healthz(_request: Request) -> Response:
@@ -39,21 +49,29 @@ def create_instant_slack() -> ASGIApp:
     )
 
 
-def create_quick_world(events_url: str) -> ASGIApp:
-    config = LookalikeConfig(rate_limits="off", events_url=events_url)
-    world = create_world(config, pace=ModelPace(word_s=0, slow_word_s=0))
-    world.add_route("/healthz", healthz)
-    return world
+def create_quick_world(events_url: str, *, is_limited: bool) -> ASGIApp:
+    config = FakeSlackConfig(rate_limits="real" if is_limited else "off", events_url=events_url)
+    stack = create_stack(config, pace=ModelPace(word_s=0, slow_word_s=0))
+    workspace = stack.state.fake_slack.workspace
+    for number, name in enumerate(LIMITED_CHANNELS if is_limited else ()):
+        channel_id = f"C0LIMITED{number}"
+        members = {YOU, BOT_USER_ID}
+        workspace.channels[channel_id] = Channel(id=channel_id, name=name, members=members)
+        workspace.messages[channel_id] = {}
+    stack.add_route("/healthz", healthz)
+    return stack
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
-    parser.add_argument("kind", choices=["instant", "world"])
+    parser.add_argument("kind", choices=["instant", "stack", "limited"])
     parser.add_argument("events_url", nargs="?", default="")
     given = parser.parse_args()
-    is_world = given.kind == "world"
-    app = create_quick_world(given.events_url) if is_world else create_instant_slack()
+    if given.kind == "instant":
+        app = create_instant_slack()
+    else:
+        app = create_quick_world(given.events_url, is_limited=given.kind == "limited")
     server = uvicorn.Server(uvicorn.Config(app, port=given.port, log_level="warning"))
     asyncio.run(server.serve())
 

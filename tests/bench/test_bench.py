@@ -8,7 +8,13 @@ import pytest
 from tests.bench.processes import ROOT
 from tests.bench.table import HEADINGS
 
-pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.agents, pytest.mark.bubblewrap]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.alone,
+    pytest.mark.e2e,
+    pytest.mark.agents,
+    pytest.mark.bubblewrap,
+]
 
 PARTS = ("acks", "placing", "turns", "crowd")
 """Docker's takes a minute, and is seen whenever the bench is run."""

@@ -12,17 +12,29 @@ from pathlib import Path
 from statistics import median
 
 from agent_scripts.adapter import AgentPaths, AgentTurn, TurnMessage
-from agent_scripts.adapters.anthropic_sdk import AnthropicAdapter
-from app.playground.client import LookalikeClient, open_client
-from app.playground.slack_types import JsonObject, LookalikeConfig
-from app.playground.world import OFFLINE_MODEL_KEY, orion_environment
-from app.runs.prompt import DEFAULT_SYSTEM_PROMPT
+from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
+from app.playground.slack.types import FakeSlackConfig, JsonObject
+from app.playground.stack import OFFLINE_MODEL_KEY, orion_environment
+from app.runs.testing import FilesFact, NetworkFact, RunFacts, render_prompt
+from app.slack.actions import STOP_ACTION
 from tests.bench.acks import open_bolt
-from tests.bench.processes import BenchError, Server, free_port, open_server
+from tests.bench.processes import BenchError, Server, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.ports import free_port
 
 QUESTION = "What is the answer?"
+SYSTEM_PROMPT = render_prompt(
+    RunFacts(
+        files=FilesFact.FRESH,
+        network=NetworkFact.CLOSED,
+        time_s=600,
+        disk_bytes=10 * 1024**3,
+        memory_bytes=4 * 1024**3,
+    )
+)
+"""As long as the one that Orion gives."""
 FIRST_ANSWER_TIMEOUT_S = 150.0
 """The first run waits for its environment, which installs packages."""
 ANSWER_TIMEOUT_S = 30.0
@@ -40,7 +52,7 @@ class Scene:
     state_dir: Path
 
     def settings(self, *, traces: bool) -> dict[str, str]:
-        given = orion_environment(self.world.url, LookalikeConfig())
+        given = orion_environment(self.world.url, FakeSlackConfig())
         kept = {name: value for name, value in given.items() if traces or "LANGFUSE" not in name}
         own = {"ORION_STATE_DIR": str(self.state_dir), "ORION_PORT": str(self.port)}
         return {
@@ -95,11 +107,11 @@ def _memory(figure: str, orion_mib: float, bolt_mib: float) -> Row:
 
 @asynccontextmanager
 async def open_scene(bench: Bench) -> AsyncIterator[Scene]:
-    """The look-alike and the offline model, which writes at once, in a process of their own."""
+    """The fake Slack and the offline model, which writes at once, in a process of their own."""
     world_port, port = free_port(), free_port()
     events_url = f"http://127.0.0.1:{port}/slack/events"
     async with open_server(
-        ("tests.bench.slack_server", str(world_port), "world", events_url),
+        ("tests.bench.slack_server", str(world_port), "stack", events_url),
         port=world_port,
         directory=bench.directory,
     ) as world:
@@ -120,13 +132,13 @@ async def _orion(scene: Scene, *, traces: bool) -> AsyncIterator[Server]:
         yield server
 
 
-async def ask(person: LookalikeClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
-    """Seconds from the message to its answer, by the look-alike's clock."""
+async def ask(person: FakeSlackClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
+    """Seconds from the message to its answer, by the fake Slack's clock."""
     return (await ask_in(person, timeout_s=timeout_s))[1]
 
 
 async def ask_in(
-    person: LookalikeClient, *, thread_ts: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    person: FakeSlackClient, *, thread_ts: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S
 ) -> tuple[str, float]:
     """The message, in a thread that is there or a new one, and the same seconds."""
     root = await person.say(f"@Orion {QUESTION}", thread_ts=thread_ts)
@@ -147,7 +159,7 @@ async def ask_in(
 def _is_final(message: JsonObject) -> bool:
     """A message of Orion's without its Stop button."""
     blocks = message.get("blocks") or []
-    return bool(message["is_bot"]) and all(block["type"] != "actions" for block in blocks)
+    return bool(message["is_bot"]) and STOP_ACTION not in json.dumps(blocks)
 
 
 class _Script:
@@ -164,8 +176,8 @@ class _Script:
         self._command = AnthropicAdapter().command(
             AgentTurn(
                 messages=[TurnMessage(role="user", text=QUESTION)],
-                system_prompt=DEFAULT_SYSTEM_PROMPT,
-                model=AnthropicAdapter.default_model,
+                system_prompt=SYSTEM_PROMPT,
+                model=AnthropicAdapter.spec.default_model,
                 max_output_tokens=8192,
                 max_turns=40,
                 run_token=OFFLINE_MODEL_KEY,
@@ -216,7 +228,7 @@ class _Script:
         return {**path, **given}
 
 
-async def _bolt_memory(scene: Scene, person: LookalikeClient) -> float:
+async def _bolt_memory(scene: Scene, person: FakeSlackClient) -> float:
     async with open_bolt(
         scene.bench, api_url=f"{scene.world.url}/api/", port=scene.port, replies=True
     ) as bolt:

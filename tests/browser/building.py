@@ -9,8 +9,8 @@ from fastapi import BackgroundTasks, FastAPI, Request
 from playwright.async_api import Locator, Page
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.client import LookalikeClient
-from app.playground.lookalike import SlackLookalike
+from app.playground.slack.fake_slack import FakeSlack
+from tests.fake_slack_client import FakeSlackClient
 
 
 def plain(text: str) -> dict[str, str]:
@@ -79,10 +79,10 @@ class Bot:
 class Scene:
     page: Page
     url: str
-    client: LookalikeClient
+    client: FakeSlackClient
     web: AsyncWebClient
     bot: Bot
-    lookalike: SlackLookalike
+    fake_slack: FakeSlack
 
     @property
     def thread(self) -> Locator:

@@ -10,12 +10,12 @@ import pytest
 from playwright.async_api import Browser, async_playwright, expect
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.client import open_client
-from app.playground.lookalike import SlackLookalike
-from app.playground.slack_app import create_slack_app
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.fake_slack import FakeSlack
+from app.playground.slack.types import FakeSlackConfig
+from app.playground.stack import create_slack_app
 from app.web.hosting import serve
 from tests.browser.building import Bot, Scene
+from tests.fake_slack_client import open_client
 
 CHROMIUM = Path("/usr/bin/chromium")
 CHROMIUM_ARGS = [
@@ -42,8 +42,8 @@ async def browser() -> AsyncIterator[Browser]:
 
 @pytest.fixture
 async def scene(browser: Browser) -> AsyncIterator[Scene]:
-    config = LookalikeConfig(
-        rate_limits="off", send_bot_events=False, twin_gap_s=0.01, banners=("This is a test.",)
+    config = FakeSlackConfig(
+        rate_limits="off", send_bot_events=False, mention_gap_s=0.01, banners=("This is a test.",)
     )
     problems: list[str] = []
     async with AsyncExitStack() as stack:
@@ -52,8 +52,8 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
         web = AsyncWebClient(token=config.bot_token, base_url=f"{url}/api/")
         bot = Bot(web)
         bot_url = await stack.enter_async_context(serve(bot.app))
-        lookalike: SlackLookalike = app.state.lookalike
-        lookalike.events_url = f"{bot_url}/slack/events"
+        fake_slack: FakeSlack = app.state.fake_slack
+        fake_slack.events_url = f"{bot_url}/slack/events"
         client = await stack.enter_async_context(open_client(url))
         page = await browser.new_page(viewport={"width": 1280, "height": 800})
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -63,6 +63,6 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
         page.set_default_timeout(10_000)
         await page.goto(url)
         await expect(page.locator("body[data-live]")).to_be_attached()
-        yield Scene(page, url, client, web, bot, lookalike)
+        yield Scene(page, url, client, web, bot, fake_slack)
         await page.close()
     assert problems == []

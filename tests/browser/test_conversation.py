@@ -7,9 +7,9 @@ import re
 import pytest
 from playwright.async_api import expect
 
-from app.playground.client import until
-from app.playground.slack_types import COLLEAGUE, GENERAL
+from app.playground.slack.types import COLLEAGUE, GENERAL
 from tests.browser.building import Scene, button
+from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -51,6 +51,7 @@ async def test_an_update_keeps_the_message_in_place(scene: Scene) -> None:
     assert await scene.page.locator(f'#messages [data-ts="{root}"]').count() == 1
 
 
+@pytest.mark.long
 async def test_the_reader_at_the_end_follows(scene: Scene) -> None:
     """Whoever reads the end sees new messages without scrolling."""
     for number in range(40):
@@ -89,6 +90,7 @@ async def test_the_native_stop_shows_while_processing(scene: Scene) -> None:
     await expect(scene.thread.locator("#session")).to_be_hidden()
 
 
+@pytest.mark.long
 async def test_the_composer_completes_and_breaks_lines(scene: Scene) -> None:
     """ "@O" offers the bot, Enter takes it; Shift+Enter breaks the line; Enter sends."""
     box = scene.page.get_by_role("combobox", name="Message #general")
@@ -108,6 +110,7 @@ async def test_the_composer_completes_and_breaks_lines(scene: Scene) -> None:
     assert scene.bot.events[0]["text"] == "<@U0ORION> one\ntwo"
 
 
+@pytest.mark.long
 async def test_the_examples_lead_into_the_first_use(scene: Scene) -> None:
     """An empty channel offers four examples; the direct message one opens the DM and asks there."""
     hint = scene.page.get_by_role("region", name="Things to try")
@@ -120,7 +123,7 @@ async def test_the_examples_lead_into_the_first_use(scene: Scene) -> None:
 
 async def test_a_failure_is_told(scene: Scene) -> None:
     """A press that the app does not take shows a toast; a refused message comes back into the box."""
-    scene.lookalike.events_url = None
+    scene.fake_slack.events_url = None
     blocks = [{"type": "actions", "elements": [button("Stop it", "stop_run")]}]
     await scene.web.chat_postMessage(channel=GENERAL, text="x", blocks=blocks)
     await scene.page.get_by_role("button", name="Stop it").click()

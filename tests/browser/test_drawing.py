@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.async_api import expect
 
-from app.playground.slack_types import GENERAL
+from app.playground.slack.types import GENERAL
 from tests.browser.building import Scene, button, plain
 
 pytestmark = pytest.mark.browser

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, expect
 
-from app.playground.slack_app import create_slack_app
-from app.playground.slack_types import COLLEAGUE, GENERAL, YOU, LookalikeConfig
+from app.playground.slack.types import COLLEAGUE, GENERAL, YOU, FakeSlackConfig
+from app.playground.stack import create_slack_app
 from app.web.hosting import serve
 from tests.browser.building import Scene
 
 pytestmark = pytest.mark.browser
 
 
+@pytest.mark.long
 async def test_unread_channels_are_marked_until_opened(scene: Scene) -> None:
     """A message elsewhere puts a dot on its channel, and opening the channel takes it away."""
     await scene.client.say("psst", channel="random", user=COLLEAGUE)
@@ -23,6 +24,7 @@ async def test_unread_channels_are_marked_until_opened(scene: Scene) -> None:
     await expect(scene.page.locator("#messages")).to_contain_text("psst")
 
 
+@pytest.mark.long
 async def test_private_messages_follow_the_person(scene: Scene) -> None:
     """What only you can see disappears when the page is used as somebody else, and so does your DM."""
     await scene.web.chat_postEphemeral(channel=GENERAL, user=YOU, text="for your eyes")
@@ -36,6 +38,7 @@ async def test_private_messages_follow_the_person(scene: Scene) -> None:
     await expect(scene.page.locator("#messages .author").last).to_have_text("Sam")
 
 
+@pytest.mark.long
 async def test_dark_and_light(scene: Scene) -> None:
     """The page follows the system's choice, and the toggle overrides it across reloads."""
     background = "getComputedStyle(document.documentElement).backgroundColor"
@@ -47,6 +50,24 @@ async def test_dark_and_light(scene: Scene) -> None:
     assert await scene.page.evaluate(background) == light
     await scene.page.reload()
     assert await scene.page.evaluate(background) == light
+
+
+async def test_escape_on_a_narrow_page(scene: Scene) -> None:
+    """At 375 px it closes the menu of channels, and a thread; the keyboard goes on where it should."""
+    page = scene.page
+    await page.set_viewport_size({"width": 375, "height": 667})
+    await page.locator("#menu").click()
+    await expect(page.locator("body.menu-open")).to_have_count(1)
+    await page.keyboard.press("Escape")
+    await expect(page.locator("body.menu-open")).to_have_count(0)
+    await expect(page.locator("#menu")).to_be_focused()
+    root = await scene.client.say("a question")
+    await scene.client.say("a reply", thread_ts=root)
+    await page.get_by_role("button", name="1 reply").click()
+    await expect(scene.thread).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(scene.thread).to_be_hidden()
+    await expect(page.locator("#channel textarea")).to_be_focused()
 
 
 async def test_a_narrow_window_needs_no_sideways_scrolling(scene: Scene) -> None:
@@ -79,6 +100,7 @@ async def test_banners_and_links_are_shown(scene: Scene) -> None:
     await expect(scene.page.locator("#deliveries tbody tr")).to_have_count(2)
 
 
+@pytest.mark.long
 async def test_new_messages_are_announced(scene: Scene) -> None:
     """Assistive technology hears of a colleague's message."""
     await scene.client.say("hello all", user=COLLEAGUE)
@@ -87,15 +109,15 @@ async def test_new_messages_are_announced(scene: Scene) -> None:
 
 async def test_the_page_recovers_from_a_restart(browser: Browser) -> None:
     """After the connection breaks the page reconnects and shows what it missed."""
-    app = create_slack_app(LookalikeConfig(rate_limits="off"))
+    app = create_slack_app(FakeSlackConfig(rate_limits="off"))
     async with serve(app) as url:
         port = int(url.rpartition(":")[2])
         page = await browser.new_page()
         await page.goto(url)
         await expect(page.get_by_role("heading", name="#general")).to_be_visible()
     await expect(page.locator("#connection")).to_have_text("Reconnecting")
-    app.state.lookalike.workspace.listeners.clear()
-    app.state.lookalike.workspace.say(user=COLLEAGUE, channel_ref="general", typed="missed this")
+    app.state.fake_slack.workspace.listeners.clear()
+    app.state.fake_slack.workspace.say(user=COLLEAGUE, channel_ref="general", typed="missed this")
     async with serve(app, port=port):
         await expect(page.get_by_text("missed this")).to_be_visible(timeout=15_000)
         await expect(page.locator("#connection")).to_have_text("")

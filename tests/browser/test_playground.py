@@ -12,8 +12,10 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
-from app.config import host_environment
+from app.settings.settings import host_environment
 from tests.bench.processes import child_environment
+from tests.e2e.orion_process import put_environments
+from tests.e2e.prepared import prepared_state_dir
 
 pytestmark = [
     pytest.mark.browser,
@@ -25,7 +27,6 @@ pytestmark = [
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 40.0
 FIRST_ANSWER_MS = 180_000
-"""The first run waits for its environment, which installs packages."""
 ANSWER_MS = 60_000
 # An agent gives way to everything else on a busy machine; the default is 5 s.
 expect.set_options(timeout=20_000)
@@ -40,6 +41,7 @@ def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
+    put_environments(prepared_state_dir(), directory / "state")
     argv = ["playground", "--port", str(port), "--state-dir", str(directory / "state")]
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
@@ -133,6 +135,7 @@ async def test_a_mention_is_answered_live_and_traced(page: Page) -> None:
     await _shot(page, "3-trace")
 
 
+@pytest.mark.long
 async def test_a_direct_message_is_answered(page: Page) -> None:
     """In a direct message no mention is needed, and the answer comes in its thread."""
     await page.locator("#directs").get_by_role("button", name="Orion").click()
@@ -144,6 +147,7 @@ async def test_a_direct_message_is_answered(page: Page) -> None:
     await _shot(page, "4-direct-message")
 
 
+@pytest.mark.long
 async def test_a_tool_call_is_shown(page: Page) -> None:
     """While a command runs the message names it, and the answer shows what it gave back."""
     thread = await _send(page, "@Orion run: ls -la / && sleep 4")
@@ -187,6 +191,7 @@ async def test_feedback_becomes_a_score(page: Page) -> None:
     await _shot(page, "10-score")
 
 
+@pytest.mark.long
 async def test_a_person_gives_a_key_of_their_own(page: Page) -> None:
     """In a modal below the answer to `settings`: corrected where it is wrong, kept, shown by its end, taken back."""
     reply = _reply(await _send(page, "@Orion settings"))

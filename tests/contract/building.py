@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.runs.model import Run, RunId, RunRequest
-from app.runs.ports import Advance, AgainIn, Dispatcher, Done, Turn
+from app.runs.testing import Advance, AgainIn, Dispatcher, Done, Run, RunId, RunRequest, SlotRequest
 from tests.building import T0
 
 CAPACITY = 4
@@ -41,12 +40,12 @@ class Handlers:
             run = Run(id=request.run_id, request=request, created_at=T0)
             await self.dispatcher.schedule(run)
 
-    async def turn(self, run_id: RunId) -> Turn | None:
+    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
         self.asked.append(run_id)
         if run_id in self.needless:
             return None
         request = self.requests[run_id]
-        return Turn(user=request.user, order=request.order)
+        return SlotRequest(user=request.user, order=request.order)
 
     async def advance(self, run_id: RunId) -> Advance:
         self.started.append(run_id)
@@ -66,19 +65,19 @@ class Handlers:
 
 @asynccontextmanager
 async def started(
-    dispatcher: Dispatcher, *, placed: Sequence[RunRequest] = (), grace_s: float = 1
+    dispatcher: Dispatcher,
+    *,
+    placed: Sequence[RunRequest] = (),
+    grace_s: float = 1,
+    may_end: bool = True,
 ) -> AsyncIterator[Handlers]:
-    """`placed`: by an earlier process."""
+    """`placed`: by an earlier process. Unless they `may_end`, runs go on until the event of that name is set."""
     handlers = Handlers(dispatcher)
+    if not may_end:
+        handlers.may_end.clear()
     handlers.requests = {request.run_id: request for request in placed}
     await dispatcher.start(handlers)
     try:
         yield handlers
     finally:
         await dispatcher.stop(grace_s=grace_s)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.01)

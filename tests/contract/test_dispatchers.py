@@ -8,13 +8,18 @@ import pytest
 
 from app.dispatch.durable import DurableDispatcher
 from app.dispatch.inline import InlineDispatcher
-from app.runs.model import RunId
-from app.runs.ports import Dispatcher, EngineState
+from app.runs.testing import Dispatcher, EngineState, RunId
 from tests.building import make_request
-from tests.contract.building import CAPACITY, POSTGRESQL, WAIT_S, Handlers, started, until
+from tests.contract.building import CAPACITY, WAIT_S, Handlers, started
+from tests.waiting import until
 
 
-@pytest.fixture(params=["inline", "sqlite", POSTGRESQL])
+@pytest.fixture(
+    params=[
+        *("inline", "sqlite"),
+        pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.long]),
+    ]
+)
 def dispatcher(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatcher:
     match request.param:
         case "inline":

@@ -7,13 +7,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from typing_extensions import override
 
 from app.dispatch.durable import DurableDispatcher
-from app.runs.model import RunRequest
-from app.runs.ports import Dispatcher, EngineState
+from app.runs.testing import Dispatcher, EngineState, RunRequest
 from tests.building import make_request
-from tests.contract.building import CAPACITY, POSTGRESQL, WAIT_S, Handlers, started, until
+from tests.contract.building import CAPACITY, POSTGRESQL, WAIT_S, Handlers, started
+from tests.waiting import until
 
 
 @pytest.fixture(params=["sqlite", POSTGRESQL])
@@ -31,8 +32,7 @@ async def test_durable_never_gives_up_who_only_waited(tmp_path: Path) -> None:
     run_ids = {request.run_id for request in both}
     for restart in range(7):
         dispatcher = DurableDispatcher(path, capacity=1)
-        async with started(dispatcher, placed=both, grace_s=0) as handlers:
-            handlers.may_end.clear()
+        async with started(dispatcher, placed=both, grace_s=0, may_end=False) as handlers:
             if restart == 0:
                 for request in both:
                     await dispatcher.submit(request)
@@ -57,6 +57,27 @@ async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
         await second.dispatcher.submit(done)
         await asyncio.sleep(0.5)
         assert second.started == [request.run_id]
+
+
+async def test_durable_waits_for_the_disk_at_acceptances_only(tmp_path: Path) -> None:
+    """A commit that is synced is one of an acceptance: of all others none stands in front of the next acknowledgement."""
+    synced: list[bool] = []
+
+    def note(connection: sa.Connection) -> None:
+        level = connection.exec_driver_sql("PRAGMA synchronous").scalar_one()
+        synced.append(level >= 2)  # FULL
+
+    requests = [make_request(ts=f"179530236{n}.000100") for n in range(3)]
+    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as handlers:
+        sa.event.listen(sa.Engine, "commit", note)
+        try:
+            for request in requests:
+                await handlers.dispatcher.submit(request)
+            await until(lambda: len(handlers.ended) == len(requests))
+        finally:
+            sa.event.remove(sa.Engine, "commit", note)
+    assert synced.count(True) == len(requests)
+    assert synced.count(False) >= 2 * len(requests)
 
 
 async def test_durable_gives_up_a_placement_that_cannot_work(location: Path | str) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.registry import create_adapter
-from app.commands.snapshots import (
+from app.cli.commands.snapshots import (
     SnapshotCommandError,
     list_snapshots,
     remove_old_snapshots,
     remove_snapshots,
 )
-from app.config import Settings
-from app.providers import create_local
-from app.runs.environment import Additions, AgentEnvironment
+from app.compose.providers import create_local
+from app.runs.testing import Additions, AgentEnvironment
+from app.settings.settings import Settings, load_settings
 from sandbox_runtime import SandboxProvider, SandboxSpec, open_sandbox
 from sandbox_runtime.types import SnapshotRef
 
@@ -25,11 +25,18 @@ _OLD = "anthropic-000000000000"
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     """Of a directory without `orion.toml`."""
     monkeypatch.chdir(tmp_path)
-    return Settings(
-        _env_file=None,
-        orion_state_dir=tmp_path / "state",
-        orion_sandbox="local",
-        orion_local_isolation="none",
+    return _settings()
+
+
+def _settings() -> Settings:
+    """Of the directory that a command starts in."""
+    return load_settings(
+        env_file=None,
+        given={
+            "orion_state_dir": Path.cwd() / "state",
+            "orion_sandbox": "local",
+            "orion_local_isolation": "none",
+        },
     )
 
 
@@ -73,6 +80,7 @@ async def test_a_changed_orion_toml_makes_another_one_old(
     await _save(provider, name)
     assert [kept.in_use for kept in await list_snapshots(settings)] == [True]
     Path("orion.toml").write_text('[agents.claude]\ncommands = [["true"]]')  # noqa: ASYNC240 - a line
+    settings = _settings()
     assert [kept.in_use for kept in await list_snapshots(settings)] == [False]
     assert await remove_old_snapshots(settings) == [f"{name}: removed"]
     assert await list_snapshots(settings) == ()

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from app.runs.own_keys import OwnKeyStore
-from app.store.engines import sqlite_engine
-from app.store.own_keys import MemoryOwnKeyStore, SqlOwnKeyStore, read_secrets
-from app.store.sql import open_postgres_store, open_sqlite_store
+from app.runs.testing import OwnKeyStore
+from app.store.engine import sqlite_engine
+from app.store.memory import MemoryOwnKeyStore
+from app.store.runs import open_postgres_store, open_sqlite_store
+from app.store.settings import SqlOwnKeyStore, read_secrets
 
 SECRET, OLDER, OTHER = "a" * 32, "b" * 32, "c" * 32
 KEY = "sk-proj-canary-of-a-person-0123456789"

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.model import RunState
-from app.runs.run_store import RunFileKind
+from app.runs.testing import RunFileKind, RunState
 from app.store.memory import MemoryRunStore
-from app.store.sql import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
 from tests.building import T0, make_request, make_run
 
 Store = MemoryRunStore | SqlRunStore

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.model import Thread
-from app.runs.session import (
+from app.runs.testing import (
     NameTakenError,
     Session,
     SessionStatus,
     SessionStore,
+    Thread,
     session_id_for,
 )
 from app.store.memory import MemorySessionStore
-from app.store.sql import open_postgres_store, open_sqlite_store
+from app.store.runs import open_postgres_store, open_sqlite_store
 from tests.building import T0
 
 
@@ -79,15 +79,18 @@ async def test_every_field_survives(store: SessionStore) -> None:
         mount_dir="/srv/x",
         sandbox_id="s",
         container_name="c",
-        volume_slug="v",
         snapshot_slug="n",
         agent_session_id="0f8f",
-        extra={"a": [1, {"b": "ü"}]},
+        heard_until="1795302364.000100",
+        elsewhere={"vercel": "snap_ü"},
+        detached="env_1",
+        base_branch="main",
+        chosen_model="m",
     )
     assert changed is not None
     assert await store.get(changed.id) == changed
     assert not {f.name for f in fields(Session) if getattr(changed, f.name) in (None, "", {})}
-    assert changed.extra == {"a": [1, {"b": "ü"}]}
+    assert changed.elsewhere == {"vercel": "snap_ü"}
     assert changed.thread == make_session().thread
 
 

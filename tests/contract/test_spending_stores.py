@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.budgets import SpendingStore, SpentCall
-from app.runs.model import RunId, Usage
-from app.store.spending import MemorySpendingStore
-from app.store.sql import open_postgres_store, open_sqlite_store
-from tests.building import T0, make_run
+from app.runs.testing import RunId, SpendingStore, SpentCall, Usage
+from app.store.memory import MemorySpendingStore
+from app.store.runs import open_postgres_store, open_sqlite_store
+from tests.building import T0
 
 CALL = SpentCall(
     id="a" * 32,
@@ -51,16 +50,3 @@ async def test_calls_come_back_as_they_were(store: SpendingStore) -> None:
     assert sorted(await store.since(T0), key=lambda call: call.id) == [CALL, OTHER]
     assert await store.since(T0 + timedelta(minutes=1)) == [OTHER]
     assert await store.of_run(RunId("run_3")) == []
-
-
-@pytest.mark.parametrize("said", [float("inf"), -1.0])
-async def test_a_record_whose_cost_is_no_money_has_none(tmp_path: Path, said: float) -> None:
-    """Rows that are there already are read, and added up."""
-    async with open_sqlite_store(tmp_path / "orion.db") as store:
-        run = make_run()
-        await store.add(run)
-        await store.update(run.id, started_at=T0, cost_usd=said)
-        found = await store.get(run.id)
-        assert found is not None
-        assert found.cost_usd is None
-        assert [one.cost for one in await store.spending.of_runs(T0)] == [None]

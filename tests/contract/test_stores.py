@@ -12,22 +12,42 @@ import anyio
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import (
+from app.runs.testing import (
     WAITING_STATES,
     Changes,
+    Outcome,
     QueuePosition,
     Resumption,
     Run,
     RunState,
+    RunStore,
     Usage,
 )
-from app.runs.run_store import RunStore
 from app.store.memory import MemoryRunStore
-from app.store.sql import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
 from tests.building import T0, make_request, make_run
 
 OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
+
+OUTCOME = Outcome(
+    state=RunState.FAILED,
+    answer="# ü",
+    duration_s=12.25,
+    steps=3,
+    error_code=ErrorCode.AGENT_IDLE,
+    detail="d",
+    is_told=False,
+    stopped_by="U1",
+    usage=Usage(input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4),
+    changes=Changes(files=1, added=2, removed=3),
+    cost_usd=0.0123,
+    resumed=Resumption.ATTACHED,
+)
+
+
+def failed(code: ErrorCode) -> Outcome:
+    return Outcome(state=RunState.FAILED, error_code=code)
 
 
 @pytest.fixture(params=["sqlite", POSTGRESQL])
@@ -85,34 +105,20 @@ async def test_every_field_survives(store: RunStore) -> None:
         provider="local",
         sandbox_id="s",
         event_offset=7,
-        outcome=RunState.FAILED,
-        answer="# ü",
-        duration_s=12.25,
-        steps=3,
-        error_code=ErrorCode.AGENT_IDLE,
-        error_detail="d",
+        outcome=OUTCOME,
         delivery="failed(x)",
-        usage=Usage(input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4),
         trace_id="0" * 32,
-        changes=Changes(files=1, added=2, removed=3),
-        cost_usd=0.0123,
-        resumed=Resumption.ATTACHED,
         has_outside_effect=True,
     )
     assert await store.request_stop(run.id, user="U9", at=T0) is False
     written = await store.get(run.id)
     assert written is not None
     unset = {f.name for f in fields(Run) if getattr(written, f.name) in (None, "", 0, ())}
-    assert unset == {"ended_at", "stop_requested_by", "stop_requested_at"}
-    assert written.usage == Usage(
-        input_tokens=1, output_tokens=2, cache_read_tokens=3, model_calls=4
-    )
+    assert unset == {"ended_at", "stop_requested_by", "stop_requested_at", "revision"}
     assert written.started_at == T0 + timedelta(microseconds=250_001)
     assert written.part_ts == ("1.000003", "1.000004")
     assert written.request == run.request
-    assert written.changes == Changes(files=1, added=2, removed=3)
-    assert (written.cost_usd, written.resumed) == (0.0123, Resumption.ATTACHED)
-    assert (written.duration_s, written.steps) == (12.25, 3)
+    assert written.outcome == OUTCOME
 
 
 async def test_a_finished_run_never_changes(store: RunStore) -> None:
@@ -120,9 +126,9 @@ async def test_a_finished_run_never_changes(store: RunStore) -> None:
     run = make_run()
     await store.add(run)
     await store.update(run.id, state=RunState.STOPPED)
-    late = await store.update(run.id, state=RunState.SUCCEEDED, answer="late")
+    late = await store.update(run.id, state=RunState.SUCCEEDED, outcome=OUTCOME)
     assert late.state is RunState.STOPPED
-    assert late.answer == ""
+    assert late.outcome is None
 
 
 async def test_stop_is_recorded_once(store: RunStore) -> None:
@@ -145,7 +151,7 @@ async def test_changes_may_depend_on_the_state(store: RunStore) -> None:
     await store.add(run)
     begun = await store.update(run.id, while_in=WAITING_STATES, state=RunState.RUNNING)
     assert begun.state is RunState.RUNNING
-    late = await store.update(run.id, while_in=WAITING_STATES, outcome=RunState.STOPPED)
+    late = await store.update(run.id, while_in=WAITING_STATES, outcome=OUTCOME)
     assert (late.state, late.outcome) == (RunState.RUNNING, None)
 
 
@@ -158,9 +164,36 @@ async def test_a_question_may_be_amended_until_it_begins(store: RunStore) -> Non
     amended = await store.get(run.id)
     assert amended is not None
     assert amended.request == run.request.model_copy(update={"text": "other words"})
+    assert amended == replace(run, request=amended.request, revision=1)
     await store.update(run.id, state=RunState.RUNNING)
     assert not await store.amend(run.id, text="too late")
     assert (await store.get(run.id)) == replace(amended, state=RunState.RUNNING)
+
+
+async def test_a_run_begins_as_it_was_checked(store: RunStore) -> None:
+    """Its attempt is counted once, however often that is repeated; edited since it was read, it does not begin."""
+    checked = make_run(make_request(text="a\x00b"))
+    await store.add(checked)
+    assert await store.amend(checked.id, text="other words")
+    edited = await store.begin(checked, agent="codex")
+    assert (edited.state, edited.attempt, edited.agent) == (RunState.ACCEPTED, 0, "")
+    begun = replace(edited, state=RunState.RUNNING, attempt=1, agent="claude", started_at=T0)
+    for _ in range(2):
+        assert await store.begin(edited, agent="claude", started_at=T0) == begun
+    assert await store.get(checked.id) == begun
+    again = await store.begin(begun)
+    assert (again.state, again.attempt) == (RunState.RUNNING, 2)
+
+
+@pytest.mark.parametrize("state", [RunState.ANSWERING, RunState.STOPPED])
+async def test_a_run_whose_end_is_decided_does_not_begin(store: RunStore, state: RunState) -> None:
+    """Whatever its message says."""
+    run = make_run()
+    await store.add(run)
+    ended = await store.update(run.id, state=state)
+    assert await store.begin(run, agent="claude") == ended
+    with pytest.raises(KeyError):
+        await store.begin(make_run(make_request(ts="2.000001")))
 
 
 async def test_waiting_runs_that_shall_stop(store: RunStore) -> None:
@@ -174,7 +207,7 @@ async def test_waiting_runs_that_shall_stop(store: RunStore) -> None:
     await store.update(placed.id, reply_ts="1.000001")
     await store.update(begun.id, reply_ts="1.000002", attempt=1, state=RunState.RUNNING)
     assert [run.id for run in await store.stopped_waiting()] == [placed.id]
-    await store.update(placed.id, state=RunState.ANSWERING, outcome=RunState.STOPPED)
+    await store.update(placed.id, state=RunState.ANSWERING, outcome=OUTCOME)
     assert [run.id for run in await store.stopped_waiting()] == [placed.id]
     await store.update(placed.id, state=RunState.STOPPED)
     assert not await store.stopped_waiting()
@@ -220,7 +253,7 @@ async def test_position_counts_thread_and_capacity(store: RunStore) -> None:
     await store.update(first.id, state=RunState.RUNNING)
 
     async def position(run: Run, capacity: int) -> QueuePosition:
-        return (await store.standing(run, since=T0, capacity=capacity)).position
+        return (await store.queue_stats(run, since=T0, capacity=capacity)).position
 
     assert (await position(second, 32)).ahead_in_thread == 1
     assert not (await position(elsewhere, 32)).is_waiting
@@ -237,8 +270,8 @@ async def test_people_take_turns_in_the_position(store: RunStore) -> None:
     await store.update(backlog[0].id, state=RunState.RUNNING)
 
     async def number(run: Run, capacity: int = 1) -> int:
-        standing = await store.standing(run, since=T0, capacity=capacity)
-        return standing.position.ahead_elsewhere
+        queue_stats = await store.queue_stats(run, since=T0, capacity=capacity)
+        return queue_stats.position.ahead_elsewhere
 
     assert [await number(run) for run in (early, late)] == [1, 2]
     assert [await number(run) for run in backlog[1:]] == [3, 4, 5, 6]
@@ -255,18 +288,18 @@ async def test_hourly_count_leaves_refusals_out(store: RunStore) -> None:
     foreign = make_run(make_request(ts="4.000001", user="U2"))
     for run in (old, fresh, refused, foreign):
         await store.add(run)
-    await store.update(refused.id, error_code=ErrorCode.NOT_ALLOWED)
-    standing = await store.standing(fresh, since=T0 - timedelta(hours=1), capacity=32)
-    assert standing.runs_of_user == 1
-    assert standing.unfinished == 4
+    await store.update(refused.id, outcome=failed(ErrorCode.NOT_ALLOWED))
+    queue_stats = await store.queue_stats(fresh, since=T0 - timedelta(hours=1), capacity=32)
+    assert queue_stats.runs_of_user == 1
+    assert queue_stats.unfinished == 4
     tried = make_run(make_request(ts="5.000001"))
     await store.add(tried)
-    await store.update(tried.id, attempt=1, error_code=ErrorCode.REQUEST_INVALID)
-    standing = await store.standing(fresh, since=T0 - timedelta(hours=1), capacity=32)
-    assert standing.runs_of_user == 2  # it had a sandbox
+    await store.update(tried.id, attempt=1, outcome=failed(ErrorCode.REQUEST_INVALID))
+    queue_stats = await store.queue_stats(fresh, since=T0 - timedelta(hours=1), capacity=32)
+    assert queue_stats.runs_of_user == 2  # it had a sandbox
     await store.update(tried.id, state=RunState.FAILED)
     await store.update(refused.id, state=RunState.FAILED)
-    assert (await store.standing(fresh, since=T0, capacity=32)).unfinished == 3
+    assert (await store.queue_stats(fresh, since=T0, capacity=32)).unfinished == 3
 
 
 async def test_concurrent_adds_agree(store: RunStore) -> None:
@@ -317,9 +350,11 @@ async def test_text_of_any_kind_and_length_is_kept(store: RunStore) -> None:
     run = make_run()
     await store.add(run)
     written = await store.update(
-        run.id, answer="a\x00b\u202e" + "x" * 100_000, delivery=f"failed({'x' * 300})"
+        run.id,
+        outcome=replace(OUTCOME, answer="a\x00b\u202e" + "x" * 100_000),
+        delivery=f"failed({'x' * 300})",
     )
-    assert written.answer in {f"a{nul}b\u202e" + "x" * 100_000 for nul in ("\x00", "\ufffd")}
+    assert written.result.answer in {f"a{nul}b\u202e" + "x" * 100_000 for nul in ("\x00", "\ufffd")}
     assert len(written.delivery) == 308
 
 
@@ -379,6 +414,6 @@ async def test_stores_agree_on_positions(tmp_path: Path) -> None:
                 await store.update(run.id, state=state)
         for run in await memory.unfinished():
             capacity = dice.randint(1, 12)
-            assert await memory.standing(run, since=T0, capacity=capacity) == (
-                await sqlite.standing(run, since=T0, capacity=capacity)
+            assert await memory.queue_stats(run, since=T0, capacity=capacity) == (
+                await sqlite.queue_stats(run, since=T0, capacity=capacity)
             )

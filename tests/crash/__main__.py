@@ -6,6 +6,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.crash.killing import Row
@@ -19,16 +20,12 @@ LOAD = "load"
 
 
 async def run(
-    only: list[str], prepared: Path, directory: Path
+    only: Sequence[str], prepared: Path, directory: Path
 ) -> tuple[list[Row], list[LoadResult]]:
-    # Asked to end, it ends its services first.
-    main_task = asyncio.current_task()
-    assert main_task is not None
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
     rows: list[Row] = []
     loads: list[LoadResult] = []
     async with asyncio.timeout(TIMEOUT_S):
-        if only != [LOAD]:
+        if list(only) != [LOAD]:
             rows = await run_matrix(directory, prepared, only=only)
         if not only or LOAD in only:
             for plan in (HEAVY, REAL):
@@ -36,6 +33,16 @@ async def run(
                 sys.stdout.write(line_of_load(loads[-1]) + "\n")
                 sys.stdout.flush()
     return rows, loads
+
+
+async def _run_until_told(
+    only: Sequence[str], prepared: Path, directory: Path
+) -> tuple[list[Row], list[LoadResult]]:
+    # Asked to end, it ends its services first.
+    main_task = asyncio.current_task()
+    assert main_task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, main_task.cancel)
+    return await run(only, prepared, directory)
 
 
 def main() -> int:
@@ -46,7 +53,7 @@ def main() -> int:
     started = time.monotonic()
     prepared = prepared_state_dir()
     with tempfile.TemporaryDirectory(prefix="orion-crash-") as directory:
-        rows, loads = asyncio.run(run(given.only, prepared, Path(directory)))
+        rows, loads = asyncio.run(_run_until_told(given.only, prepared, Path(directory)))
     summary = render(rows, loads, took_s=time.monotonic() - started)
     sys.stdout.write("\n" + summary)
     if given.write:

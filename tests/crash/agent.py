@@ -1,17 +1,20 @@
 """A small real agent: it runs in the real sandbox under the real supervisor, and its environment is made in a moment."""
 
 import json
-from collections.abc import Sequence
+
+from typing_extensions import override
 
 from agent_scripts.adapter import (
+    AgentAdapter,
     AgentCommand,
     AgentFile,
     AgentPaths,
+    AgentSpec,
     AgentTurn,
     EnvironmentRecipe,
     ModelProtocol,
 )
-from agent_scripts.adapters.anthropic_sdk import AnthropicParser
+from agent_scripts.agents.anthropic.output import AnthropicParser
 
 SCRIPT = """\
 import json, re, sys, time
@@ -30,20 +33,17 @@ print(json.dumps({"type": "final", "text": " ".join(words)}), flush=True)
 """
 
 
-class SmallAdapter:
+class SmallAdapter(AgentAdapter):
     """Touches a file, and says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
 
-    name = "small"
-    protocol = ModelProtocol.ANTHROPIC
-    default_model = "claude-small"
-    has_sessions = False
-    takes_session_id = False
-    reserved_bytes = 0
-    helper_models: Sequence[str] = ()
+    spec = AgentSpec(
+        name="small",
+        protocol=ModelProtocol.ANTHROPIC,
+        default_model="claude-small",
+        has_sessions=False,
+    )
 
-    def model_id(self, name: str) -> str:
-        return name
-
+    @override
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
@@ -52,6 +52,7 @@ class SmallAdapter:
             commands=(("python3", "-m", "py_compile", script),),
         )
 
+    @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         asked = f"{turn.paths.run}/asked.json"
         data = json.dumps(turn.messages[-1].text).encode("ascii")
@@ -61,9 +62,6 @@ class SmallAdapter:
             files=(AgentFile(path=asked, data=data),),
         )
 
-    def standby(self, paths: AgentPaths) -> AgentCommand | None:
-        del paths
-        return None
-
+    @override
     def parser(self) -> AnthropicParser:
         return AnthropicParser()

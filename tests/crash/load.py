@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunState
+from app.runs.testing import Run, RunState
 from sandbox_runtime.task_group import open_task_group
 from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
-from tests.e2e.harness import WITHOUT_POOL, file_names, has_stop_button, run_of
+from tests.e2e.harness import WITH_POOL, file_names, has_stop_button, run_of
 
 SETTLED_WITHIN_S = 120.0
 WATCH_INTERVAL_S = 0.5
@@ -74,7 +74,7 @@ class _Load:
 async def run_load(directory: Path, prepared: Path, plan: LoadPlan) -> LoadResult:
     """Talk, kill, wait for the end, count."""
     config = replace(QUICK_RETRIES, deliveries_per_event=2)
-    settings = {} if plan.agent == "anthropic" else WITHOUT_POOL
+    settings = WITH_POOL if plan.agent == "anthropic" else {}
     async with open_rig(
         directory, prepared, agent=plan.agent, config=config, settings=settings
     ) as rig:
@@ -118,7 +118,7 @@ async def _kill(load: _Load) -> None:
 async def _watch(load: _Load) -> None:
     """Slack's log of deliveries keeps the last thousand only."""
     while True:
-        for entry in load.rig.stage.world.lookalike.log.entries():
+        for entry in load.rig.stage.world.fake_slack.deliverer.log():
             key = f"{entry['event_id']} {entry['at']}"
             if key not in load.deliveries:
                 load.deliveries[key] = entry
@@ -169,16 +169,21 @@ async def _judge(load: _Load) -> LoadResult:
             count, record = bots[load.rig.stage.run_id(ts)], records.get(ts)
             result.lost += count == 0 or record is None or not record.state.is_final
             result.doubled += count > 1
-            result.interrupted += record is not None and record.error_code is ErrorCode.INTERRUPTED
+            result.interrupted += (
+                record is not None and record.result.error_code is ErrorCode.INTERRUPTED
+            )
             if record is not None:
                 ended.append(record)
         result.doubled += len(set(records) - set(thread))
         _judge_order(load, [records[ts] for ts in thread if ts in records], result)
     result.faults += [
-        f"{run.id} is {run.state} ({run.error_code}, {run.delivery})"
+        f"{run.id} is {run.state} ({run.result.error_code}, {run.delivery})"
         for run in ended
         if run.delivery != "sent"
-        or (run.state is not RunState.SUCCEEDED and run.error_code is not ErrorCode.INTERRUPTED)
+        or (
+            run.state is not RunState.SUCCEEDED
+            and run.result.error_code is not ErrorCode.INTERRUPTED
+        )
     ]
     last = max((run.ended_at.timestamp() for run in ended if run.ended_at), default=0.0)
     result.last_s = max(0.0, last - (time.time() - (time.monotonic() - load.restarted)))

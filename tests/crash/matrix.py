@@ -26,7 +26,7 @@ from tests.crash.scenarios import (
     Withdrawal,
 )
 from tests.crash.steps import KILLED_IN, SLACK_CALLS
-from tests.e2e.harness import WITHOUT_POOL
+from tests.e2e.harness import WITH_POOL
 
 LANES = 2
 Tell = Callable[[Row], None]
@@ -42,7 +42,7 @@ class Section:
     """The small one leaves time for the service's own steps; what the real one does is killed in a section of its own."""
     steps: tuple[str, ...] = ()
     """Only points whose step begins so; empty: all."""
-    settings: Mapping[str, str] = field(default_factory=lambda: WITHOUT_POOL)
+    settings: Mapping[str, str] = field(default_factory=dict)
     """Each run makes its own sandbox, so that it passes the same steps every time."""
 
 
@@ -51,8 +51,8 @@ WAITED = ("sandbox.write_files", "process.")
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
     Section(scenario=Refusal()),
-    Section(scenario=Pooled(), settings={}),
-    Section(scenario=Announcement(), settings={**WITHOUT_POOL, "ORION_ANNOUNCE_AFTER_S": "0.1"}),
+    Section(scenario=Pooled(), settings=WITH_POOL),
+    Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
     Section(scenario=Amendment()),
     Section(scenario=Withdrawal()),
@@ -62,7 +62,7 @@ SECTIONS: Sequence[Section] = (
 )
 ALONE: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),
-    Section(scenario=Pooled(), agent="anthropic", steps=WAITED, settings={}),
+    Section(scenario=Pooled(), agent="anthropic", steps=WAITED, settings=WITH_POOL),
 )
 """Not beside others: the agent takes seconds of processor time, and gives way to everybody."""
 RECONCILIATION = "reconciliation"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from app.runs.model import RunState
+from app.runs.testing import RunState
 from tests.crash.rig import Rig
 from tests.e2e.harness import text_of
 

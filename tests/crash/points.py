@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar, cast
 import structlog
 from typing_extensions import override
 
-from app.runs.model import Run, RunRequest
+from app.runs.testing import Run, RunRequest
 from sandbox_runtime.types import SandboxSpec
 
 PartT = TypeVar("PartT")
@@ -236,7 +236,8 @@ class Watched:
 def _step(method: str, named: Mapping[str, Any]) -> str:
     if method == "update":
         # Changes of one state: what else they bring tells them apart.
-        state = named.get("state") or named.get("outcome") or named.get("status")
+        outcome = named.get("outcome")
+        state = named.get("state") or (outcome and outcome.state) or named.get("status")
         return f"update[{state or ' '.join(sorted(named))}]"
     return method
 
@@ -246,7 +247,7 @@ async def _for_ever() -> None:
 
 
 class WatchAll:
-    """The composition root's `around`."""
+    """The composition root's `wrap`."""
 
     def __init__(self, wire: Tripwire) -> None:
         self._wire = wire

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from app.runs.model import RunId, RunState
+from app.runs.testing import RunId, RunState
 from tests.crash.killing import Row, choose
 from tests.crash.points import Order, Point
 from tests.crash.rig import REPAIRED_WITHIN_S, Rig

@@ -11,7 +11,7 @@ from tests.crash.rig import REPAIRED_WITHIN_S
 HEAD = """\
 # What kill -9 does to Orion
 
-`make crash-test` runs the real service against the Slack look-alike, kills its process group with SIGKILL at every step of a
+`make crash-test` runs the real service against the fake Slack, kills its process group with SIGKILL at every step of a
 run, starts it again, and looks: one message of Orion's for each question, one end in it, the record closed, one run for each
 message, the runs of a thread in the order of its messages, no sandbox and no process left.
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from app.playground.model import ModelPace
-from app.playground.slack_types import TEAM_ID, LookalikeConfig
-from app.runs.model import Run, RunState, Thread
+from app.playground.model.server import ModelPace
+from app.playground.slack.types import TEAM_ID, FakeSlackConfig
+from app.runs.testing import Run, RunState, Thread
 from app.slack.messages import ANNOUNCEMENT_PART
-from app.store.sql import open_sqlite_store
+from app.store.runs import open_sqlite_store
 from tests.crash.points import Mailbox, Order
 from tests.crash.slack_points import SlackTripwire
 from tests.e2e.harness import (
@@ -32,7 +32,7 @@ GIVEN_UP_AFTER_S = 75.0
 """A repair that takes longer than it may is waited for all the same, so that the table can say how long it took."""
 GONE_WITHIN_S = 5.0
 POLL_S = 0.05
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 """As often as Slack tries, and oftener: its own second and third retry come after one and five minutes."""
 
 
@@ -68,7 +68,7 @@ class Rig:
                 await asyncio.sleep(POLL_S)
 
     def _is_acknowledged(self, ts: str) -> bool:
-        entries = self.stage.world.lookalike.log.entries()
+        entries = self.stage.world.fake_slack.deliverer.log()
         return any(entry["message_ts"] == ts and entry["status"] == 200 for entry in entries)
 
     async def thread_records(self, root: str) -> Sequence[Run]:
@@ -114,12 +114,12 @@ class Rig:
         if [run.request.message_ts for run in records] != list(asked):
             faults.append(f"{len(records)} runs for {len(asked)} messages")
         faults += [
-            f"record {run.state} ({run.error_code}, {run.delivery})"
+            f"record {run.state} ({run.result.error_code}, {run.delivery})"
             for run in records
             if run.state not in outcomes or (run.delivery != "sent")
         ]
         shared = sorted(name for reply in everything for name in file_names(reply))
-        if shared != sorted(f"changes-{run.id}.patch" for run in records if run.changes):
+        if shared != sorted(f"changes-{run.id}.patch" for run in records if run.result.changes):
             faults.append(f"shared files: {shared}")
         return faults + _faults_of_order(records) + self._faults_of_starts(records)
 
@@ -194,7 +194,7 @@ async def open_rig(
     prepared: Path,
     *,
     agent: str = "anthropic",
-    config: LookalikeConfig = QUICK_RETRIES,
+    config: FakeSlackConfig = QUICK_RETRIES,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Rig]:
     """A world and a running Orion with a tripwire around every port; at the end nothing of a sandbox may be left."""

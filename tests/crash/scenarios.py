@@ -5,9 +5,9 @@ from contextlib import suppress
 
 from typing_extensions import override
 
-from app.playground.slack_types import BOT_USER_ID
-from app.runs.model import RunState
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import BOT_USER_ID
+from app.runs.testing import RunState
+from app.slack.actions import STOP_ACTION
 from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
 from tests.crash.rig import GIVEN_UP_AFTER_S
 from tests.e2e.harness import file_names

@@ -4,9 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from app.commands.serve import serve
-from app.config import load_settings
-from app.main import Overrides
+from app.cli.commands.serve import serve
+from app.compose.adapters import Overrides
+from app.settings.settings import load_settings
 from tests.bench.instant import InstantAdapter, InstantProvider
 from tests.crash.agent import SmallAdapter
 from tests.crash.points import Mailbox, Tripwire, WatchAll
@@ -22,15 +22,15 @@ def main() -> int:
         help="the real one; a small one in a real sandbox; one that answers at once without any",
     )
     given = parser.parse_args()
-    around = WatchAll(Tripwire(Mailbox(given.mailbox)))
+    wrap = WatchAll(Tripwire(Mailbox(given.mailbox)))
     match given.agent:
         case "instant":
             provider = InstantProvider(holds=False)
-            overrides = Overrides(provider=provider, adapter=InstantAdapter(), around=around)
+            overrides = Overrides(provider=provider, adapter=InstantAdapter(), wrap=wrap)
         case "small":
-            overrides = Overrides(adapter=SmallAdapter(), around=around)
+            overrides = Overrides(adapter=SmallAdapter(), wrap=wrap)
         case _:
-            overrides = Overrides(around=around)
+            overrides = Overrides(wrap=wrap)
     return serve(load_settings(env_file=None), overrides=overrides)
 
 

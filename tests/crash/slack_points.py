@@ -8,6 +8,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.slack.actions import STOP_ACTION
 from tests.crash.points import Point, Side
 
 PREFIX = "/api/"
@@ -91,7 +92,7 @@ def _kind(body: bytes) -> str:
     blocks = _argument(body, "blocks")
     if blocks is None:
         return ""
-    return "[progress]" if any(block["type"] == "actions" for block in blocks) else "[end]"
+    return "[progress]" if STOP_ACTION in json.dumps(blocks) else "[end]"
 
 
 def _argument(body: bytes, name: str) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_api import METHODS
+from app.playground.slack.methods import METHODS
 from tests.crash.killing import choose
 from tests.crash.points import Mailbox, Order, Point, Tripwire
 from tests.crash.steps import KILLED_IN, SLACK_CALLS, SLACK_SPARED, SPARED, bare, steps_of_ports

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
-from app.playground.slack_types import JsonObject
+from app.playground.slack.types import JsonObject
 from tests.e2e.harness import Stage
 
 HOSTILE = """

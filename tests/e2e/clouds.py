@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from tests.e2e.harness import Stage, open_orion, open_world
-from tests.e2e.orion_process import free_port, new_state_dir
+from tests.e2e.orion_process import new_state_dir
 from tests.e2e.wheels import ensure_wheels
 from tests.emulators.deno import server as deno_server
 from tests.emulators.deno.faults import Kind
@@ -25,6 +25,7 @@ from tests.emulators.vercel import server as vercel_server
 from tests.emulators.vercel.faults import Fault, failing
 from tests.emulators.vercel.server import run_vercel
 from tests.emulators.vercel.world import PROJECT, TEAM, TOKEN
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _ALWAYS = 1000
 KEY = "sk-ant-" + secrets.token_hex(16)
 """Of the model: what must not be found in any machine, nor on the way there."""
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 DENO_TOKEN = f"ddo_{secrets.token_hex(12)}"
 

@@ -16,6 +16,7 @@ from agent_scripts.registry import create_adapter
 from tests.docker_image import ensure_image
 from tests.e2e.harness import Stage, World, open_orion
 from tests.e2e.orion_process import run_cli, scrubbed_environment
+from tests.e2e.prepared import PREPARE_TIMEOUT_S
 
 COMMAND_TIMEOUT_S = 120.0
 
@@ -41,7 +42,7 @@ def docker(*arguments: str, stdin: str = "") -> str:
 
 
 def namespace_of(state_dir: Path) -> str:
-    """As `app.providers` names what a service with this state directory has on the engine."""
+    """As `app.compose.providers` names what a service with this state directory has on the engine."""
     return f"s{hashlib.sha256(str(state_dir).encode()).hexdigest()[:10]}"
 
 
@@ -68,7 +69,9 @@ def prepared_image(agent: str = "anthropic") -> str:
                 "ORION_DOCKER_IMAGE": image,
                 "ORION_AGENT": agent,
             }
-            code, output = asyncio.run(run_cli("verify", environment=environment))
+            code, output = asyncio.run(
+                run_cli("verify", environment=environment, timeout_s=PREPARE_TIMEOUT_S)
+            )
             assert code == 0, output
             found = _environments(namespace_of(state_dir))
     (reference,) = found

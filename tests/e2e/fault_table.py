@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunState
+from app.runs.testing import Run, RunState
 
 _SLACK: Final = "tests/e2e/test_slack_faults.py"
 _MODEL: Final = "tests/e2e/test_model_failures.py"
@@ -46,7 +46,11 @@ class Fault:
         return f"{self.state}{code}, {self.delivery}"
 
     def assert_holds(self, run: Run) -> None:
-        assert (run.state, run.error_code, run.delivery) == (self.state, self.code, self.delivery)
+        assert (run.state, run.result.error_code, run.delivery) == (
+            self.state,
+            self.code,
+            self.delivery,
+        )
 
 
 def _failed(system: str, name: str, thread: str, code: ErrorCode, test: str) -> Fault:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from app.playground.slack_types import YOU
-from app.slack.own_keys import KEYS_ACTION
+from app.playground.slack.types import YOU
+from app.slack.actions import KEYS_ACTION
 from tests.e2e.harness import Stage
 
 OWN = "own-key-of-a-person-canary-0123456789"

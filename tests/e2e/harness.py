@@ -11,22 +11,25 @@ from typing import Any
 import httpx
 from starlette.types import ASGIApp
 
-from app.playground.client import LookalikeClient, open_client
-from app.playground.lookalike import SlackLookalike
-from app.playground.model import ModelPace
-from app.playground.slack_types import TEAM_ID, JsonObject, LookalikeConfig
-from app.playground.world import create_world, orion_environment
-from app.runs.model import Run, RunId, run_id_for
-from app.slack.payloads import RETRY_ACTION, STOP_ACTION
+from app.playground.model.server import ModelPace
+from app.playground.slack.fake_slack import FakeSlack
+from app.playground.slack.types import TEAM_ID, FakeSlackConfig, JsonObject
+from app.playground.stack import create_stack, orion_environment
+from app.runs.testing import Run, RunId, run_id_for
+from app.slack.actions import RETRY_ACTION, STOP_ACTION
+from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART
 from app.web.hosting import serve
-from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
+from tests.e2e.orion_process import PATIENT, OrionProcess, put_environments, run_cli
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.plain_http import NO_TLS
+from tests.waiting import pauses
 
 RUN_TIMEOUT_S = 120.0
 EXPORTED_WITHIN_S = 15.0
 POLL_S = 0.05
 AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
-WITHOUT_POOL = {"ORION_WARM_POOL_SIZE": "0"}
-"""For tests that count sandboxes, or look at how one is made."""
+WITH_POOL = {"ORION_WARM_POOL_SIZE": "1"}
+"""What people have who set nothing; without it, tests have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,10 +37,10 @@ class World:
     """Slack, model and Langfuse on one address, as people, saboteurs and operators reach them."""
 
     url: str
-    config: LookalikeConfig
-    client: LookalikeClient
+    config: FakeSlackConfig
+    client: FakeSlackClient
     http: httpx.AsyncClient
-    lookalike: SlackLookalike
+    fake_slack: FakeSlack
 
     async def model_requests(self) -> list[JsonObject]:
         """The last 100, oldest first, with their headers."""
@@ -66,20 +69,22 @@ class World:
 
 @asynccontextmanager
 async def open_world(
-    config: LookalikeConfig | None = None,
+    config: FakeSlackConfig | None = None,
     *,
     pace: ModelPace = AT_ONCE,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
 ) -> AsyncIterator[World]:
     """A world; without a config one in which Slack limits no rates. `wrap` may stand before all its addresses."""
-    config = config or LookalikeConfig(rate_limits="off")
-    app = create_world(config, pace=pace)
+    config = config or FakeSlackConfig(rate_limits="off")
+    app = create_stack(config, pace=pace)
     async with (
         serve(wrap(app)) as url,
         open_client(url) as client,
-        httpx.AsyncClient(base_url=url, trust_env=False, timeout=10) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url, trust_env=False, timeout=10) as http,
     ):
-        yield World(url=url, config=config, client=client, http=http, lookalike=app.state.lookalike)
+        yield World(
+            url=url, config=config, client=client, http=http, fake_slack=app.state.fake_slack
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +95,11 @@ class Stage:
     orion: OrionProcess
 
     @property
-    def client(self) -> LookalikeClient:
+    def client(self) -> FakeSlackClient:
         return self.world.client
 
     def channel_id(self, channel: str) -> str:
-        return self.world.lookalike.workspace.channel(channel).id
+        return self.world.fake_slack.workspace.channel(channel).id
 
     def run_id(self, ts: str, *, channel: str = "general") -> RunId:
         return run_id_for(team=TEAM_ID, channel=self.channel_id(channel), message_ts=ts)
@@ -154,7 +159,11 @@ class Stage:
         run_id = self.run_id(ts, channel=channel)
         message = await self.client.wait_for_reply(
             thread_ts or ts,
-            lambda reply: run_of(reply) == run_id and not has_stop_button(reply),
+            lambda reply: (
+                run_of(reply) == run_id
+                and part_of(reply) not in (ANNOUNCEMENT_PART, CHANGE_PART)
+                and not has_stop_button(reply)
+            ),
             channel=channel,
             timeout_s=timeout_s,
         )
@@ -165,12 +174,13 @@ class Stage:
         self, ts: str, *, channel: str = "general", timeout_s: float = RUN_TIMEOUT_S
     ) -> Run:
         """The run's record once it is final, whether or not Slack was told."""
+        run_id = self.run_id(ts, channel=channel)
         async with asyncio.timeout(timeout_s):
-            while True:
-                run = await self.orion.run(self.run_id(ts, channel=channel))
-                if run is not None and run.state.is_final:
-                    return run
-                await asyncio.sleep(POLL_S)
+            for pause_s in pauses():
+                if await asyncio.to_thread(self.orion.has_ended, run_id):
+                    break
+                await asyncio.sleep(pause_s)
+        return await self.record(ts, channel=channel)
 
     async def ask(self, text: str, **place: Any) -> str:
         """What the answer says to a person's message."""
@@ -205,7 +215,7 @@ async def open_orion(
     state_dir: Path,
     prepared: Path,
     *,
-    command: Sequence[str] = SERVE,
+    command: Sequence[str] = PATIENT,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
@@ -215,7 +225,7 @@ async def open_orion(
         settings={**orion_environment(world.url, world.config), **settings},
         command=command,
     )
-    world.lookalike.events_url = f"{orion.url}/slack/events"
+    world.fake_slack.events_url = f"{orion.url}/slack/events"
     try:
         await orion.start()
         yield Stage(world=world, orion=orion)

@@ -7,20 +7,23 @@ import re
 import secrets
 import shutil
 import signal
-import socket
+import sqlite3
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
 
-from app.config import host_environment
-from app.playground.slack_types import JsonObject
-from app.runs.model import Run, RunId
-from app.store.sql import open_sqlite_store
+from app.playground.slack.types import JsonObject
+from app.runs.testing import Run, RunId, RunState
+from app.settings.settings import host_environment
+from app.store.runs import open_sqlite_store
+from tests.forking import REPOSITORY, ForkedProcess, forker
+from tests.plain_http import NO_TLS
+from tests.ports import free_port
 
-REPOSITORY = Path(__file__).parents[2]
 ROOT = Path("/")
 SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
 READY_TIMEOUT_S = 40.0
@@ -32,6 +35,8 @@ CLI_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SERVE = ("app.cli", "serve")
 """Module and arguments."""
+PATIENT = ("tests.e2e.patient_server",)
+"""The same where waiting shall cost little and nothing is measured."""
 
 
 class OrionProcess:
@@ -50,6 +55,7 @@ class OrionProcess:
             "ORION_LOG_FORMAT": "json",
             "ORION_RUNS_PER_USER_HOUR": "100000",
             "ORION_SESSION_KEEP_S": "0",  # so that what is left of a run is a leak
+            "ORION_WARM_POOL_SIZE": "0",  # an agent that waits has loaded its SDK for nobody
             **settings,
             "ORION_STATE_DIR": str(state_dir),
             "ORION_HOST": "127.0.0.1",
@@ -57,7 +63,7 @@ class OrionProcess:
         }
         self.program: Sequence[str] = ("-m", *command)
         """What Python runs at the next start."""
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: asyncio.subprocess.Process | ForkedProcess | None = None
 
     @property
     def pid(self) -> int:
@@ -94,7 +100,7 @@ class OrionProcess:
             AssertionError: it ended, or does not answer in time; with its log.
         """
         await self.launch()
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
             with suppress(TimeoutError):
                 async with asyncio.timeout(READY_TIMEOUT_S):
                     while self.exit_code is None:
@@ -107,14 +113,23 @@ class OrionProcess:
     async def launch(self) -> None:
         """Begin to start; returns at once."""
         with self.log_path.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, *self.program),
-                env=self.environment,
-                cwd=self.directory,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+            if _can_be_forked(self.program, self.environment):
+                self._process = forker().fork(
+                    self.program[1],
+                    self.program[2:],
+                    environment=self.environment,
+                    directory=self.directory,
+                    output=log.fileno(),
+                )
+            else:
+                self._process = await asyncio.create_subprocess_exec(
+                    *(sys.executable, *self.program),
+                    env=self.environment,
+                    cwd=self.directory,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                )
 
     def kill_group(self) -> None:
         """SIGKILL to the whole process group."""
@@ -159,6 +174,15 @@ class OrionProcess:
         async with open_sqlite_store(self.state_dir / "orion.db") as store:
             return await store.get(run_id)
 
+    def has_ended(self, run_id: RunId) -> bool:
+        """Whether its record is final; a look that costs little."""
+        path = self.state_dir / "orion.db"
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as database:
+            row = database.execute(
+                "SELECT state FROM orion_runs WHERE id = ?", (run_id,)
+            ).fetchone()
+        return row is not None and RunState(row[0]).is_final
+
     async def unfinished(self) -> Sequence[Run]:
         async with open_sqlite_store(self.state_dir / "orion.db") as store:
             return await store.unfinished()
@@ -172,7 +196,7 @@ class OrionProcess:
         if self.exit_code is not None:
             return 0
         key = {"Authorization": f"Bearer {self.environment.get('ORION_OPS_TOKEN')}"}
-        async with httpx.AsyncClient(trust_env=False, headers=key) as http:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, headers=key) as http:
             metrics = (await http.get(f"{self.url}/metrics")).raise_for_status().text
         return sum(map(int, re.findall(r"^orion_pool_waiting\{.*\} (\d+)", metrics, re.MULTILINE)))
 
@@ -226,7 +250,7 @@ class OrionProcess:
         return found
 
     @property
-    def _living(self) -> asyncio.subprocess.Process:
+    def _living(self) -> asyncio.subprocess.Process | ForkedProcess:
         assert self._process is not None, "not started"
         return self._process
 
@@ -237,46 +261,70 @@ def new_state_dir(parent: Path) -> Path:
 
 
 async def run_cli(
-    *arguments: str, environment: Mapping[str, str], directory: Path = ROOT
+    *arguments: str,
+    environment: Mapping[str, str],
+    directory: Path = ROOT,
+    timeout_s: float = CLI_TIMEOUT_S,
 ) -> tuple[int, str]:
     """Run `orion …` to its end; exit code and everything it printed."""
     return await run_python(
-        "-m", "app.cli", *arguments, environment=environment, directory=directory
+        *("-m", "app.cli", *arguments),
+        environment=environment,
+        directory=directory,
+        timeout_s=timeout_s,
     )
 
 
 async def run_python(
-    *arguments: str, environment: Mapping[str, str], directory: Path = ROOT
+    *arguments: str,
+    environment: Mapping[str, str],
+    directory: Path = ROOT,
+    timeout_s: float = CLI_TIMEOUT_S,
 ) -> tuple[int, str]:
     """Run this Python to its end; exit code and everything it printed."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *arguments),
-        env=environment,
-        cwd=directory,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        async with asyncio.timeout(CLI_TIMEOUT_S):
-            output, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    return process.returncode or 0, output.decode()
+    with tempfile.TemporaryFile() as output:
+        if _can_be_forked(arguments, environment):
+            process: asyncio.subprocess.Process | ForkedProcess = forker().fork(
+                arguments[1],
+                arguments[2:],
+                environment=environment,
+                directory=directory,
+                output=output.fileno(),
+            )
+        else:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, *arguments),
+                env=environment,
+                cwd=directory,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            async with asyncio.timeout(timeout_s):
+                code = await process.wait()
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+        output.seek(0)
+        return code, output.read().decode()
+
+
+def _can_be_forked(program: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """A module of this checkout, not of another version."""
+    return program[0] == "-m" and environment.get("PYTHONPATH") == str(REPOSITORY)
 
 
 def put_environments(prepared: Path, state_dir: Path) -> None:
-    """Hard links to the prepared environments: they are never written to. Copies on another file system."""
+    """Links to the prepared environments, which are never written to, and copies of what names them."""
     state_dir.mkdir(mode=0o700, exist_ok=True)
-    for name in ("environments", "snapshots", "names"):
-        target = state_dir / name
-        try:
-            shutil.copytree(prepared / name, target, copy_function=os.link, symlinks=True)
-        except (shutil.Error, OSError):
-            shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(prepared / name, target, symlinks=True)
+    for name in ("snapshots", "names"):
+        shutil.copytree(prepared / name, state_dir / name, symlinks=True)
+    (state_dir / "environments").mkdir()
+    for environment in (prepared / "environments").iterdir():
+        (state_dir / "environments" / environment.name).symlink_to(environment.resolve())
 
 
 def scrubbed_environment() -> dict[str, str]:
@@ -285,9 +333,3 @@ def scrubbed_environment() -> dict[str, str]:
         name: value for name, value in host_environment().items() if not name.startswith(SCRUBBED)
     }
     return kept | {"PYTHONPATH": str(REPOSITORY), "ORION_SANDBOX": "local"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

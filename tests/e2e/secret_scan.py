@@ -4,17 +4,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 
-from app.brokerage.tokens import PREFIX
-from app.playground.slack_types import LookalikeConfig
-from app.playground.traces import PLAYGROUND_SECRET_KEY
-from app.playground.world import OFFLINE_GEMINI_KEY, OFFLINE_MODEL_KEY, OFFLINE_OPENAI_KEY
+from app.brokerage.registry import PREFIX
+from app.playground.slack.types import FakeSlackConfig
+from app.playground.stack import OFFLINE_GEMINI_KEY, OFFLINE_MODEL_KEY, OFFLINE_OPENAI_KEY
+from app.playground.traces.receiver import PLAYGROUND_SECRET_KEY
 from tests.e2e.harness import Stage, text_of
 
 KEYS = {
     "OpenAI's key": OFFLINE_OPENAI_KEY,
     "Gemini's key": OFFLINE_GEMINI_KEY,
     "Anthropic's key": OFFLINE_MODEL_KEY,
-    "Slack's token": LookalikeConfig().bot_token,
+    "Slack's token": FakeSlackConfig().bot_token,
     "Langfuse's key": PLAYGROUND_SECRET_KEY,
 }
 _TOKEN = re.compile(re.escape(PREFIX).encode() + rb"[A-Za-z0-9_-]{40,}")
@@ -64,10 +64,10 @@ async def _look_inside(stage: Stage, words: Sequence[str], *, thread_ts: str) ->
 
 
 def _outside(stage: Stage) -> dict[str, list[bytes]]:
-    lookalike, orion = stage.world.lookalike, stage.orion
-    channels = lookalike.workspace.messages.values()
+    fake_slack, orion = stage.world.fake_slack, stage.orion
+    channels = fake_slack.workspace.messages.values()
     messages = [repr(message).encode() for channel in channels for message in channel.values()]
-    files = [stored.content or b"" for stored in lookalike.files.all()]
+    files = [stored.content or b"" for stored in fake_slack.workspace.files.all()]
     state = [path.read_bytes() for path in orion.state_dir.rglob("*") if path.is_file()]
     return {
         "Slack's messages": messages,

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from app.playground.slack_types import JsonObject
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import JsonObject
+from app.slack.actions import STOP_ACTION
 from tests.bench.load import percentile
 from tests.e2e.harness import Stage, text_of
 

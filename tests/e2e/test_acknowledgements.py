@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from app.playground.slack_types import YOU
+from app.playground.slack.types import YOU
 from app.web.hosting import serve
 from tests.bench.load import LoadPlan, LoadResult
-from tests.bench.processes import run_to_end
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, World, text_of
+from tests.e2e.orion_process import run_python, scrubbed_environment
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
@@ -106,9 +106,12 @@ async def test_faults_outside_do_not_delay_acknowledgements(
 
 async def _load(stage: Stage, directory: Path) -> LoadResult:
     plan = LoadPlan(url=f"{stage.orion.url}/slack/events", mode="open", seconds=SECONDS, rate=RATE)
-    output = await run_to_end(
-        ("tests.bench.load", json.dumps(asdict(plan))), directory=directory, timeout_s=60
+    code, output = await run_python(
+        *("-m", "tests.bench.load", json.dumps(asdict(plan))),
+        environment=scrubbed_environment(),
+        directory=directory,
     )
+    assert code == 0, output
     return LoadResult(**json.loads(output))
 
 

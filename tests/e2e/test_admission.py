@@ -2,9 +2,9 @@
 
 import pytest
 
-from app.playground.slack_types import COLLEAGUE, EXTERNAL, YOU
-from app.runs.model import RunState
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import COLLEAGUE, EXTERNAL, YOU
+from app.runs.testing import RunState
+from app.slack.actions import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World
 

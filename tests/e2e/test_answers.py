@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.slack_types import BOT_USER_ID, COLLEAGUE, YOU
+from app.playground.slack.types import BOT_USER_ID, COLLEAGUE, YOU
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import (
     Stage,
@@ -40,13 +40,13 @@ async def test_a_mention_is_answered_in_its_thread(shared: Stage) -> None:
     assert part_of(answer) == 0
     record = await shared.record(ts)
     assert (record.state, record.delivery, record.attempt) == ("succeeded", "sent", 1)
-    assert record.usage.model_calls == 1
+    assert record.result.usage.model_calls == 1
 
 
 async def test_the_thinking_message_stands_within_a_second(
     shared: Stage, record_property: Callable[[str, object], None]
 ) -> None:
-    """Once the service is warm, by the look-alike's clock, three times of three."""
+    """Once the service is warm, by the fake Slack's clock, three times of three."""
     await shared.ask("@Orion warm up")
     placed, answered = [], []
     for number in range(3):
@@ -128,7 +128,7 @@ async def test_what_is_not_addressed_to_orion_is_left_alone(shared: Stage) -> No
     await shared.client.edit(edited, "@Orion edited in")
     deleted = await shared.client.say("will be deleted")
     await shared.client.delete(deleted)
-    workspace = shared.world.lookalike.workspace
+    workspace = shared.world.fake_slack.workspace
     own = workspace.say(user=BOT_USER_ID, channel_ref="general", typed="<@U0ORION> talks to itself")
     control = await shared.client.say("@Orion this one counts")
     await shared.answer(control)
@@ -149,6 +149,7 @@ async def test_a_command_is_shown_while_it_runs_and_its_output_is_quoted(shared:
     assert all(has_stop_button(version) for version in versions[:-1])
 
 
+@pytest.mark.long
 async def test_each_update_says_something_new(shared: Stage) -> None:
     """With several steps, every version differs from the one before in more than the elapsed time."""
     steps = "\n".join(f"run: sleep 3; echo step-{number}" for number in range(3))
@@ -172,6 +173,6 @@ async def test_a_provider_that_is_not_there_is_told(world: World, start_orion: O
         ts = await stage.client.say("@Orion sandbox=docker hello")
         assert "trouble starting up" in text_of(await stage.answer(ts))
         run = await stage.record(ts)
-        assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
-        assert "docker cannot be used" in run.error_detail
+        assert run.result.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert "docker cannot be used" in run.result.detail
         assert "You wrote" in await stage.ask("@Orion hello")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.slack_types import YOU, JsonObject
+from app.playground.slack.types import YOU, JsonObject
 from sandbox_runtime.task_group import open_task_group
 from tests.e2e.harness import Stage, text_of
 
@@ -167,13 +167,13 @@ async def test_nothing_but_a_mention_is_no_question(shared: Stage) -> None:
     for text in ("@Orion", "@Orion \u200b\u2060\ufeff ", "@Orion @Orion"):
         ts = await shared.client.say(text)
         record = await shared.ended(ts)
-        assert (record.error_code, record.attempt) == (ErrorCode.REQUEST_INVALID, 0)
+        assert (record.result.error_code, record.attempt) == (ErrorCode.REQUEST_INVALID, 0)
         assert await shared.client.replies(ts) == []
         shown = [m for m in await shared.client.messages() if m["is_bot"] and m["ts"] > ts]
         assert [message["ephemeral_to"] for message in shown] == [YOU]
         assert "no question in it" in shown[0]["text"]
     ts = await shared.client.say("@Orion use anthropic:")
-    assert (await shared.ended(ts)).error_detail == (
+    assert (await shared.ended(ts)).result.detail == (
         "your message has no question in it; to be answered so from now on, write settings agent=anthropic"
     )
 
@@ -198,17 +198,17 @@ async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Sta
 
 async def test_a_thread_of_a_thousand_messages_is_answered(shared: Stage) -> None:
     """Its root and its newest messages reach the model; what lies between may be left out, and is said to be."""
-    lookalike = shared.world.lookalike
-    url, lookalike.events_url = lookalike.events_url, None
+    fake_slack = shared.world.fake_slack
+    url, fake_slack.events_url = fake_slack.events_url, None
     try:
-        say = lookalike.workspace.say
+        say = fake_slack.workspace.say
         root = say(user=YOU, channel_ref="random", typed="ROOT of the long thread")
         for number in range(THREAD_MESSAGES):
             text = f"message {number} " + "word " * 60
             say(user=YOU, channel_ref="random", typed=text, thread_ts=root.ts)
         await asyncio.sleep(0.5)
     finally:
-        lookalike.events_url = url
+        fake_slack.events_url = url
     answer = await shared.ask("@Orion summarise this", channel="random", thread_ts=root.ts)
     assert "You wrote" in answer
     request = (await shared.world.model_requests())[-1]

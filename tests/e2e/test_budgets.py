@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.slack_types import COLLEAGUE
-from app.runs.model import RunState
+from app.playground.slack.types import COLLEAGUE
+from app.runs.testing import RunState
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
-from tests.e2e.orion_process import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -39,14 +39,15 @@ async def test_a_run_that_has_used_its_budget_ends_with_what_it_has(
         said = text_of(await stage.answer(ts))
         assert "This request has used the $0.0000010 that one may cost." in said
         run = await stage.record(ts)
-        assert (run.state, run.error_code) == (RunState.FAILED, ErrorCode.BUDGET_EXCEEDED)
-        assert run.usage.model_calls == 1
+        assert (run.state, run.result.error_code) == (RunState.FAILED, ErrorCode.BUDGET_EXCEEDED)
+        assert run.result.usage.model_calls == 1
         assert len(await world.model_requests()) == asked + 1
-        assert run.cost_usd is not None
-        assert run.cost_usd == pytest.approx(run.usage.tokens / 1000, abs=1e-6)
-        assert _costs(await world.whole_trace(run.trace_id)) == [run.cost_usd]
+        assert run.result.cost_usd is not None
+        assert run.result.cost_usd == pytest.approx(run.result.usage.tokens / 1000, abs=1e-6)
+        assert _costs(await world.whole_trace(run.trace_id)) == [run.result.cost_usd]
 
 
+@pytest.mark.long
 async def test_a_person_whose_day_is_used_up_is_told_so_at_once(
     world: World, start_orion: OpenOrion
 ) -> None:
@@ -56,13 +57,13 @@ async def test_a_person_whose_day_is_used_up_is_told_so_at_once(
         first = await stage.client.say("@Orion hello")
         said = text_of(await stage.answer(first))
         run = await stage.record(first)
-        assert run.cost_usd is not None
-        assert f"{run.usage.tokens} tokens · $" in said
+        assert run.result.cost_usd is not None
+        assert f"{run.result.usage.tokens} tokens · $" in said
         await stage.orion.kill9()
         await stage.orion.start()
         again = await stage.client.say("@Orion hello")
         refused = await stage.ended(again)
-        assert (refused.error_code, refused.attempt) == (ErrorCode.BUDGET_EXCEEDED, 0)
+        assert (refused.result.error_code, refused.attempt) == (ErrorCode.BUDGET_EXCEEDED, 0)
         assert await stage.client.replies(again) == []
         (shown,) = [m for m in await stage.client.messages() if m["is_bot"] and m["ts"] > again]
         assert "Your budget for today ($0.0000010) is used up; it begins anew at 00:00 UTC" in str(
@@ -71,7 +72,7 @@ async def test_a_person_whose_day_is_used_up_is_told_so_at_once(
         other = await stage.client.say("@Orion hello", user=COLLEAGUE)
         assert "token" in text_of(await stage.answer(other))
         assert (await stage.record(other)).state is RunState.SUCCEEDED
-        await _assert_sums(stage, {first: run.usage.tokens})
+        await _assert_sums(stage, {first: run.result.usage.tokens})
 
 
 def _costs(trace: Mapping[str, Any]) -> list[float]:
@@ -100,12 +101,13 @@ async def _assert_sums(stage: Stage, tokens: Mapping[str, int]) -> None:
     assert "there are day, user, channel, agent, model" in told
 
 
+@pytest.mark.long
 async def test_without_a_price_the_cost_is_said_to_be_unknown(shared: Stage) -> None:
     """Under the answer, in the record and in sums: what nobody knows is not called nothing."""
     ts = await shared.client.say("@Orion hello")
     said = text_of(await shared.answer(ts))
     run = await shared.record(ts)
-    assert run.cost_usd is None
+    assert run.result.cost_usd is None
     assert " · cost unknown" in said.splitlines()[-1]
     code, shown = await shared.cli("runs", "show", run.id)
     assert code == 0

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from app.brokerage.tokens import create_token, load_signing_key
-from app.playground.slack_types import JsonObject, LookalikeConfig
-from app.playground.traces import PLAYGROUND_SECRET_KEY
-from app.runs.broker_ports import ModelGrant
-from app.runs.model import RunId
+from app.brokerage.registry import create_token, load_signing_key
+from app.playground.slack.types import FakeSlackConfig, JsonObject
+from app.playground.traces.receiver import PLAYGROUND_SECRET_KEY
+from app.runs.testing import ModelGrant, RunId
 from tests.e2e.canary import run_inside
 from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import Stage, World, open_orion, open_world
@@ -68,12 +67,13 @@ async def _open_stage(
             yield stage
 
 
-@pytest.mark.parametrize("has_waited", [False, True])
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "has_waited"),
     [
-        pytest.param("local", marks=pytest.mark.bubblewrap),
-        pytest.param("docker", marks=pytest.mark.docker),
+        pytest.param("local", False, marks=pytest.mark.bubblewrap),
+        pytest.param("local", True, marks=[pytest.mark.bubblewrap, pytest.mark.long]),
+        pytest.param("docker", False, marks=[pytest.mark.docker, pytest.mark.long]),
+        pytest.param("docker", True, marks=pytest.mark.docker),
     ],
 )
 async def test_an_agent_that_looks_everywhere_finds_nothing(
@@ -84,7 +84,7 @@ async def test_an_agent_that_looks_everywhere_finds_nothing(
     An agent that waited was given its own token where no environment shows it.
     """
     mark = secrets.token_hex(8)
-    config = LookalikeConfig(
+    config = FakeSlackConfig(
         rate_limits="off",
         bot_token=f"xoxb-canary-{secrets.token_hex(12)}",
         signing_secret=secrets.token_hex(16),

@@ -83,7 +83,7 @@ async def test_settings_and_misspelt_options(prepared: Path, tmp_path: Path) -> 
         shown = text_of(await stage.answer(ts))
         assert "agent: `anthropic` (you)" in shown
         assert "(default)" in shown
-        assert "opus" not in shown, "a model of another agent's"
+        assert "model: `opus`" not in shown, "a model of another agent's"
         ts = await stage.client.say("@Orion use claude settings")
         shown = text_of(await stage.answer(ts))
         assert "agent: `claude` (message)" in shown
@@ -99,5 +99,5 @@ async def test_settings_and_misspelt_options(prepared: Path, tmp_path: Path) -> 
         ):
             ts = await stage.client.say(f"@Orion {wrong}")
             run = await stage.ended(ts)
-            assert run.error_code is ErrorCode.REQUEST_INVALID, wrong
-            assert "did you mean" in run.error_detail, wrong
+            assert run.result.error_code is ErrorCode.REQUEST_INVALID, wrong
+            assert "did you mean" in run.result.detail, wrong

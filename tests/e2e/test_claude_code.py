@@ -39,8 +39,8 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         shared = await stage.client.wait_for_reply(ts, lambda reply: bool(reply.get("files")))
         assert shared["files"][0]["name"].endswith(".patch")
         first = await stage.record(ts)
-        assert (first.agent, first.changes is not None) == ("claude", True)
-        assert first.cost_usd is not None
+        assert (first.agent, first.result.changes is not None) == ("claude", True)
+        assert first.result.cost_usd is not None
         second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
         assert "No such file" not in text_of(await stage.answer(second, thread_ts=ts))
         third = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)
@@ -50,10 +50,11 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         await stage.answer(lost, thread_ts=ts)
         again = await stage.client.say("@Orion and before that?", thread_ts=ts)
         assert "offline model" in text_of(await stage.answer(again, thread_ts=ts))
-        assert (await stage.record(again)).error_code is None
+        assert (await stage.record(again)).result.error_code is None
         assert await scan(stage, KEYS, there="Written by Orion's offline", thread_ts=ts)
 
 
+@pytest.mark.long
 async def test_a_person_goes_on_at_a_terminal(prepared_claude: Path, tmp_path: Path) -> None:
     """With the thread's files and the agent's memory of it, before a broker of the command's own; the next question finds both."""
     async with (

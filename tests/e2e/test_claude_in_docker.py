@@ -10,6 +10,7 @@ from tests.e2e.harness import open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.agents,
     pytest.mark.docker,
@@ -41,7 +42,7 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         assert code == 0
         assert "+Written by Orion's offline model." in patch
         first = await stage.record(ts)
-        assert (first.agent, first.cost_usd is not None) == ("claude", True)
+        assert (first.agent, first.result.cost_usd is not None) == ("claude", True)
 
         second = await stage.client.say("@Orion run: id -u; cat notes.txt", thread_ts=ts)
         said = text_of(await stage.answer(second, thread_ts=ts))

@@ -8,10 +8,12 @@ import pytest
 
 from tests.e2e.clouds import CLOUDS, KEY, QUICK_RETRIES
 from tests.e2e.harness import open_orion, open_world, text_of
-from tests.e2e.orion_process import free_port, new_state_dir
+from tests.e2e.orion_process import new_state_dir
 from tests.emulators.machine_network import Address
+from tests.ports import free_port
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.bubblewrap,
     pytest.mark.machines,

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.model import RunState
-from app.runs.workspace import UNSAVED
+from app.runs.testing import UNSAVED, RunState
 from tests.e2e.clouds import CLOUDS, KEY, SLOW_S, Cloud, open_stage_at
 from tests.e2e.fault_table import Fault, fault
 from tests.e2e.harness import Stage, has_retry_button, text_of
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.bubblewrap,
     pytest.mark.machines,

@@ -7,34 +7,32 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.registry import create_adapter
+from agent_scripts.registry import agent_spec
 from app.errors import ErrorCode
-from app.playground.offline.question import REVOKED
-from app.runs.model import RunState
+from app.playground.model.question import REVOKED
+from app.runs.testing import RunState
 from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.giving_keys import OWN, SECRET, give_key
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
-from tests.e2e.prepared import prepared_state_dir
+from tests.e2e.prepared import VENDORS, prepared_state_dir
 from tests.e2e.secret_scan import KEYS, scan
-from tests.rotation import VENDORS
 
 pytestmark = [pytest.mark.e2e, pytest.mark.agents, pytest.mark.timeout(600)]
 
-AGENTS = [pytest.param(name, marks=pytest.mark.vendor(name)) for name in VENDORS]
 TELLS_TOOLS_LATE = "opencode"
 """It prints a tool call when that is over."""
 LOSES_SESSIONS = "gemini"
 """One in which there was a tool it cannot take up again: it is begun anew, with what was said."""
 
 
-@pytest.fixture(scope="session", params=AGENTS)
+@pytest.fixture(scope="session", params=VENDORS)
 def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
     """An agent, and a state directory with its environment."""
     return request.param, prepared_state_dir(request.param)
 
 
-@pytest.fixture(scope="session", params=AGENTS)
+@pytest.fixture(scope="session", params=VENDORS)
 def image(request: pytest.FixtureRequest) -> tuple[str, str]:
     """An agent, and an image with its environment."""
     return request.param, prepared_image(request.param)
@@ -42,7 +40,20 @@ def image(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.mark.bubblewrap
 async def test_locally(prepared: tuple[str, Path], tmp_path: Path) -> None:
-    """A conversation with each."""
+    """Each changes a file, which is told and kept; no key is inside."""
+    agent, directory = prepared
+    async with (
+        open_world() as world,
+        open_orion(world, new_state_dir(tmp_path), directory, ORION_AGENT=agent) as stage,
+    ):
+        ts = await _ask(stage, agent)
+        await scan(stage, KEYS, there="Written by Orion's offline", thread_ts=ts)
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.long
+async def test_a_conversation(prepared: tuple[str, Path], tmp_path: Path) -> None:
+    """With each."""
     agent, directory = prepared
     async with (
         open_world() as world,
@@ -52,6 +63,7 @@ async def test_locally(prepared: tuple[str, Path], tmp_path: Path) -> None:
 
 
 @pytest.mark.docker
+@pytest.mark.long
 async def test_in_docker(image: tuple[str, str], tmp_path: Path) -> None:
     """The same."""
     agent, name = image
@@ -63,6 +75,7 @@ async def test_in_docker(image: tuple[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.bubblewrap
+@pytest.mark.long
 async def test_a_persons_own_key_that_is_refused(
     prepared: tuple[str, Path], tmp_path: Path
 ) -> None:
@@ -71,24 +84,29 @@ async def test_a_persons_own_key_that_is_refused(
     state_dir = new_state_dir(tmp_path)
     settings = {"ORION_AGENT": agent, "ORION_OWN_KEYS_SECRET": SECRET}
     async with open_world() as world, open_orion(world, state_dir, directory, **settings) as stage:
-        await give_key(stage, f"{OWN}-{REVOKED}", protocol=create_adapter(agent).protocol)
+        await give_key(stage, f"{OWN}-{REVOKED}", protocol=agent_spec(agent).protocol or "")
         ts = await stage.client.say("@Orion hello")
         said = text_of(await stage.answer(ts, timeout_s=120))
         assert said.startswith("The model did not accept your own key; write settings"), said
-        assert (await stage.record(ts)).error_code == ErrorCode.REQUEST_INVALID
+        assert (await stage.record(ts)).result.error_code == ErrorCode.REQUEST_INVALID
 
 
-async def _converse(stage: Stage, agent: str) -> None:
-    """The diff is in the thread; the follow-up finds the file and remembers; Stop ends what it runs; no key got anywhere."""
+async def _ask(stage: Stage, agent: str) -> str:
+    """The diff is in the thread, and the agent in the record."""
     ts = await stage.client.say("@Orion remember 4711\nedit: notes.txt")
     answer = await stage.answer(ts, timeout_s=120)
     assert "1 file changed" in str(answer["blocks"])
     shared = await stage.client.wait_for_reply(ts, lambda reply: bool(reply.get("files")))
     assert shared["files"][0]["name"].endswith(".patch")
     first = await stage.record(ts)
-    assert (first.agent, first.error_code) == (agent, None)
-    assert first.usage.input_tokens > 0
+    assert (first.agent, first.result.error_code) == (agent, None)
+    assert first.result.usage.input_tokens > 0
+    return ts
 
+
+async def _converse(stage: Stage, agent: str) -> None:
+    """The follow-up finds the file and remembers; Stop ends what it runs; no key got anywhere."""
+    ts = await _ask(stage, agent)
     second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
     said = text_of(await stage.answer(second, thread_ts=ts))
     assert "Written by Orion's offline model." in said

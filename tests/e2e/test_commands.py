@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.harness import Stage, text_of
+from tests.e2e.harness import WITH_POOL, Stage, text_of
 from tests.e2e.orion_process import run_cli
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -56,9 +56,11 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     parts = ["settings", "python", "database", "engine", "sandbox", "pool"]
     parts += ["slack", "model", "agents", "langfuse"]
     assert [finding["part"] for finding in findings] == parts
-    code, said = await shared.cli("doctor", SLACK_BOT_TOKEN="xoxb-wrong", ORION_PORT="1")
+    code, said = await shared.cli(
+        "doctor", SLACK_BOT_TOKEN="xoxb-wrong", ORION_PORT="1", **WITH_POOL
+    )
     assert code == FAILED
-    assert "sandboxes prepared: 1 on this machine, none at clouds" in said
+    assert "sandboxes prepared: 1 on this machine, 1 at clouds" in said
     assert " wait; taken" not in said  # nobody answers at that port
     assert "FAIL slack      auth.test: invalid_auth  ->  check the token" in said
     nowhere = {"ORION_SANDBOX": "docker", "DOCKER_HOST": "unix:///nowhere.sock"}

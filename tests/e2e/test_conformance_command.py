@@ -9,6 +9,7 @@ from tests.e2e.orion_process import run_cli, scrubbed_environment
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
 
+@pytest.mark.long
 async def test_every_fact_is_told_and_nothing_stays(tmp_path: Path) -> None:
     """The quickest provider: a line for each fact, a sum, and the service's own directory untouched."""
     environment = scrubbed_environment() | {

@@ -1,18 +1,21 @@
-"""The crash matrix in short: kill -9 at the points that matter most, and at random under load. In full: `make crash-test`."""
+"""The crash matrix in short: kill -9 at the points that matter most, and at random under load. In full: those that are long."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.crash.__main__ import run
 from tests.crash.killing import Row
 from tests.crash.load import SMALL, run_load
 from tests.crash.matrix import Section, run_section
 from tests.crash.points import Point
+from tests.crash.report import render
 from tests.crash.scenarios import Pooled, Question, Refusal
+from tests.e2e.harness import WITH_POOL
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
     pytest.mark.bubblewrap,
@@ -37,15 +40,17 @@ async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> N
     assert {row.signal for row in rows} == {9}
 
 
+@pytest.mark.long
 async def test_killed_where_a_sandbox_waited(tmp_path: Path, prepared: Path) -> None:
     """A run that was given it, before its agent was told the question and while it writes; the pool, while it makes the next."""
-    section = Section(scenario=Pooled(), settings={})
+    section = Section(scenario=Pooled(), settings=WITH_POOL)
     chosen = {"before sandbox.write_files", "before process.events.item", "after provider.create"}
     rows = await _rows(tmp_path, prepared, section, chosen)
     assert len(rows) == len(chosen)
     assert [row for row in rows if row.faults] == []
 
 
+@pytest.mark.long
 async def test_killed_while_refusing(tmp_path: Path, prepared: Path) -> None:
     """Who is refused is told so, also when the service dies between the decision and the telling."""
     section = Section(scenario=Refusal(), agent="small")
@@ -62,6 +67,18 @@ async def test_killed_at_random_under_load(
     assert result.faults == []
     assert (result.lost, result.doubled, result.disordered) == (0, 0, 0)
     assert result.pairs > 0
+
+
+@pytest.mark.long
+@pytest.mark.alone
+@pytest.mark.timeout(3 * 3600)
+async def test_the_whole_matrix(tmp_path: Path, prepared: Path, papers: Path) -> None:
+    """At every step of every scenario, and at random under heavy load."""
+    started = time.monotonic()
+    rows, loads = await run((), prepared, tmp_path)
+    (papers / "crash-test.md").write_text(render(rows, loads, took_s=time.monotonic() - started))
+    assert [row for row in rows if not row.is_good] == []
+    assert [fault for load in loads for fault in load.faults] == []
 
 
 async def _rows(directory: Path, prepared: Path, section: Section, chosen: set[str]) -> list[Row]:

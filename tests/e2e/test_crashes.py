@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
 
 pytestmark = [
-    pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
     pytest.mark.bubblewrap,
@@ -21,7 +20,7 @@ pytestmark = [
 ENDED_WITHIN_S = 30.0
 STOPPED_WITHIN_S = 20.0
 SLOW_WORDS = "offline model and I write"
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 """Slack's own last retry comes after five minutes."""
 
 
@@ -58,6 +57,7 @@ async def test_kill_9_while_writing_and_waiting(
         await _assert_one_message_each(stage, [ts], replies=3)
 
 
+@pytest.mark.long
 async def test_kill_9_at_any_moment_of_a_short_run(
     start_orion: OpenOrion, record_property: Callable[[str, object], None]
 ) -> None:
@@ -79,7 +79,7 @@ async def test_kill_9_at_any_moment_of_a_short_run(
 
 async def test_kill_9_right_after_the_acknowledgement(start_orion: OpenOrion) -> None:
     """What Slack has been told is accepted, is answered, though Slack will not send it again."""
-    config = LookalikeConfig(rate_limits="off", twin_gap_s=0.0, retry_delays_s=())
+    config = FakeSlackConfig(rate_limits="off", mention_gap_s=0.0, retry_delays_s=())
     async with open_world(config) as world, start_orion(world) as stage:
         ts = await stage.client.say("@Orion you promised")
         async with asyncio.timeout(10):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.registry import create_adapter
-from app.config import Settings
-from app.providers import create_local
-from app.runs.environment import Additions, AgentEnvironment
+from app.compose.providers import create_local
+from app.runs.testing import Additions, AgentEnvironment
+from app.settings.settings import load_settings
 from sandbox_runtime import Agent
 from sandbox_runtime.agent import SYMBOLIC_PATHS
 from tests.e2e.harness import open_orion, open_world, text_of
@@ -76,7 +76,9 @@ async def prepare(state_dir: Path, port: int) -> None:
     """The environment that the maker's installer would make."""
     path = f"{SYMBOLIC_PATHS.environment}/.local/bin/cursor-agent"
     source = CURSOR_AGENT.replace("PORT", str(port)).encode()
-    async with create_local(Settings(_env_file=None, orion_state_dir=state_dir)) as provider:
+    async with create_local(
+        load_settings(env_file=None, given={"orion_state_dir": state_dir})
+    ) as provider:
         name = AgentEnvironment(provider, create_adapter("cursor"), Additions()).name
         agent = await Agent.create("cursor", provider=provider)
         agent.add_files({path: source}, executable=True)

@@ -9,14 +9,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
-from tests.e2e.orion_process import REPOSITORY, run_python
+from tests.e2e.orion_process import run_python
+from tests.forking import REPOSITORY
+from tests.plain_http import NO_TLS
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.alone,
     pytest.mark.e2e,
     pytest.mark.crash,
@@ -26,7 +29,7 @@ pytestmark = [
 
 STOPPED_WITHIN_S = 20.0
 SLOW_WORDS = "offline model and I write"
-SPARSE_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 8.0, 8.0, 8.0, 8.0))
+SPARSE_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 8.0, 8.0, 8.0, 8.0))
 PACKAGES = ("app", "agent_scripts", "sandbox_runtime")
 CHANGE = '    __import__("logging").getLogger("app.dispatch").warning("workflow.changed")\n'
 DEFAULT_VERSION = """\
@@ -92,7 +95,7 @@ async def test_a_deploy_answers_every_question_once(
 
 async def _assert_draining(stage: Stage) -> None:
     """It still answers, and says that it takes nothing new."""
-    async with asyncio.timeout(5), httpx.AsyncClient(trust_env=False) as http:
+    async with asyncio.timeout(5), httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         while (answer := await http.get(f"{stage.orion.url}/readyz")).is_success:
             await asyncio.sleep(0.05)
         assert answer.status_code == 503

@@ -3,20 +3,22 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import JsonObject, LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig, JsonObject
 from tests.docker_image import ensure_image
-from tests.e2e.harness import WITHOUT_POOL, Stage, open_orion, open_world, text_of
+from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.test_sandbox_shell import script
 from tests.e2e.typing_person import sitting_at
 
 pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
 
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 
 async def _engine(*arguments: str) -> list[str]:
@@ -32,10 +34,23 @@ async def _containers(namespace: str) -> list[str]:
     return await _engine("ps", "-aq", "--filter", f"label=orion.name={namespace}")
 
 
-async def test_answers_files_stop_and_a_crash(
-    tmp_path: Path,
-) -> None:
+async def test_answers_files_stop_and_a_crash(tmp_path: Path) -> None:
     """In one service, since its environment takes 20 s to make."""
+    async with _service_in_docker(tmp_path) as (stage, namespace):
+        await _play(stage, namespace)
+
+
+@pytest.mark.long
+async def test_agents_left_behind_and_people_at_hand(tmp_path: Path) -> None:
+    """An agent that goes on while there is no Orion; a person in the sandbox of a thread."""
+    async with _service_in_docker(tmp_path) as (stage, namespace):
+        await _attach(stage, namespace)
+        await _visit(stage, namespace)
+
+
+@asynccontextmanager
+async def _service_in_docker(tmp_path: Path) -> AsyncIterator[tuple[Stage, str]]:
+    """Nothing of it may be left, but for what it keeps by design, which is taken away."""
     state_dir = new_state_dir(tmp_path)
     namespace = f"s{hashlib.sha256(str(state_dir).encode()).hexdigest()[:10]}"
     nothing_prepared = tmp_path / "nothing"
@@ -52,11 +67,9 @@ async def test_answers_files_stop_and_a_crash(
                 ORION_SANDBOX="docker",
                 ORION_DOCKER_IMAGE=image,
                 ORION_SESSION_KEEP_S="600",
-                **WITHOUT_POOL,
             ) as stage,
         ):
-            await _play(stage, namespace)
-            await _visit(stage, namespace)
+            yield stage, namespace
             assert await stage.orion.terminate() == 0
         assert await _containers(namespace) == []
         mine = ("--filter", f"label=orion.name={namespace}")
@@ -93,12 +106,16 @@ async def _play(stage: Stage, namespace: str) -> None:
     await stage.orion.start()
     await stage.answer(third, thread_ts=ts, timeout_s=60)
     assert (await stage.record(third)).attempt == 2
-    assert (await stage.record(third)).resumed == "repeated"
+    assert (await stage.record(third)).result.resumed == "repeated"
     assert not set(left) & set(await _containers(namespace))
     last = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
     assert "4711" in text_of(await stage.answer(last, thread_ts=ts))
 
-    # An agent that works while the service is away is followed to its end: what it did is done once.
+
+async def _attach(stage: Stage, namespace: str) -> None:
+    """An agent that works while the service is away is followed to its end: what it did is done once."""
+    ts = await stage.client.say("@Orion hello")
+    await stage.answer(ts, timeout_s=120)
     fourth = await stage.client.say(
         "@Orion run: echo once >> count; sleep 12; wc -l < count", thread_ts=ts
     )
@@ -111,8 +128,8 @@ async def _play(stage: Stage, namespace: str) -> None:
     await stage.orion.start()
     assert "1\n" in text_of(await stage.answer(fourth, thread_ts=ts, timeout_s=60))
     record = await stage.record(fourth)
-    assert (record.attempt, record.resumed) == (2, "attached")
-    assert record.changes is not None
+    assert (record.attempt, record.result.resumed) == (2, "attached")
+    assert record.result.changes is not None
     assert container in await _containers(namespace)
     _code, shown = await stage.cli("runs", "show", record.id)
     assert "attached" in shown

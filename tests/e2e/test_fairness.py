@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.slack_types import COLLEAGUE, YOU
-from app.runs.model import RunState
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import COLLEAGUE, YOU
+from app.runs.testing import RunState
+from app.slack.actions import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
-pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 TOLD_WITHIN_S = 15.0
 """After the time limit; the reconciler's rounds are 30 s apart when nothing is due."""
@@ -46,6 +46,7 @@ async def test_a_backlog_of_one_person_delays_nobody_else(
         assert any("place" not in text for text in texts[1:-1]), texts  # the start was shown
 
 
+@pytest.mark.long
 async def test_waiting_has_an_end(world: World, start_orion: OpenOrion) -> None:
     """When a message has waited for the time limit, its thinking message says so soon, while the place is still taken."""
     async with start_orion(
@@ -60,7 +61,7 @@ async def test_waiting_has_an_end(world: World, start_orion: OpenOrion) -> None:
             assert "Too many requests are waiting" in text_of(message)
             assert "waited longer than 4 s" in text_of(message)
             run = await stage.record(ts)
-            assert (run.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
+            assert (run.result.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
             assert run.ended_at is not None
             assert 4 <= (run.ended_at - run.created_at).total_seconds() < 4 + TOLD_WITHIN_S
         assert (await stage.record(busy)).state is RunState.RUNNING
@@ -78,7 +79,7 @@ async def _assert_refused(stage: Stage, reason: str) -> None:
     """The asker alone is told."""
     ts = await stage.client.say("@Orion one more?")
     record = await stage.ended(ts)
-    assert record.error_code is ErrorCode.QUEUE_FULL
+    assert record.result.error_code is ErrorCode.QUEUE_FULL
     shown = await stage.client.messages()
     found = [message for message in shown if message["is_bot"] and message["ts"] > ts]
     assert [message["ephemeral_to"] for message in found] == [YOU], found

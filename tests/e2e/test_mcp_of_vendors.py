@@ -8,8 +8,7 @@ import pytest
 from tests.e2e.harness import open_orion, open_world, text_of
 from tests.e2e.notes_server import CANARY, open_notes, open_silence
 from tests.e2e.orion_process import new_state_dir
-from tests.e2e.prepared import prepared_state_dir
-from tests.rotation import VENDORS
+from tests.e2e.prepared import VENDORS, prepared_state_dir
 
 pytestmark = [
     pytest.mark.e2e,
@@ -21,10 +20,15 @@ pytestmark = [
 
 _NAMELESS = ("gemini",)
 """Says that there are some."""
+_SLOW = ("copilot", "gemini", "opencode")
+"""A server that hangs delays them by half a minute or more."""
 
 
 @pytest.fixture(
-    scope="session", params=[pytest.param(name, marks=pytest.mark.vendor(name)) for name in VENDORS]
+    scope="session",
+    params=[
+        pytest.param(name, marks=[pytest.mark.long] if name in _SLOW else []) for name in VENDORS
+    ],
 )
 def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:
     """An agent, and a state directory with its environment."""
@@ -58,12 +62,12 @@ async def test_a_server_outside_beside_sick_ones(
             ts = await stage.client.say('@Orion call: note {"text": "first", "seconds": 0}')
             said = text_of(await stage.answer(ts, timeout_s=120))
             run = await stage.record(ts)
-            assert "kept first" in said, run.error_detail
+            assert "kept first" in said, run.result.detail
             assert "could not be used" in said, said
             if agent not in _NAMELESS:
                 assert all(f"`{name}` could not be used" in said for name in ("dead", "absent"))
             assert notes == ["first"]
             assert run.has_outside_effect
-            assert CANARY not in run.answer
+            assert CANARY not in run.result.answer
             seen = await stage.client.say("@Orion run: env; cat ~/.*/*.json ~/.*/*.toml")
             assert CANARY not in text_of(await stage.answer(seen, timeout_s=120))

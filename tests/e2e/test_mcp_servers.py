@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.notes_server import CANARY, open_notes
 from tests.e2e.orion_process import new_state_dir
@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.timeout(300),
 ]
 
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +76,7 @@ async def test_a_tool_outside_is_used_and_not_used_twice(
 async def _assert_interrupted(stage: Stage, ts: str) -> None:
     await stage.ended(ts, timeout_s=60)
     record = await stage.record(ts)
-    assert (record.state, record.error_code) == ("failed", "INTERRUPTED")
+    assert (record.state, record.result.error_code) == ("failed", "INTERRUPTED")
     (reply,) = await stage.client.replies(ts)
     assert "must not do twice" in text_of(reply)
 

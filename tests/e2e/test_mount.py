@@ -29,6 +29,7 @@ def project(tmp_path: Path) -> Path:
     return directory
 
 
+@pytest.mark.long
 async def test_in_the_directory_itself(start_orion: OpenOrion, project: Path) -> None:
     """What is done is done; the changes are told; start, doctor and record say so loudly."""
     async with open_world() as world, start_orion(world, ORION_MOUNT_DIR=str(project)) as stage:
@@ -49,6 +50,7 @@ async def test_in_the_directory_itself(start_orion: OpenOrion, project: Path) ->
         assert f"{project} itself" in said
 
 
+@pytest.mark.long
 async def test_in_a_copy(start_orion: OpenOrion, project: Path) -> None:
     """The directory stays as it is; the thread goes on with its copy, the patch says what changed, another thread begins anew."""
     async with (

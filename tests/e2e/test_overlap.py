@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 
-from app.playground.slack_types import COLLEAGUE
-from app.runs.model import RunId
-from app.slack.payloads import LOG_ACTION, RETRY_ACTION, STOP_ACTION
+from app.playground.slack.types import COLLEAGUE
+from app.runs.testing import RunId
+from app.slack.actions import LOG_ACTION, RETRY_ACTION, STOP_ACTION
 from tests.e2e.harness import (
     RUN_TIMEOUT_S,
     Stage,
@@ -44,6 +44,7 @@ async def test_a_waiting_question_is_answered_as_it_was_edited(shared: Stage) ->
     assert (await shared.record(root)).request.text == "!slow 6"
 
 
+@pytest.mark.long
 async def test_a_waiting_question_is_withdrawn_by_deleting_it(shared: Stage) -> None:
     """It ends at once and never runs; the questions before and behind it are answered in turn."""
     root = await _busy_thread(shared, 8)
@@ -61,6 +62,7 @@ async def test_a_waiting_question_is_withdrawn_by_deleting_it(shared: Stage) -> 
     assert (await shared.record(root)).state == "succeeded"
 
 
+@pytest.mark.long
 async def test_stop_takes_a_waiting_question_out_at_once(shared: Stage) -> None:
     """Not when its turn comes; and the one behind it does not wait for it."""
     root = await _busy_thread(shared, 8)
@@ -76,6 +78,7 @@ async def test_stop_takes_a_waiting_question_out_at_once(shared: Stage) -> None:
     assert (await shared.record(root)).state == "succeeded"
 
 
+@pytest.mark.long
 async def test_stop_from_the_command_line_takes_a_waiting_question_out(shared: Stage) -> None:
     """Another process writes the wish into the record."""
     root = await _busy_thread(shared, 8)
@@ -97,6 +100,7 @@ async def test_a_deleted_root_withdraws_its_question(shared: Stage) -> None:
     assert (await shared.record(root)).state == "succeeded"
 
 
+@pytest.mark.long
 async def test_the_next_question_starts_after_a_stop_and_never_beside_the_old_one(
     shared: Stage,
 ) -> None:
@@ -112,6 +116,7 @@ async def test_the_next_question_starts_after_a_stop_and_never_beside_the_old_on
     assert 0 <= (then.started_at - first.ended_at).total_seconds() < AT_ONCE_S
 
 
+@pytest.mark.long
 async def test_two_messages_in_the_same_moment_keep_their_order(shared: Stage) -> None:
     """Milliseconds apart in an idle thread, they are answered in the order in which they were written."""
     root = await shared.client.say("@Orion one")
@@ -132,7 +137,7 @@ async def test_try_again_answers_a_failed_question(shared: Stage) -> None:
     ts = await shared.client.say("@Orion !529 3 of its own")
     failed = await shared.answer(ts)
     assert has_retry_button(failed)
-    assert (await shared.record(ts)).error_code == "MODEL_OVERLOADED"
+    assert (await shared.record(ts)).result.error_code == "MODEL_OVERLOADED"
     await shared.client.press(failed, RETRY_ACTION, user=COLLEAGUE)
     answer = await shared.client.wait_for_reply(
         ts,
@@ -162,6 +167,7 @@ async def test_the_log_of_a_failed_answer_is_shown_to_whoever_asks(shared: Stage
     assert len(text_of(shown)) < 1000
 
 
+@pytest.mark.long
 async def test_try_again_is_refused_kindly_while_one_is_going(shared: Stage) -> None:
     """Whoever presses in the meantime is told so, alone; and only one answer comes."""
     ts = await shared.client.say("@Orion !529 3\nrun: sleep 4")

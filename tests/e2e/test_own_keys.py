@@ -1,18 +1,19 @@
 """People's own keys in the whole service: given in a modal, used for their runs alone, found nowhere."""
 
 import asyncio
+import json
 
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.offline.question import REVOKED
-from app.playground.slack_types import COLLEAGUE, EXTERNAL, YOU
-from app.playground.world import OFFLINE_MODEL_KEY
-from app.runs.model import RunState
-from app.slack.own_keys import KEYS_ACTION
+from app.playground.model.question import REVOKED
+from app.playground.slack.types import COLLEAGUE, EXTERNAL, YOU
+from app.playground.stack import OFFLINE_MODEL_KEY
+from app.runs.testing import RunState
+from app.slack.actions import KEYS_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.giving_keys import OWN, SECRET, ask_settings, give_key, open_modal
-from tests.e2e.harness import Stage, World, blocks_of_type, text_of
+from tests.e2e.harness import Stage, World, text_of
 from tests.e2e.secret_scan import KEYS, scan
 from tests.e2e.test_budgets import PRICES
 
@@ -65,6 +66,7 @@ async def test_a_persons_requests_are_asked_with_their_own_key(
         assert (await _key_of(stage, "hello without"))[0] == OFFLINE_MODEL_KEY
 
 
+@pytest.mark.long
 async def test_what_goes_wrong_with_an_own_key_is_its_persons_to_mend(
     world: World, start_orion: OpenOrion
 ) -> None:
@@ -95,10 +97,11 @@ async def _failed(stage: Stage, question: str) -> str:
     ts = await stage.client.say(f"@Orion {question}")
     said = text_of(await stage.answer(ts))
     run = await stage.record(ts)
-    assert (run.state, run.error_code) == (RunState.FAILED, ErrorCode.REQUEST_INVALID)
+    assert (run.state, run.result.error_code) == (RunState.FAILED, ErrorCode.REQUEST_INVALID)
     return said.splitlines()[0]
 
 
+@pytest.mark.long
 async def test_budgets_are_not_for_what_people_pay_themselves(
     world: World, start_orion: OpenOrion
 ) -> None:
@@ -118,17 +121,18 @@ async def test_budgets_are_not_for_what_people_pay_themselves(
         key, _said = await _key_of(stage, "hello there", user=COLLEAGUE)
         assert key == OFFLINE_MODEL_KEY  # it was not used up before, and is now
         ts = await stage.client.say("@Orion hello", user=COLLEAGUE)
-        assert (await stage.ended(ts)).error_code == ErrorCode.BUDGET_EXCEEDED
+        assert (await stage.ended(ts)).result.error_code == ErrorCode.BUDGET_EXCEEDED
         assert (await _key_of(stage, "hello mine"))[0] == OWN
 
 
+@pytest.mark.long
 async def test_only_where_the_operator_allows_it(world: World, start_orion: OpenOrion) -> None:
     """Without the secret there is no button, and a modal that is sent all the same is not taken."""
     async with start_orion(world) as stage:
         message = await ask_settings(stage)
-        assert blocks_of_type(message, "actions") == []
-        trigger = world.lookalike.modals.trigger(YOU)
-        view = world.lookalike.modals.open(trigger, FORGED)
+        assert KEYS_ACTION not in json.dumps(message["blocks"])
+        trigger = world.fake_slack.modals.trigger(YOU)
+        view = world.fake_slack.modals.open(trigger, FORGED)
         sent = await stage.client.submit(view, {"anthropic": OWN})
         assert sent["ok"]
         assert (await _key_of(stage, "hello forged"))[0] == OFFLINE_MODEL_KEY
@@ -142,7 +146,7 @@ async def test_people_of_other_companies_give_none(world: World, start_orion: Op
         message = await ask_settings(stage, user=EXTERNAL, channel="partners")
         pressed = await stage.client.press(dict(message), KEYS_ACTION, user=EXTERNAL)
         assert (pressed["ok"], pressed["view"]) == (True, None)
-        view = world.lookalike.modals.open(world.lookalike.modals.trigger(EXTERNAL), FORGED)
+        view = world.fake_slack.modals.open(world.fake_slack.modals.trigger(EXTERNAL), FORGED)
         sent = await stage.client.submit(view, {"anthropic": OWN}, user=EXTERNAL)
         assert sent["errors"] == {"anthropic": "This is for members of this workspace."}
 

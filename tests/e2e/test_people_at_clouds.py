@@ -10,6 +10,7 @@ from tests.e2e.harness import Stage, text_of
 from tests.e2e.typing_person import sitting_at
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.bubblewrap,
     pytest.mark.machines,

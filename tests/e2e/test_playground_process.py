@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.orion_process import free_port, scrubbed_environment
+from tests.e2e.orion_process import scrubbed_environment
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
 

@@ -6,9 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from app.playground.slack_types import YOU
-from app.runs.model import RunState
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import YOU
+from app.runs.testing import RunState
+from app.slack.actions import STOP_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, text_of
 
@@ -29,6 +29,7 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         busy = [await stage.client.say(f"@Orion !slow 8 {number}") for number in range(3)]
         for ts in busy:
             await _until_running(stage, ts)
+        await _until_asked(world, len(busy))
         second = await stage.client.say("@Orion second", thread_ts=busy[0])
         third = await stage.client.say("@Orion third", thread_ts=busy[0])
         fourth = await stage.client.say("@Orion fourth thread")
@@ -60,6 +61,7 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         assert len(await stage.client.replies(busy[0])) == 5
 
 
+@pytest.mark.long
 async def test_the_thirty_third_thread(
     world: World, start_orion: OpenOrion, record_property: Callable[[str, object], None]
 ) -> None:
@@ -74,9 +76,7 @@ async def test_the_thirty_third_thread(
             (round(placed[len(placed) // 2], 3), round(placed[-1], 3)),
         )
         assert placed[-1] < ALL_PLACED_WITHIN_S
-        async with asyncio.timeout(WRITING_WITHIN_S):
-            while len(await world.model_requests()) < len(busy):
-                await asyncio.sleep(0.2)
+        await _until_asked(world, len(busy))
         last = await stage.client.say("and me?", channel=YOU)
         message = await stage.thinking(last, channel=YOU)
         record_property(
@@ -91,6 +91,13 @@ async def test_the_thirty_third_thread(
         for ts in (*busy, last):
             await stage.answer(ts, channel=YOU)
             assert len(await stage.client.replies(ts, channel=YOU)) == 1
+
+
+async def _until_asked(world: World, times: int) -> None:
+    """So many agents have started and asked the model: from then on the processor is free for others."""
+    async with asyncio.timeout(WRITING_WITHIN_S):
+        while len(await world.model_requests()) < times:
+            await asyncio.sleep(0.2)
 
 
 async def _until_running(stage: Stage, ts: str) -> None:

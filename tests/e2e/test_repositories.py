@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.playground.slack_types import COLLEAGUE
+from app.playground.slack.types import COLLEAGUE
 from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir
 from tests.git_server import TOKEN, GitServer, git
+from tests.long import one_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
@@ -54,15 +55,15 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
         run = await stage.record(ts)
         assert run.has_outside_effect
         assert TOKEN not in told
-        assert TOKEN not in run.answer
+        assert TOKEN not in run.result.answer
         (pull,) = server.pulls
         assert (pull["base"], pull["head"][:6]) == ("main", "orion/")
         assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo"
         assert git(bare, "show", f"{pull['head']}:-x") == "a flag"
         assert git(bare, "log", "-1", "--format=%an", pull["head"]) == "Orion"
         assert git(bare, "rev-list", "--count", f"main..{pull['head']}") == "1"
-        assert "/work/api" in run.answer or "/api\n" in run.answer
-        assert pull["head"] in run.answer
+        assert "/work/api" in run.result.answer or "/api\n" in run.result.answer
+        assert pull["head"] in run.result.answer
 
         asked = len(server.requests)
         second = await stage.client.say("@Orion run: cat README; git status --short", thread_ts=ts)
@@ -91,6 +92,7 @@ async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -
         assert "This thread works in acme/api" in text_of(await stage.answer(other, thread_ts=ts))
 
 
+@pytest.mark.long
 async def test_a_thread_keeps_its_repository_whoever_asks(prepared: Path, tmp_path: Path) -> None:
     """It came from one person's default; another's moves nothing, `settings` tells it, and another branch is refused."""
     server = GitServer(root=tmp_path / "git")
@@ -108,7 +110,7 @@ async def test_a_thread_keeps_its_repository_whoever_asks(prepared: Path, tmp_pa
             "@Orion pr=yes run: cat README; pwd", thread_ts=ts, user=COLLEAGUE
         )
         assert "Pull request: " in text_of(await stage.answer(second, thread_ts=ts))
-        assert "one\ntwo" in (await stage.record(second)).answer
+        assert "one\ntwo" in (await stage.record(second)).result.answer
         (pull,) = server.pulls
         assert pull["base"] == "dev"
         shown = await stage.client.say("@Orion settings", thread_ts=ts, user=COLLEAGUE)
@@ -170,12 +172,15 @@ async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("said", "told"),
-    [
-        ("repo=acme/nothing", "There is no repository acme/nothing"),
-        ("repo=acme/api branch=nowhere", "acme/api has no branch nowhere"),
-        ("repo=https://127.0.0.1/acme/api", "does not let me in"),
-        ("repo=acme/huge", "acme/huge is larger than my workspace"),
-    ],
+    one_of_each(
+        [
+            ("repo=acme/nothing", "There is no repository acme/nothing"),
+            ("repo=acme/api branch=nowhere", "acme/api has no branch nowhere"),
+            ("repo=https://127.0.0.1/acme/api", "does not let me in"),
+            ("repo=acme/huge", "acme/huge is larger than my workspace"),
+        ],
+        lambda _row: None,
+    ),
 )
 async def test_a_repository_that_cannot_be_had(
     prepared: Path, tmp_path: Path, said: str, told: str
@@ -188,9 +193,10 @@ async def test_a_repository_that_cannot_be_had(
     async with _stage(tmp_path, prepared, server, ORION_SANDBOX_DISK_MIB="64") as stage:
         ts = await stage.client.say(f"@Orion {said} hello")
         assert told in text_of(await stage.answer(ts))
-        assert (await stage.record(ts)).error_code == "REPO_UNAVAILABLE"
+        assert (await stage.record(ts)).result.error_code == "REPO_UNAVAILABLE"
 
 
+@pytest.mark.long
 async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: Path) -> None:
     """An empty repository begins on the branch; a wrong token is told; an API that fails costs the link, not the answer."""
     server = GitServer(root=tmp_path / "git", is_api_sick=True)
@@ -212,6 +218,7 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
         assert "does not let me in" in await stage.ask("@Orion repo=acme/api hello")
 
 
+@pytest.mark.long
 async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: Path) -> None:
     """Once for a thread, in the repository; one that fails is told with the answer, and those behind it are left out; a branch `orion` there is no obstacle."""
     server = GitServer(root=tmp_path / "git")
@@ -252,7 +259,7 @@ async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_pa
         told = text_of(await stage.answer(ts))
         assert "which I must not do twice" in told
         run = await stage.record(ts)
-        assert (run.error_code, run.has_outside_effect) == (ErrorCode.INTERRUPTED, True)
+        assert (run.result.error_code, run.has_outside_effect) == (ErrorCode.INTERRUPTED, True)
         branch = git(bare, "branch", "--list", "orion/*", "--format=%(refname:short)")
         assert git(bare, "rev-list", "--count", f"main..{branch}") == "1"
         assert server.pulls == []
@@ -261,4 +268,4 @@ async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_pa
 async def _recorded(stage: Stage, ts: str) -> str:
     """The whole answer."""
     run = await stage.ended(ts)
-    return run.answer
+    return run.result.answer

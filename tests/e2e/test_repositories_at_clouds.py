@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.bubblewrap,
     pytest.mark.machines,
@@ -47,7 +48,7 @@ async def test_a_change_becomes_a_pull_request(name: str, tmp_path: Path) -> Non
             assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo"
             second = await stage.client.say("@Orion run: cat README; git status -s", thread_ts=ts)
             assert "two" in text_of(await stage.answer(second, thread_ts=ts, timeout_s=60))
-            assert TOKEN not in (await stage.record(ts)).answer
+            assert TOKEN not in (await stage.record(ts)).result.answer
             assert TOKEN.encode() not in cloud.sent()
         async with open_stage_at(name, tmp_path / "without", has_broker=False, **settings) as (
             stage,

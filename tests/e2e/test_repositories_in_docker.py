@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.model import Resumption
+from app.runs.testing import Resumption
 from app.web.hosting import serve
 from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir
 from tests.git_server import TOKEN, GitServer, git
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="session")
@@ -50,13 +50,13 @@ async def test_a_crash_in_the_middle_is_followed_to_the_pull_request(
         await stage.orion.start()
         told = text_of(await stage.answer(ts, timeout_s=90))
         run = await stage.record(ts)
-        assert (run.attempt, run.resumed) == (2, Resumption.ATTACHED)
+        assert (run.attempt, run.result.resumed) == (2, Resumption.ATTACHED)
         assert "1 file changed +1" in told
         assert "Pull request: https://github.test/acme/api/pull/1" in told
         (pull,) = server.pulls
         assert git(bare, "show", f"{pull['head']}:README") == "one\ntwo"
         assert git(bare, "rev-list", "--count", f"main..{pull['head']}") == "1"
-        assert TOKEN not in run.answer
+        assert TOKEN not in run.result.answer
         assert TOKEN not in stage.orion.log
 
         late = await stage.client.say(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, open_world, text_of
@@ -18,9 +18,10 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 REMOVED_WITHIN_S = 60.0
 
 
+@pytest.mark.long
 async def test_old_runs_go_and_nothing_runs_twice(start_orion: OpenOrion) -> None:
     """With rows three days old and two days to keep: one run and its rows go; redeliveries of the others change nothing."""
-    config = LookalikeConfig(rate_limits="off")
+    config = FakeSlackConfig(rate_limits="off")
     async with open_world(config) as world, start_orion(world, ORION_RETENTION_DAYS="2") as stage:
         texts = ("old", "young", "no row", "no record")
         async with open_task_group() as group:

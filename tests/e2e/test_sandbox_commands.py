@@ -5,9 +5,9 @@ import json
 import pytest
 
 from sandbox_runtime import SandboxSpec, open_sandbox
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import WITHOUT_POOL, open_world, text_of
+from tests.e2e.harness import open_world, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -16,7 +16,7 @@ async def test_list_stop_and_remove(start_orion: OpenOrion) -> None:
     """A stopped sandbox leaves its files, a removed one does not; one whose run is going is left alone."""
     async with (
         open_world() as world,
-        start_orion(world, **WITHOUT_POOL, ORION_SESSION_KEEP_S="600") as stage,
+        start_orion(world, ORION_SESSION_KEEP_S="600") as stage,
     ):
         ts = await stage.client.say("@Orion run: echo 4711 > notes")
         await stage.answer(ts)

@@ -63,6 +63,7 @@ async def has_begun(stage: Stage, ts: str) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.long
 async def test_logs_and_attach(shared: Stage) -> None:
     """A finished run's lines, a going one's as they come, masked; whoever looks may go, and hears how it ended."""
     stage = shared
@@ -111,6 +112,7 @@ async def test_logs_and_attach(shared: Stage) -> None:
         assert "stopped" in person.shown
 
 
+@pytest.mark.long
 async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
     """It finds the thread's files, no key, no network, no broker; what it changes is saved, or it says why not."""
     async with (

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from app.playground.slack_types import YOU, JsonObject, LookalikeConfig
-from app.playground.traces import PLAYGROUND_SECRET_KEY
+from app.playground.slack.types import YOU, FakeSlackConfig, JsonObject
+from app.playground.traces.receiver import PLAYGROUND_SECRET_KEY
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import WITHOUT_POOL, Stage, open_world
+from tests.e2e.harness import Stage, open_world
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -85,7 +85,7 @@ async def test_no_secret_is_inside_or_leaves(start_orion: OpenOrion) -> None:
     """Model key, Slack token, signing secret and Langfuse key are nowhere but where they are used."""
     mark = secrets.token_hex(12)
     key = f"sk-ant-canary-{mark}"
-    config = LookalikeConfig(
+    config = FakeSlackConfig(
         rate_limits="off", bot_token=f"xoxb-canary-{mark}", signing_secret=f"signing{mark}"
     )
     others = [config.bot_token, config.signing_secret, PLAYGROUND_SECRET_KEY]
@@ -113,9 +113,10 @@ async def test_no_secret_is_inside_or_leaves(start_orion: OpenOrion) -> None:
         assert not [secret for secret in others if secret.encode() in database]
 
 
+@pytest.mark.long
 async def test_the_scan_finds_what_is_there(start_orion: OpenOrion) -> None:
     """Otherwise the test above would prove nothing: a file's content, and the token of an agent that did not wait."""
-    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         found = await _run_inside(
             stage,
             SCAN,
@@ -128,7 +129,7 @@ async def test_the_scan_finds_what_is_there(start_orion: OpenOrion) -> None:
 
 async def test_a_sandbox_reaches_its_model_and_nothing_else(start_orion: OpenOrion) -> None:
     """No network, no names; the broker takes this run's token for this run's model, and nothing else."""
-    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         port = world.url.rpartition(":")[2]
         found = await _run_inside(stage, REACH, arguments=port)
     lines = dict(line.split(" ", 1) for line in found.splitlines() if " " in line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
 import pty
 import stat
@@ -12,15 +13,17 @@ import termios
 from typing import TYPE_CHECKING
 
 import pytest
+import structlog
 
-from app.commands.setup import QUESTIONS, Question, set_up
-from app.config import load_settings
+from app.cli.commands.setup import QUESTIONS, Question, set_up
+from app.settings.settings import load_settings
 from tests.e2e.clouds import CLOUDS
 from tests.e2e.orion_process import run_cli, scrubbed_environment
 from tests.emulators.vercel.world import OIDC_TOKEN
+from tests.long import one_of_each
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 pytestmark = [
@@ -36,7 +39,17 @@ REGIONS = {"vercel": "fra1", "deno": "ams"}
 WRONG = "wrong-token-of-a-person"
 
 
-@pytest.mark.parametrize("name", CLOUDS)
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """This process logs for other tests, too."""
+    root, configured = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.configure(**configured)
+
+
+@pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_a_cloud_is_set_up(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -45,8 +58,6 @@ async def test_a_cloud_is_set_up(
     env_file.parent.mkdir()
     env_file.write_text("# mine\nORION_SANDBOX=auto\n")
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
-    # This process logs for other tests, too.
-    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     lines: list[str] = []
     asked: list[str] = []
     with CLOUDS[name](()) as cloud:
@@ -95,16 +106,19 @@ async def test_a_cloud_is_set_up(
 
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
-    [
-        ("vercel", {"VERCEL_PROJECT_ID": "prj_of_others"}, "VERCEL_PROJECT_ID"),
-        ("vercel", {"ORION_SANDBOX_REGION": "ams"}, "need: ORION_SANDBOX_REGION"),
-        ("deno", {"ORION_SANDBOX_REGION": "iad1"}, "need: ORION_SANDBOX_REGION"),
-        ("deno", {"ORION_SANDBOX_REGION": "ord,mars"}, "no region 'mars' (vercel: arn1, bom1"),
-        ("vercel", {"VERCEL_TOKEN": "tökén"}, "VERCEL_TOKEN: has white space, or a character"),
-        ("deno", {"DENO_DEPLOY_TOKEN": "a\nb"}, "DENO_DEPLOY_TOKEN: has white space, or a"),
-        ("vercel", {"ORION_SANDBOX_VCPUS": "64"}, "ORION_SANDBOX_VCPUS"),
-        ("deno", {"ORION_RUN_TIMEOUT_S": "7200"}, "ORION_RUN_TIMEOUT_S"),
-    ],
+    one_of_each(
+        [
+            ("vercel", {"VERCEL_PROJECT_ID": "prj_of_others"}, "VERCEL_PROJECT_ID"),
+            ("vercel", {"ORION_SANDBOX_REGION": "ams"}, "need: ORION_SANDBOX_REGION"),
+            ("deno", {"ORION_SANDBOX_REGION": "iad1"}, "need: ORION_SANDBOX_REGION"),
+            ("deno", {"ORION_SANDBOX_REGION": "ord,mars"}, "no region 'mars' (vercel: arn1, bom1"),
+            ("vercel", {"VERCEL_TOKEN": "tökén"}, "VERCEL_TOKEN: has white space, or a character"),
+            ("deno", {"DENO_DEPLOY_TOKEN": "a\nb"}, "DENO_DEPLOY_TOKEN: has white space, or a"),
+            ("vercel", {"ORION_SANDBOX_VCPUS": "64"}, "ORION_SANDBOX_VCPUS"),
+            ("deno", {"ORION_RUN_TIMEOUT_S": "7200"}, "ORION_RUN_TIMEOUT_S"),
+        ],
+        lambda row: row[0],
+    ),
 )
 async def test_what_is_wrong_is_found_before_anything_is_built(
     name: str, wrong: Mapping[str, str], said: str, tmp_path: Path
@@ -124,7 +138,7 @@ async def test_what_is_wrong_is_found_before_anything_is_built(
         assert not os.path.exists(env_file)  # noqa: ASYNC240, PTH110 - a look takes no time
 
 
-@pytest.mark.parametrize("name", CLOUDS)
+@pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Path) -> None:
     """Not what would help on another provider."""
     with CLOUDS[name](()) as cloud:
@@ -137,7 +151,7 @@ async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Pat
         assert "bubblewrap" not in line
 
 
-@pytest.mark.parametrize("name", CLOUDS)
+@pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_verify_without_a_key_says_what_a_cloud_needs(name: str, tmp_path: Path) -> None:
     """Before anything is made there: the offline model is on this machine."""
     with CLOUDS[name](()) as cloud:
@@ -149,12 +163,12 @@ async def test_verify_without_a_key_says_what_a_cloud_needs(name: str, tmp_path:
         assert b"v2/volumes" not in cloud.sent()
 
 
+@pytest.mark.long
 async def test_a_wrong_token_that_is_set_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once; what is no secret is proposed as it is set, but for a region of another cloud. The environment would still win."""
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     lines: list[str] = []
     asked: list[Question] = []
     with CLOUDS["deno"](()) as cloud:
@@ -183,10 +197,10 @@ async def test_a_wrong_token_that_is_set_is_asked_for(
     assert [line for line in lines if line.startswith("invalid")][1:] == []
 
 
+@pytest.mark.long
 async def test_each_cloud_keeps_its_region(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever sets up a second one is asked for its region alone; a token with a slip of the pen is told without it, and asked for again."""
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     env_file = tmp_path / ".env"
     lines: list[str] = []
     asked: list[str] = []
@@ -207,13 +221,16 @@ async def test_each_cloud_keeps_its_region(tmp_path: Path, monkeypatch: pytest.M
     assert "curly" not in "".join(lines)
     assert "ORION_SANDBOX_REGION='ams,fra1'" in env_file.read_text()
     settings = load_settings(env_file=env_file)
-    assert (settings.region_of("deno"), settings.region_of("vercel")) == ("ams", "fra1")
+    assert (settings.sandbox.region_of("deno"), settings.sandbox.region_of("vercel")) == (
+        "ams",
+        "fra1",
+    )
 
 
+@pytest.mark.long
 async def test_a_token_that_nobody_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With Vercel's OIDC token the region alone is asked for, again when it is none; then runs find all that they need."""
     monkeypatch.setenv("ORION_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setattr("app.commands.setup.configure_logging", lambda **_: None)
     lines: list[str] = []
     asked: list[str] = []
     with CLOUDS["vercel"](()) as cloud:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
-from app.runs.model import RunState
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import FakeSlackConfig
+from app.runs.testing import RunState
+from app.slack.actions import STOP_ACTION
 from sandbox_runtime.task_group import open_task_group
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.disks import filled, read_only, small_disk
@@ -25,7 +25,7 @@ LOCKED_S = 11.0
 """Longer than a call of the store may take."""
 DISK_MIB = 256
 """Holds the agent's environment (80 MiB) and a few runs."""
-PATIENT = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *[2.0] * 30))
+PATIENT = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, *[2.0] * 30))
 """Delivers again until the database is well."""
 
 
@@ -67,6 +67,9 @@ async def test_a_full_and_a_read_only_disk_refuse_and_lose_nothing(
                 ts = await stage.client.say("@Orion no room")
                 await asyncio.sleep(3)
                 assert (await world.http.get(f"{stage.orion.url}/healthz")).is_success
+                ready = await world.http.get(f"{stage.orion.url}/readyz")
+                assert ready.status_code == 503
+                assert "No space left" in ready.json()["database"]["detail"]
             await _assert_refused_then_answered(stage, ts, record_property)
             fault("Database: full disk").assert_holds(await stage.record(ts))
 

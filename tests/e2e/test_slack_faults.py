@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from app.playground.slack_types import BOT_USER_ID
+from app.playground.slack.types import BOT_USER_ID
 from app.slack.api import CALL_TIMEOUT_S
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
@@ -38,7 +38,11 @@ async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "row"), [(500, "Slack: 500"), (502, "Slack: 502 of a gateway, in HTML")]
+    ("status", "row"),
+    [
+        pytest.param(500, "Slack: 500", marks=pytest.mark.long),
+        (502, "Slack: 502 of a gateway, in HTML"),
+    ],
 )
 async def test_server_errors_are_tried_again(stage: Stage, status: int, row: str) -> None:
     """On posting and on updating."""
@@ -50,6 +54,7 @@ async def test_server_errors_are_tried_again(stage: Stage, status: int, row: str
     fault(row).assert_holds(await stage.record(ts))
 
 
+@pytest.mark.long
 async def test_a_post_whose_answer_is_late_is_not_posted_again(stage: Stage) -> None:
     """Slack takes the message and answers after our time-out: it is found by its metadata instead."""
     await stage.client.faults("chat.postMessage", answer_after_s=CALL_TIMEOUT_S + 1)
@@ -73,6 +78,7 @@ async def test_a_post_whose_answer_was_lost_is_not_posted_again(stage: Stage) ->
     row.assert_holds(await stage.record(ts))
 
 
+@pytest.mark.long
 async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
     """The connection is cut before Slack took the message."""
     await stage.client.faults("chat.postMessage", drop_before_accept=True)
@@ -95,11 +101,11 @@ async def test_a_deleted_thinking_message_is_replaced_by_the_answer(stage: Stage
 
 
 async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
-    """Seven seconds without Slack, in which the run ends: the answer arrives afterwards."""
-    ts = await stage.client.say("@Orion !slow 4")
+    """Eleven seconds without Slack, in which the run ends: the answer arrives afterwards."""
+    ts = await stage.client.say("@Orion !slow 8")
     await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
     await stage.client.switches(outage=True)
-    await asyncio.sleep(7)
+    await asyncio.sleep(11)
     assert not (await stage.record(ts)).state.is_final
     await stage.client.switches(outage=False)
     assert "to press Stop" in text_of(await stage.answer(ts))
@@ -120,6 +126,7 @@ async def test_a_revoked_token_ends_the_run_without_an_answer(
         await _assert_quiet(stage)
 
 
+@pytest.mark.long
 async def test_an_archived_channel_ends_the_run_without_an_answer(stage: Stage) -> None:
     """As above; and a question that was waiting there ends too."""
     ts = await stage.client.say("@Orion !slow 5", channel="random")

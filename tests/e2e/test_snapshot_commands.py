@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.e2e.harness import open_orion, open_world, text_of
 from tests.e2e.orion_process import put_environments, run_cli, scrubbed_environment
 
@@ -39,6 +39,7 @@ def _environment(directory: Path) -> dict[str, str]:
     return scrubbed_environment() | {"ORION_STATE_DIR": str(directory / "made")}
 
 
+@pytest.mark.long
 async def test_built_found_by_the_agent_and_removed(directory: Path) -> None:
     """Every step is told; the agent finds the tool by its name; the older environment stays until it is removed."""
     code, said = await run_cli(
@@ -60,7 +61,7 @@ async def test_built_found_by_the_agent_and_removed(directory: Path) -> None:
         ts = await stage.client.say("@Orion run: greet")
         assert "from the command" in text_of(await stage.answer(ts))
         assert stage.orion.log_lines("environment.preparing") == []
-        assert (await stage.record(ts)).changes is None
+        assert (await stage.record(ts)).result.changes is None
         code, said = await stage.cli("snapshots", "list", "--json")
         rows = json.loads(said)
         assert [(row["agent"], row["in_use"]) for row in rows] == [
@@ -72,7 +73,13 @@ async def test_built_found_by_the_agent_and_removed(directory: Path) -> None:
         assert await stage.cli("snapshots", "rm", "--old") == (0, f"{old}: removed\n")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["cancelled", "killed"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="cancelled", marks=pytest.mark.long),
+        pytest.param(signal.SIGKILL, id="killed"),
+    ],
+)
 async def test_a_build_that_ends_early_leaves_nothing(
     directory: Path, number: signal.Signals
 ) -> None:

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from app.slack.own_keys import KEYS_ACTION
+from app.slack.actions import KEYS_ACTION
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World
-from tests.e2e.orion_process import free_port
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -24,7 +24,7 @@ async def test_a_mention_is_answered_over_the_socket_also_after_a_reconnect(
         assert await stage.client.disconnect_sockets() > 0
         assert "right after" in await stage.ask("@Orion right after")
         async with asyncio.timeout(20):
-            while world.lookalike.sockets.count == 0:
+            while world.fake_slack.sockets.count == 0:
                 await asyncio.sleep(0.05)
         assert "and later" in await stage.ask("@Orion and later")
         answer = await world.http.post(f"{stage.orion.url}/slack/events", content=b"{}")

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from app.playground.slack_types import COLLEAGUE, JsonObject
-from app.slack.payloads import STOP_ACTION
+from app.playground.slack.types import COLLEAGUE, JsonObject
+from app.slack.actions import STOP_ACTION
 from tests.e2e.harness import Stage, text_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
@@ -31,7 +31,7 @@ async def _native(stage: Stage, message: JsonObject) -> None:
     await stage.client.stop(message["thread_ts"])
 
 
-@pytest.mark.parametrize("stop", [_press, _say, _native])
+@pytest.mark.parametrize("stop", [pytest.param(_press, marks=pytest.mark.long), _say, _native])
 async def test_stop_ends_the_agent_and_keeps_what_was_written(
     shared: Stage,
     stop: Stop,
@@ -48,7 +48,7 @@ async def test_stop_ends_the_agent_and_keeps_what_was_written(
     assert "Stopped by <@U0YOU>" in text_of(answer)
     record = await shared.record(ts)
     assert (record.state, record.delivery) == ("stopped", "sent")
-    assert SLOW_WORDS in record.answer
+    assert SLOW_WORDS in record.result.answer
     assert "still there?" in await shared.ask("@Orion still there?", thread_ts=ts)
 
 

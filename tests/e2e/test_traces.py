@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from app.playground.slack_types import TEAM_ID, YOU
+from app.playground.slack.types import TEAM_ID, YOU
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
-from tests.e2e.harness import EXPORTED_WITHIN_S, WITHOUT_POOL, Stage, World, open_world
-from tests.e2e.orion_process import free_port
+from tests.e2e.harness import EXPORTED_WITHIN_S, Stage, World, open_world
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -25,7 +25,7 @@ STEPS = {
 
 async def test_a_run_is_one_trace_with_all_its_steps(start_orion: OpenOrion) -> None:
     """Root `run` of type agent without a parent; below it the steps by name; generations and tools below the agent."""
-    async with open_world() as world, start_orion(world, **WITHOUT_POOL) as stage:
+    async with open_world() as world, start_orion(world) as stage:
         ts = await stage.client.say("@Orion run: echo traced")
         await stage.answer(ts)
         record = await stage.record(ts)
@@ -51,6 +51,7 @@ async def test_a_run_is_one_trace_with_all_its_steps(start_orion: OpenOrion) -> 
     assert "echo traced" in root["input"]
 
 
+@pytest.mark.long
 async def test_a_failed_run_is_red_and_names_its_code(shared: Stage) -> None:
     """Level and status carry the code; a person's thumb becomes a score, the last one counts."""
     ts = await shared.client.say("@Orion !refuse")
@@ -74,7 +75,7 @@ async def test_a_failed_run_is_red_and_names_its_code(shared: Stage) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", ["refused", "black_hole"])
+@pytest.mark.parametrize("kind", [pytest.param("refused", marks=pytest.mark.long), "black_hole"])
 async def test_a_dead_langfuse_slows_nothing(
     world: World,
     start_orion: OpenOrion,

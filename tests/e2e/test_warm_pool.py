@@ -1,26 +1,19 @@
 """Prepared sandboxes in the running service: what a person gains, what an operator sees, and what is left of them."""
 
-import asyncio
 import json
 import os
 import re
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from app.playground.slack_types import JsonObject
+from app.playground.slack.types import JsonObject
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import POLL_S, RUN_TIMEOUT_S, Stage, open_world, text_of
+from tests.e2e.harness import RUN_TIMEOUT_S, WITH_POOL, Stage, open_world, text_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(RUN_TIMEOUT_S):
-        while not condition():
-            await asyncio.sleep(POLL_S)
 
 
 async def filled(stage: Stage, times: int = 1) -> None:
@@ -42,7 +35,7 @@ async def steps_of(stage: Stage, ts: str) -> dict[str, JsonObject]:
 
 async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
     """Its agent works at once, in a sandbox without any file; the next thread is given another one; both are counted."""
-    async with open_world() as world, start_orion(world) as stage:
+    async with open_world() as world, start_orion(world, **WITH_POOL) as stage:
         await filled(stage)
         first = await stage.client.say("@Orion run: ls -A . ~ | wc -l; echo 4711 > notes")
         assert "\n3\n" in text_of(await stage.answer(first))
@@ -71,45 +64,50 @@ async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
         assert "sandbox-create" not in steps
 
 
+@pytest.mark.long
 async def test_what_waits_is_gone_after_a_kill(start_orion: OpenOrion) -> None:
     """Kill -9 while one waits, and while one that waited works: the next start leaves nothing, and the question is answered."""
     async with (
         open_world() as world,
-        start_orion(world) as stage,
+        start_orion(world, **WITH_POOL) as stage,
     ):
         await filled(stage)
         ts = await stage.client.say("@Orion run: sleep 3; echo done")
-        await until(lambda: len(stage.orion.log_lines("agent.started")) == 1)
+        await until(
+            lambda: len(stage.orion.log_lines("agent.started")) == 1, timeout_s=RUN_TIMEOUT_S
+        )
         await filled(stage, 2)
         await stage.orion.kill9()
         await stage.orion.start()
         await filled(stage, 3)
         assert "done" in text_of(await stage.answer(ts))
-        await until(lambda: len(stage.orion.sandbox_directories()) == 1)
+        await until(lambda: len(stage.orion.sandbox_directories()) == 1, timeout_s=RUN_TIMEOUT_S)
         assert await stage.orion.terminate() == 0
         assert stage.orion.sandbox_directories() == []
         assert stage.orion.sandbox_processes() == []
         assert list((stage.orion.state_dir / "broker").iterdir()) == []
 
 
+@pytest.mark.long
 async def test_a_sandbox_that_ended_while_it_waited(start_orion: OpenOrion) -> None:
     """It is noticed at once and replaced; and one that hangs costs a run some seconds, not its answer."""
-    async with open_world() as world, start_orion(world) as stage:
+    async with open_world() as world, start_orion(world, **WITH_POOL) as stage:
         await filled(stage)
         _signal_waiting(stage, signal.SIGKILL)
-        await until(lambda: len(stage.orion.log_lines("pool.failed")) == 1)
+        await until(lambda: len(stage.orion.log_lines("pool.failed")) == 1, timeout_s=RUN_TIMEOUT_S)
         await filled(stage, 2)
         _signal_waiting(stage, signal.SIGSTOP)
         ts = await stage.client.say("@Orion run: echo fine")
         assert "fine" in text_of(await stage.answer(ts))
 
 
+@pytest.mark.long
 async def test_stop_of_an_agent_that_waited(start_orion: OpenOrion) -> None:
     """As of any other: nothing of it runs when the person is told."""
-    async with open_world() as world, start_orion(world) as stage:
+    async with open_world() as world, start_orion(world, **WITH_POOL) as stage:
         await filled(stage)
         ts = await stage.client.say("@Orion run: sleep 4711.25")
-        await until(lambda: bool(stage.orion.log_lines("agent.started")))
+        await until(lambda: bool(stage.orion.log_lines("agent.started")), timeout_s=RUN_TIMEOUT_S)
         await stage.client.stop(ts)
         await stage.answer(ts)
         assert (await stage.record(ts)).state == "stopped"

@@ -4,22 +4,24 @@ import asyncio
 
 import pytest
 
-from app.playground.slack_types import LookalikeConfig
+from app.playground.slack.types import FakeSlackConfig
 from tests.e2e.docker_world import docker, namespace_of, objects_of, open_docker_orion
 from tests.e2e.docker_world import prepared_image as prepare
-from tests.e2e.harness import Stage, open_world, text_of
+from tests.e2e.harness import RUN_TIMEOUT_S, Stage, open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir, put_environments
 from tests.e2e.prepared import prepared_state_dir
-from tests.e2e.test_warm_pool import filled, pool_of, until
+from tests.e2e.test_warm_pool import filled, pool_of
+from tests.waiting import until
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.e2e,
     pytest.mark.docker,
     pytest.mark.bubblewrap,
     pytest.mark.timeout(300),
 ]
 
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 _LOOK = (
     "for p in /proc/[0-9]*; do tr '\\0' '\\n' < $p/environ; done; find /orion /work /home -type f"
 )
@@ -69,7 +71,7 @@ async def _is_given(stage: Stage, namespace: str) -> None:
 async def _killed_and_frozen(stage: Stage, namespace: str) -> None:
     await filled(stage, 2)
     await asyncio.to_thread(docker, "kill", await _waiting(namespace))
-    await until(lambda: len(stage.orion.log_lines("pool.failed")) == 1)
+    await until(lambda: len(stage.orion.log_lines("pool.failed")) == 1, timeout_s=RUN_TIMEOUT_S)
     await filled(stage, 3)
     container = await _waiting(namespace)
     await asyncio.to_thread(docker, "pause", container)
@@ -82,7 +84,7 @@ async def _killed_and_frozen(stage: Stage, namespace: str) -> None:
 async def _survives_a_crash(stage: Stage, namespace: str) -> None:
     """A run in a prepared container goes on after kill -9, through the same door; what only waited is gone."""
     ts = await stage.client.say("@Orion run: sleep 15; echo survived")
-    await until(lambda: len(stage.orion.log_lines("agent.started")) == 3)
+    await until(lambda: len(stage.orion.log_lines("agent.started")) == 3, timeout_s=RUN_TIMEOUT_S)
     await filled(stage, 5)
     left = await _waiting(namespace)
     await stage.orion.kill9()

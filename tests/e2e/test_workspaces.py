@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import WITHOUT_POOL, open_world, text_of
+from tests.e2e.harness import open_world, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -12,7 +12,7 @@ async def test_a_follow_up_finds_its_files(start_orion: OpenOrion) -> None:
     """In the sandbox that was kept; after kill -9 in a new one, from what was saved; not in another thread."""
     async with (
         open_world() as world,
-        start_orion(world, **WITHOUT_POOL, ORION_SESSION_KEEP_S="600") as stage,
+        start_orion(world, ORION_SESSION_KEEP_S="600") as stage,
     ):
         ts = await stage.client.say("@Orion run: echo 4711 > notes; echo kept > ~/memory")
         await stage.answer(ts)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LOCK = Path(__file__).parents[2] / "agent_scripts" / "environments" / "anthropic.lock"
+LOCK = Path(__file__).parents[2] / "agent_scripts/agents/anthropic/environment/requirements.lock"
 DOWNLOAD_S = 300
 
 

@@ -2,48 +2,58 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 
 from agent_scripts.adapter import AgentAdapter
 from app.dispatch.inline import InlineDispatcher
 from app.errors import ErrorCode
-from app.runs.broker_ports import AskLeave, BrokerEndpoint, ModelGrant
-from app.runs.budgets import Budgets, Ledger
-from app.runs.clock import SystemClock
-from app.runs.costs import Price, Prices
-from app.runs.environment import Additions
-from app.runs.execution import AgentRunner
-from app.runs.intake import Intake
-from app.runs.leftovers import OpenProvider
-from app.runs.live_log import LiveLogs
-from app.runs.model import (
+from app.runs.testing import (
+    MAX_WAIT_S,
+    Additions,
+    AgentRunner,
+    AgentSettings,
+    BrokerEndpoint,
+    Budgets,
+    ChannelChange,
     Delivery,
+    GrantHooks,
+    Intake,
+    Ledger,
+    LiveLogs,
     ModelCall,
+    ModelGrant,
+    OpenRuntime,
+    Outcome,
+    OwnKeyStore,
+    Price,
+    Prices,
     Progress,
+    ProviderRuntime,
     QueuePosition,
     Run,
     RunId,
+    Runners,
+    RunOptions,
+    RunPolicy,
+    RunPorts,
     RunRequest,
-    RunResult,
+    RunService,
+    RunTimings,
+    SessionId,
+    SessionLocks,
+    StopSignals,
+    SystemClock,
     Thread,
     ThreadMessage,
+    WarmPool,
+    Workspaces,
+    maintain_runtime,
 )
-from app.runs.options import Wishes
-from app.runs.policy import RunPolicy
-from app.runs.pool import MAX_WAIT_S, WarmPool
-from app.runs.runners import OpenRoom, Room, Runners
-from app.runs.session import SessionId
-from app.runs.starting import AgentSettings
-from app.runs.stops import StopSignals
-from app.runs.visits import Visits
-from app.runs.workflow import RunService
-from app.runs.workspaces import Workspaces
-from app.store.memory import MemoryRunStore
-from app.store.own_keys import MemoryOwnKeyStore
+from app.store.memory import MemoryOwnKeyStore, MemoryRunStore
 from app.tracing.null import NullTracer
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
@@ -54,6 +64,7 @@ from tests.building import make_request
 from tests.faults.plan_agent import Plan, PlanAdapter
 
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
+SOON = RunTimings(slack_retry_s=0.1, close_interval_s=0.05)
 NOTHING_ADDED = Additions()
 
 
@@ -64,15 +75,18 @@ class JournalReplies:
     placed: list[str] = field(default_factory=list)
     waiting: list[QueuePosition] = field(default_factory=list)
     shown: list[Progress] = field(default_factory=list)
-    finished: list[tuple[str, RunResult]] = field(default_factory=list)
+    finished: list[tuple[str, Outcome]] = field(default_factory=list)
     resumed: list[bool] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
     refused: list[ErrorCode] = field(default_factory=list)
-    whispered: list[tuple[str, str, str]] = field(default_factory=list)
+    ephemerals: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
+    changes: list[tuple[ChannelChange, bool]] = field(default_factory=list)
     refuses_to_place: bool = False
     places_after_s: list[float] = field(default_factory=list)
     """How long the next posts take, in order; further ones none."""
+    refuses_after_s: list[float] = field(default_factory=list)
+    """How long the next refusals take to tell, in order; further ones none."""
     delivery_failure: str = ""
     outages: int = 0
     """So many further calls of `place` and `finish` do not reach Slack."""
@@ -98,7 +112,7 @@ class JournalReplies:
     def show(self, progress: Progress) -> None:
         self.shown.append(progress)
 
-    async def finish(self, run: Run, result: RunResult, *, resumed: bool) -> Delivery:
+    async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
         if self.outages > 0:
             self.outages -= 1
             return Delivery(failure="timeout", may_pass=True)
@@ -106,19 +120,25 @@ class JournalReplies:
         self.finished.append((run.id, result))
         return Delivery(failure=self.delivery_failure)
 
-    async def announce(self, run: Run, result: RunResult) -> None:
+    async def announce(self, run: Run, result: Outcome) -> None:
         del result
         self.announced.append(run.id)
+
+    async def tell_change(self, run: Run, change: ChannelChange, *, resumed: bool) -> None:
+        del run
+        self.changes.append((change, resumed))
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
         del resumed
         self.attached.append((run.id, name, content))
 
-    async def whisper(self, request: RunRequest, *, user: str, log: str) -> None:
-        self.whispered.append((request.run_id, user, log))
+    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
+        self.ephemerals.append((request.run_id, user, text))
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
+        if self.refuses_after_s:
+            await asyncio.sleep(self.refuses_after_s.pop(0))
         self.refused.append(code)
 
 
@@ -126,6 +146,9 @@ class EmptyReader:
     async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
         del thread, before_ts
         return ()
+
+    async def name_of(self, user: str) -> str:
+        return f"name of {user}"
 
 
 class PaperBroker:
@@ -135,7 +158,7 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
-        self.adopted: list[tuple[SessionId, SessionId]] = []
+        self.rebound: list[tuple[SessionId, SessionId]] = []
         self.model_calls: list[ModelCall] = []
         """Every run makes them as soon as it may."""
         self.has_effects = False
@@ -149,20 +172,17 @@ class PaperBroker:
     async def open_grant(
         self,
         grant: ModelGrant,
-        on_call: Callable[[ModelCall], None],
-        on_effect: Callable[[], Awaitable[None]] | None = None,
-        refusal: AskLeave | None = None,
+        hooks: GrantHooks,
     ) -> AsyncIterator[str]:
-        del refusal
         self.grants.append(grant)
         for call in self.model_calls:
-            on_call(call)
-        if self.has_effects and on_effect is not None:
-            await on_effect()
+            hooks.on_call(call)
+        if self.has_effects and hooks.on_effect is not None:
+            await hooks.on_effect()
         yield f"token-of-{grant.run_id}"
 
-    def adopt(self, session_id: SessionId, door: SessionId) -> None:
-        self.adopted.append((session_id, door))
+    def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
+        self.rebound.append((session_id, endpoint_id))
 
     def close(self, session_id: SessionId) -> None:
         self.closed.append(session_id)
@@ -177,7 +197,7 @@ def nowhere(name: str) -> SandboxProvider:
 
 
 @asynccontextmanager
-async def no_room(name: str) -> AsyncIterator[Room]:
+async def no_space(name: str) -> AsyncIterator[ProviderRuntime]:
     raise SandboxError(SandboxErrorCode.UNSUPPORTED, f"there is no provider {name!r} here")
     yield
 
@@ -189,11 +209,12 @@ class Core:
     store: MemoryRunStore
     dispatcher: InlineDispatcher
     service: RunService
+    ports: RunPorts
     intake: Intake
     workspaces: Workspaces
-    room: Room
+    runtime: ProviderRuntime
     broker: PaperBroker
-    room_of: Callable[[SandboxProvider], Room]
+    runtime_of: Callable[[SandboxProvider], ProviderRuntime]
     """Another one, at a provider that is open."""
 
 
@@ -203,16 +224,23 @@ async def open_core(
     *,
     socket: str,
     additions: Additions = NOTHING_ADDED,
-    elsewhere: OpenProvider = nowhere,
-    open_room: OpenRoom = no_room,
-    channels: Mapping[str, Wishes] | None = None,
+    open_runtime: OpenRuntime = no_space,
+    channels: Mapping[str, RunOptions] | None = None,
     pool_size: int = 0,
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
     sandboxes: FakeProvider | None = None,
     adapter: AgentAdapter | None = None,
+    store: MemoryRunStore | None = None,
+    own_keys: OwnKeyStore | None = None,
 ) -> AsyncIterator[Core]:
-    store, signals, clock, tracer = MemoryRunStore(), StopSignals(), SystemClock(), NullTracer()
+    policy = replace(policy, channels=channels or {})
+    store, signals, clock, tracer = (
+        store or MemoryRunStore(),
+        StopSignals(),
+        SystemClock(),
+        NullTracer(),
+    )
     replies = JournalReplies()
     prices = Prices(
         {
@@ -232,7 +260,7 @@ async def open_core(
         state = Path(socket).parent
         broker = PaperBroker(socket)
 
-        def room_of(provider: SandboxProvider, *, pool_size: int = 0) -> Room:
+        def runtime_of(provider: SandboxProvider, *, pool_size: int = 0) -> ProviderRuntime:
             pool = WarmPool(
                 provider=provider,
                 adapter=adapter,
@@ -245,10 +273,8 @@ async def open_core(
                 provider=provider,
                 store=store.sessions,
                 policy=policy,
-                clock=clock,
                 mask=mask_password,
-                visits=Visits(state / "visits"),
-                elsewhere=elsewhere,
+                locks=SessionLocks(state / "visits"),
                 on_gone=broker.close,
                 pool=pool,
             )
@@ -258,7 +284,6 @@ async def open_core(
                 broker=broker,
                 workspaces=workspaces,
                 settings=AgentSettings(
-                    system_prompt="",
                     model="plan-1",
                     max_output_tokens=1,
                     max_turns=1,
@@ -267,50 +292,44 @@ async def open_core(
                 ),
                 policy=policy,
             )
-            return Room(name=provider.name, runner=runner, workspaces=workspaces, pool=pool)
+            return ProviderRuntime(
+                name=provider.name, runner=runner, workspaces=workspaces, pool=pool
+            )
 
-        room = room_of(provider, pool_size=pool_size)
+        runtime = runtime_of(provider, pool_size=pool_size)
         runners = Runners(
-            room,
-            open_room=open_room,
+            runtime,
+            open_runtime=open_runtime,
             policy=policy,
             group=group,
         )
-        await stack.enter_async_context(room.pool.open())
-        service = RunService(
+        await stack.enter_async_context(runtime.pool.open())
+        ports = RunPorts(
             store=store,
             files=store.files,
-            dispatcher=dispatcher,
+            sessions=store.sessions,
+            defaults=store.defaults,
+            own_keys=own_keys or MemoryOwnKeyStore(),
+            ledger=ledger,
             replies=replies,
             reader=EmptyReader(),
             tracer=tracer,
-            runners=runners,
-            defaults=store.defaults,
-            sessions=store.sessions,
-            channels=channels or {},
-            live_logs=LiveLogs(state / "logs"),
-            signals=signals,
-            ledger=ledger,
-            own_keys=MemoryOwnKeyStore(),
-            policy=policy,
             clock=clock,
             mask=mask_password,
         )
-        intake = Intake(
+        service = RunService(
+            ports,
             dispatcher=dispatcher,
-            store=store,
-            files=store.files,
-            replies=replies,
+            runners=runners,
+            live_logs=LiveLogs(state / "logs"),
             signals=signals,
-            tracer=tracer,
             policy=policy,
-            clock=clock,
         )
+        intake = Intake(ports, dispatcher=dispatcher, signals=signals, policy=policy)
         await dispatcher.start(service)
         background = [
             group.create_task(signals.listen_forever(store, service.end_stopped)),
-            group.create_task(room.workspaces.close_forever()),
-            group.create_task(room.pool.fill_forever(room.runner.spec_to_wait)),
+            *map(group.create_task, maintain_runtime(runtime, clock=clock, policy=policy)),
         ]
         try:
             yield Core(
@@ -320,10 +339,11 @@ async def open_core(
                 store=store,
                 dispatcher=dispatcher,
                 service=service,
+                ports=ports,
                 intake=intake,
-                workspaces=room.workspaces,
-                room=room,
-                room_of=room_of,
+                workspaces=runtime.workspaces,
+                runtime=runtime,
+                runtime_of=runtime_of,
             )
         finally:
             for task in background:
@@ -334,10 +354,14 @@ async def open_core(
 
 @asynccontextmanager
 async def core_of(
-    tmp_path: Path, policy: RunPolicy = POLICY, additions: Additions = NOTHING_ADDED
+    tmp_path: Path,
+    policy: RunPolicy = POLICY,
+    additions: Additions = NOTHING_ADDED,
+    *,
+    store: MemoryRunStore | None = None,
 ) -> AsyncIterator[Core]:
     socket = str(tmp_path / "broker.sock")
-    async with open_core(policy, socket=socket, additions=additions) as core:
+    async with open_core(policy, socket=socket, additions=additions, store=store) as core:
         yield core
 
 
@@ -354,12 +378,6 @@ async def ended(core: Core, run_id: RunId) -> Run:
             run = await core.store.get(run_id)
             if run is not None and run.state.is_final:
                 return run
-            await asyncio.sleep(0.01)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
             await asyncio.sleep(0.01)
 
 

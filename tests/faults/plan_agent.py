@@ -3,18 +3,28 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from typing_extensions import override
+
 from agent_scripts.adapter import (
     ENDED_BY_US,
+    AgentAdapter,
     AgentCommand,
     AgentExit,
     AgentFile,
     AgentPaths,
+    AgentSpec,
     AgentTurn,
     EnvironmentRecipe,
     ModelProtocol,
 )
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted, TurnFinished
+from agent_scripts.events import (
+    AgentErrorCode,
+    AgentEvent,
+    TextDelta,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+)
 
 Plan = Sequence[Mapping[str, object]]
 
@@ -42,25 +52,27 @@ for step in turn["plan"]:
 """
 
 
-class PlanAdapter:
+class PlanAdapter(AgentAdapter):
     """An agent that does what the message says: a JSON list of steps."""
 
-    name = "plan"
-    protocol = ModelProtocol.ANTHROPIC
-    default_model = "plan-1"
-    has_sessions = False
-    takes_session_id = False
-    reserved_bytes = 0
-    helper_models: Sequence[str] = ()
+    def __init__(self, *, has_sessions: bool = False, takes_session_id: bool = False) -> None:
+        self.spec = AgentSpec(
+            name="plan",
+            protocol=ModelProtocol.ANTHROPIC,
+            default_model="plan-1",
+            has_sessions=has_sessions,
+            takes_session_id=takes_session_id,
+        )
+        self.turns: list[AgentTurn] = []
 
-    def model_id(self, name: str) -> str:
-        return name
-
+    @override
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         marker = AgentFile(path=f"{paths.environment}/marker", data=b"plan")
         return EnvironmentRecipe(name="plan-1", files=(marker,), commands=(("true",),))
 
+    @override
     def command(self, turn: AgentTurn) -> AgentCommand:
+        self.turns.append(turn)
         # A question that was not answered stands before the next one.
         plan = json.loads(turn.messages[-1].text.splitlines()[-1])
         request = json.dumps({"plan": plan, "token": turn.run_token}).encode()
@@ -73,10 +85,7 @@ class PlanAdapter:
             ),
         )
 
-    def standby(self, paths: AgentPaths) -> AgentCommand | None:
-        del paths
-        return None
-
+    @override
     def parser(self) -> "PlanParser":
         return PlanParser()
 

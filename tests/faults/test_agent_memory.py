@@ -10,14 +10,12 @@ import pytest
 from typing_extensions import override
 
 from agent_scripts.adapter import AgentCommand, AgentExit, AgentFile, AgentTurn
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import AgentEvent, TurnFinished
-from agent_scripts.prompts import render_prompt
+from agent_scripts.cli_agent import render_prompt
+from agent_scripts.events import AgentErrorCode, AgentEvent, TurnFinished
 from app.errors import ErrorCode
-from app.runs.model import Run, RunState
-from app.runs.session import session_id_for
+from app.runs.testing import Run, RunState, session_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.testing.scripts import Operation
+from sandbox_runtime.testing.fake import Operation
 from tests.faults.building import Core, open_core
 from tests.faults.plan_agent import SCRIPT, Plan, PlanAdapter, PlanParser
 from tests.faults.test_workspaces import KEPT, UNKEPT, ask, session_of
@@ -50,8 +48,6 @@ if turn["plan"] == [{"recall": True}]:
 
 class RememberingAdapter(PlanAdapter):
     """Keeps each prompt that it was given in its home, and says them all when asked to `recall`."""
-
-    has_sessions = True
 
     @override
     def command(self, turn: AgentTurn) -> AgentCommand:
@@ -105,14 +101,16 @@ class RememberingParser(PlanParser):
 async def remembering_core(tmp_path: Path, *, is_kept: bool = False) -> AsyncIterator[Core]:
     policy = KEPT if is_kept else UNKEPT
     socket = str(tmp_path / "broker.sock")
-    async with open_core(policy, socket=socket, adapter=RememberingAdapter()) as core:
+    async with open_core(
+        policy, socket=socket, adapter=RememberingAdapter(has_sessions=True)
+    ) as core:
         yield core
 
 
 async def recall(core: Core, number: int) -> list[str]:
     run = await ask(core, RECALL, number=number)
-    assert run.state is RunState.SUCCEEDED, run.error_detail
-    heard: list[str] = json.loads(run.answer)
+    assert run.state is RunState.SUCCEEDED, run.result.detail
+    heard: list[str] = json.loads(run.result.answer)
     return heard
 
 
@@ -150,7 +148,7 @@ async def test_a_question_that_is_not_in_its_memory_is_told_with_the_next(
 async def test_a_session_that_was_not_saved_is_not_the_threads(tmp_path: Path) -> None:
     """Its first turn could not be saved: the next one begins anew, with the history."""
     async with remembering_core(tmp_path) as core:
-        await core.room.runner.prepare_environment()
+        await core.runtime.runner.prepare_environment()
         fail_next(core, "snapshot")
         run = await ask(core, DO)
         assert (await session_of(core, run)).agent_session_id == ""
@@ -212,7 +210,7 @@ async def test_a_turn_that_the_agent_cannot_be_given_is_refused_with_the_reason(
     async with remembering_core(tmp_path) as core:
         await ask(core, DO)
         refused = await ask(core, [{"final": "too long"}], number=1)
-        assert refused.error_code is ErrorCode.REQUEST_INVALID
+        assert refused.result.error_code is ErrorCode.REQUEST_INVALID
         assert _told(core, refused) == "plan takes at most 7 bytes of a message"
         heard = await recall(core, 2)
         assert len(heard) == 2

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from app.runs.model import Changes, Run, RunState
-from app.runs.run_store import RunFileKind
+from app.runs.testing import Changes, Run, RunFileKind, RunState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from tests.faults.building import POLICY, Core, core_of, ended, request_of
 from tests.faults.plan_agent import Plan
@@ -29,7 +28,7 @@ async def test_new_and_changed_files_are_counted_and_attached(tmp_path: Path) ->
     """The first run against nothing, the second against the first; the patch is in the thread and in the store."""
     async with core_of(tmp_path, POLICY) as core:
         first = await ask(core, write("notes", "a\nb\n"))
-        assert first.changes == Changes(files=1, added=2, removed=0)
+        assert first.result.changes == Changes(files=1, added=2, removed=0)
         ((run_id, name, patch),) = core.replies.attached
         assert (run_id, name) == (first.id, f"changes-{first.id}.patch")
         assert "+++ b/notes\n@@ -0,0 +1,2 @@\n+a\n+b\n" in patch
@@ -37,8 +36,8 @@ async def test_new_and_changed_files_are_counted_and_attached(tmp_path: Path) ->
         second = await ask(
             core, run("sed -i s/a/c/ notes; rm -f none; echo x > 'odd \"name'"), number=1
         )
-        assert second.changes == Changes(files=2, added=2, removed=1)
-        assert core.replies.finished[-1][1].changes == second.changes
+        assert second.result.changes == Changes(files=2, added=2, removed=1)
+        assert core.replies.finished[-1][1].changes == second.result.changes
         assert "-a\n+c\n" in core.replies.attached[-1][2]
 
 
@@ -46,11 +45,11 @@ async def test_no_changes_no_file(tmp_path: Path) -> None:
     """A tool that changes nothing, and files that are ignored, are not told."""
     async with core_of(tmp_path, POLICY) as core:
         quiet = await ask(core, run("true"))
-        assert quiet.changes is None
+        assert quiet.result.changes is None
         ignored = await ask(
             core, run("echo build > .gitignore; mkdir build; touch build/x"), number=1
         )
-        assert ignored.changes == Changes(files=1, added=1, removed=0)
+        assert ignored.result.changes == Changes(files=1, added=1, removed=0)
         assert len(core.replies.attached) == 1
 
 
@@ -65,7 +64,7 @@ async def test_commits_of_the_agent_make_no_difference(tmp_path: Path) -> None:
     )
     async with core_of(tmp_path, POLICY) as core:
         done = await ask(core, run(hostile))
-        assert done.changes == Changes(files=2, added=2, removed=0)
+        assert done.result.changes == Changes(files=2, added=2, removed=0)
         assert "+secret-change" in core.replies.attached[0][2]
 
 
@@ -79,13 +78,13 @@ async def test_repositories_that_the_agent_makes_are_folders(tmp_path: Path) -> 
     )
     async with core_of(tmp_path, POLICY) as core:
         made = await ask(core, run(make))
-        assert made.changes == Changes(files=4, added=4, removed=0)
+        assert made.result.changes == Changes(files=4, added=4, removed=0)
         assert "+++ b/a b/main" in core.replies.attached[0][2]
         work = f"cd 'a b' && git add main && {commit} && rm .gitignore build/z && echo new > main"
         done = await ask(core, run(work), number=1)
-        assert done.changes == Changes(files=2, added=1, removed=2)
+        assert done.result.changes == Changes(files=2, added=1, removed=2)
         quiet = await ask(core, run("true"), number=2)
-        assert quiet.changes is None
+        assert quiet.result.changes is None
 
 
 async def test_a_clone_is_one_line(tmp_path: Path) -> None:
@@ -96,7 +95,7 @@ async def test_a_clone_is_one_line(tmp_path: Path) -> None:
     )
     async with core_of(tmp_path, POLICY) as core:
         done = await ask(core, run(make))
-        assert done.changes == Changes(files=2, added=2, removed=0)
+        assert done.result.changes == Changes(files=2, added=2, removed=0)
         assert "+Subproject commit " in core.replies.attached[0][2]
 
 
@@ -118,7 +117,11 @@ async def test_a_failure_to_look_does_not_cost_the_answer(tmp_path: Path) -> Non
             SandboxError(SandboxErrorCode.UNAVAILABLE, "lost"),
         )
         done = await ask(core, write("notes", "a"))
-        assert (done.state, done.answer, done.changes) == (RunState.SUCCEEDED, "written", None)
+        assert (done.state, done.result.answer, done.result.changes) == (
+            RunState.SUCCEEDED,
+            "written",
+            None,
+        )
 
 
 async def test_the_log_has_what_the_agent_printed(tmp_path: Path) -> None:

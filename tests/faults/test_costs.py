@@ -7,16 +7,23 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.attempt import Attempt
-from app.runs.clock import SystemClock
-from app.runs.history import Conversation
-from app.runs.model import ModelCall, Run, RunState, Usage
-from app.runs.progress import ProgressTracker
-from app.runs.stops import StopRequest
+from app.runs.testing import (
+    Attempt,
+    AttemptTime,
+    Conversation,
+    Display,
+    ModelCall,
+    ProgressTracker,
+    Run,
+    RunState,
+    StopRequest,
+    Usage,
+)
 from app.tracing.null import NullRunTrace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from tests.building import T0, make_run
-from tests.faults.building import POLICY, Core, JournalReplies, core_of, ended, request_of, until
+from tests.faults.building import POLICY, Core, JournalReplies, core_of, ended, request_of
+from tests.waiting import until
 
 CALL = ModelCall(
     model="priced-1",
@@ -40,13 +47,13 @@ async def test_the_agents_own_sum_is_the_runs(tmp_path: Path) -> None:
     """Where it tells one; else the price table's, and nothing where the price is unknown."""
     async with core_of(tmp_path) as core:
         core.broker.model_calls = [CALL]
-        assert (await _ran(core, [SAID, {"final": "x"}])).cost_usd == 0.25
+        assert (await _ran(core, [SAID, {"final": "x"}])).result.cost_usd == 0.25
     async with core_of(tmp_path) as core:
         core.broker.model_calls = [CALL, CALL]
-        assert (await _ran(core, [{"final": "x"}])).cost_usd == 0.8
+        assert (await _ran(core, [{"final": "x"}])).result.cost_usd == 0.8
     async with core_of(tmp_path) as core:
         core.broker.model_calls = [replace(CALL, model="unpriced")]
-        assert (await _ran(core, [{"final": "x"}])).cost_usd is None
+        assert (await _ran(core, [{"final": "x"}])).result.cost_usd is None
 
 
 async def test_a_run_whose_sandbox_is_lost_has_cost_what_its_calls_did(tmp_path: Path) -> None:
@@ -55,20 +62,20 @@ async def test_a_run_whose_sandbox_is_lost_has_cost_what_its_calls_did(tmp_path:
         core.broker.model_calls = [CALL]
         core.provider.fail("spawn", 1, SandboxError(SandboxErrorCode.UNAVAILABLE, "gone"))
         run = await _ran(core, [SAID, {"final": "x"}])
-        assert run.error_code is ErrorCode.SANDBOX_LOST
-        assert run.cost_usd == 0.4
+        assert run.result.error_code is ErrorCode.SANDBOX_LOST
+        assert run.result.cost_usd == 0.4
 
 
 async def test_a_run_without_a_sandbox_has_cost_nothing(tmp_path: Path) -> None:
     """That is known: among those of unknown cost it would hide the real ones."""
     async with core_of(tmp_path) as core:
-        await core.room.runner.prepare_environment()
+        await core.runtime.runner.prepare_environment()
         gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "no room")
         for ahead in range(1, 10):
             core.provider.fail("create", core.provider.count("create") + ahead, gone)
         run = await _ran(core, [{"final": "x"}])
-        assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
-        assert run.cost_usd == 0
+        assert run.result.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert run.result.cost_usd == 0
 
 
 async def test_an_agent_that_is_ended_has_not_told_all(tmp_path: Path) -> None:
@@ -76,7 +83,7 @@ async def test_an_agent_that_is_ended_has_not_told_all(tmp_path: Path) -> None:
     async with core_of(tmp_path, replace(POLICY, idle_timeout_s=1)) as core:
         core.broker.model_calls = [CALL]
         run = await _ran(core, [SAID, {"sleep": 15}])
-        assert (run.error_code, run.cost_usd) == (ErrorCode.AGENT_IDLE, 0.4)
+        assert (run.result.error_code, run.result.cost_usd) == (ErrorCode.AGENT_IDLE, 0.4)
 
 
 async def test_a_run_that_nobody_ends_has_cost_what_its_calls_did(tmp_path: Path) -> None:
@@ -90,9 +97,9 @@ async def test_a_run_that_nobody_ends_has_cost_what_its_calls_did(tmp_path: Path
         assert run is not None
         await core.service.end(run, ErrorCode.INTERRUPTED)
         run = await ended(core, request.run_id)
-        assert (run.cost_usd, run.usage) == (0.4, replace(CALL.usage, model_calls=1))
+        assert (run.result.cost_usd, run.result.usage) == (0.4, replace(CALL.usage, model_calls=1))
         told = core.replies.finished[0][1]
-        assert (told.error_code, told.cost_usd, told.tokens) == (
+        assert (told.error_code, told.cost_usd, told.usage.tokens) == (
             ErrorCode.INTERRUPTED,
             0.4,
             400_000,
@@ -107,12 +114,12 @@ async def test_a_later_attempt_costs_what_all_of_them_did(tmp_path: Path) -> Non
         run, _ = await core.store.add(
             Run(id=request.run_id, request=request, created_at=request.received_at)
         )
-        ledger = core.service._ledger
-        (await ledger.spending(replace(run, attempt=1))).count(CALL)
+        ledger = core.ports.ledger
+        (await ledger.begin_spending(replace(run, attempt=1))).count(CALL)
         await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
         await core.service.advance(run.id)
         run = await ended(core, run.id)
-        assert (run.attempt, run.state, run.cost_usd) == (2, RunState.SUCCEEDED, 0.8)
+        assert (run.attempt, run.state, run.result.cost_usd) == (2, RunState.SUCCEEDED, 0.8)
 
 
 @pytest.mark.parametrize(
@@ -133,15 +140,12 @@ async def test_a_start_that_was_refused_and_the_next_one_are_added_up(
     attempt = Attempt(
         run=replace(make_run(), attempt=1),
         conversation=Conversation(request=make_run().request),
-        deadline_at=T0,
         trace=NullRunTrace(),
-        live=JournalReplies(),
         stop=StopRequest(),
-        tracker=ProgressTracker(str),
-        clock=SystemClock(),
-        started_at=T0,
+        display=Display(live=JournalReplies(), tracker=ProgressTracker(str)),
+        time=AttemptTime(started_at=T0, deadline_at=T0),
     )
     for dollars in told:
-        attempt.begin_start()
-        attempt.report_cost(dollars, is_cut_short=False)
+        attempt.cost.begin_start()
+        attempt.cost.report(dollars, is_cut_short=False)
     assert attempt.cost_usd == cost_usd

@@ -6,13 +6,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.errors import ErrorCode
-from app.runs.environment import AddedFile, Additions, AgentEnvironment
-from app.runs.model import RunState
+from app.runs.testing import AddedFile, Additions, AgentEnvironment, RunState
 from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxSpec, open_sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
-from tests.faults.building import core_of, ended, request_of, until
+from tests.faults.building import core_of, ended, request_of
 from tests.faults.plan_agent import PlanAdapter
+from tests.waiting import until
 
 _TOOL = AddedFile(path="bin/greet", data=b'#!/bin/sh\ncat "${0%/*}/../note"\n', executable=True)
 _NOTE = AddedFile(path="note", data=b"hello", executable=False)
@@ -32,10 +32,10 @@ async def test_the_agent_finds_what_was_added(tmp_path: Path) -> None:
         request = request_of([*_ASK, {"run": "ls > out"}, {"read": "out"}])
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state, run.answer) == (RunState.SUCCEEDED, "out\n")
+        assert (run.state, run.result.answer) == (RunState.SUCCEEDED, "out\n")
         plain = request_of(_ASK, ts="1795302364.000200")
         await core.intake.accept(plain)
-        assert (await ended(core, plain.run_id)).answer == "HELLO"
+        assert (await ended(core, plain.run_id)).result.answer == "HELLO"
         phases = [shown.phase for shown in core.replies.shown if shown.phase.startswith(_PHASE)]
         assert phases[0] == _PHASE
         assert f"{_PHASE}: installing sh (4/5)" in phases
@@ -65,7 +65,7 @@ async def test_a_failing_command_is_named_and_can_be_mended(tmp_path: Path) -> N
         with capture_logs() as logs:
             await core.intake.accept(request)
             run = await ended(core, request.run_id)
-        assert (run.error_code, run.error_detail) == (ErrorCode.SANDBOX_SETUP_FAILED, said)
+        assert (run.result.error_code, run.result.detail) == (ErrorCode.SANDBOX_SETUP_FAILED, said)
         events = [log for log in logs if log["event"].startswith("environment.")]
         assert events[0]["event"] == "environment.step"
         assert [log["step"] for log in events if "step" in log][-3:] == [
@@ -77,7 +77,7 @@ async def test_a_failing_command_is_named_and_can_be_mended(tmp_path: Path) -> N
         mark.touch()
         again = request_of([{"final": "done"}], ts="1795302364.000200")
         await core.intake.accept(again)
-        assert (await ended(core, again.run_id)).answer == "done"
+        assert (await ended(core, again.run_id)).result.answer == "done"
 
 
 @pytest.mark.parametrize("directory", ["work", "home"])
@@ -161,7 +161,7 @@ async def test_one_that_its_provider_let_expire_is_made_once_more(tmp_path: Path
         with capture_logs() as logs:
             await core.intake.accept(second)
             run = await ended(core, second.run_id)
-        assert (run.state, run.answer) == (RunState.SUCCEEDED, "kept")
+        assert (run.state, run.result.answer) == (RunState.SUCCEEDED, "kept")
         events = [entry["event"] for entry in logs]
         assert (events.count("environment.lost"), events.count("environment.ready")) == (1, 1)
         assert "sandbox.workspace_lost" not in events
@@ -171,4 +171,4 @@ async def test_one_that_its_provider_let_expire_is_made_once_more(tmp_path: Path
         third = request_of([{"final": "x"}], ts="1795302364.000300")
         await core.intake.accept(third)
         failed = await ended(core, third.run_id)
-        assert failed.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+        assert failed.result.error_code is ErrorCode.SANDBOX_CREATION_FAILED

@@ -9,23 +9,30 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from app.runs import pool as pool_module
-from app.runs.model import Run, RunState
-from app.runs.policy import RunPolicy
-from app.runs.pool import FAILURES, MAX_WAIT_S
-from app.runs.pool_figures import PoolFigures
-from app.runs.session import SessionId, session_id_for
-from app.runs.starting import SAVING_S
+from app.runs.testing import (
+    FAILURES,
+    MAX_WAIT_S,
+    SAVING_S,
+    PoolFigures,
+    Run,
+    RunPolicy,
+    RunState,
+    SessionId,
+    session_id_for,
+)
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxId, SandboxSpec
-from tests.faults.building import POLICY, Core, ended, open_core, request_of, until
+from tests.faults.building import POLICY, Core, ended, open_core, request_of
 from tests.faults.plan_agent import ANSWER, Plan
+from tests.waiting import until
 
 DEFAULT_OF_A_THREAD = 1795302364
-BURST = 50
+BURST = 15
+REST_S = 3.0
+"""Longer than a run takes on a busy machine."""
 
 
 class Picky(FakeProvider):
@@ -65,13 +72,13 @@ async def pooled(
         pool_rest_s=rest_s,
         sandboxes=sandboxes,
     ) as core:
-        await core.room.runner.prepare_environment()
-        core.room.pool.wake()
+        await core.runtime.runner.prepare_environment()
+        core.runtime.pool.wake()
         yield core
 
 
 def figures(core: Core) -> PoolFigures:
-    return core.room.pool.figures
+    return core.runtime.pool.figures
 
 
 async def filled(core: Core) -> None:
@@ -88,16 +95,16 @@ async def ask(core: Core, plan: Plan = ANSWER, *, thread: int = 0, number: int =
 
 
 async def test_each_is_given_once(tmp_path: Path) -> None:
-    """A new thread gets the one that waits, with its door; the next thread another one; no file is in it."""
+    """A new thread gets the one that waits, with its endpoint; the next thread another one; no file is in it."""
     async with pooled(tmp_path) as core:
         await filled(core)
         first = await ask(core, [{"write": "notes", "text": "a"}, {"final": "written"}])
         await filled(core)
         second = await ask(core, [{"read": "notes"}], thread=1)
-        assert (first.state, second.answer) == (RunState.SUCCEEDED, "nothing")
+        assert (first.state, second.result.answer) == (RunState.SUCCEEDED, "nothing")
         assert first.sandbox_id != second.sandbox_id
         sessions = [session_id_for(run.thread) for run in (first, second)]
-        assert [session for session, _ in core.broker.adopted] == sessions
+        assert [session for session, _ in core.broker.rebound] == sessions
         assert (figures(core).taken, figures(core).missed) == (2, 0)
     assert core.provider.alive == 0
 
@@ -108,7 +115,7 @@ async def test_a_thread_with_files_has_its_own(tmp_path: Path) -> None:
         await filled(core)
         await ask(core, [{"write": "notes", "text": "a"}, {"final": "written"}])
         await filled(core)
-        assert (await ask(core, [{"read": "notes"}], number=1)).answer == "a"
+        assert (await ask(core, [{"read": "notes"}], number=1)).result.answer == "a"
         assert (figures(core).taken, figures(core).missed, figures(core).waiting) == (1, 0, 1)
 
 
@@ -118,7 +125,7 @@ async def test_a_kept_sandbox_comes_first(tmp_path: Path) -> None:
         await filled(core)
         first = await ask(core, [{"write": "notes", "text": "a"}, {"final": "written"}])
         again = await ask(core, [{"read": "notes"}], number=1)
-        assert (again.answer, again.sandbox_id) == ("a", first.sandbox_id)
+        assert (again.result.answer, again.sandbox_id) == ("a", first.sandbox_id)
         assert figures(core).taken == 1
 
 
@@ -164,7 +171,7 @@ async def test_the_breaker(tmp_path: Path) -> None:
 
 
 async def test_one_that_ends_while_it_waits_is_replaced(tmp_path: Path) -> None:
-    """Its end is noticed without anybody asking for it; its door goes too."""
+    """Its end is noticed without anybody asking for it; its endpoint goes too."""
     async with pooled(tmp_path) as core:
         await filled(core)
         (info,) = await core.provider.list({"orion.pool": "true"})
@@ -219,7 +226,7 @@ async def test_a_run_in_a_prepared_sandbox_that_takes_too_long(tmp_path: Path) -
     async with pooled(tmp_path, policy=policy) as core:
         await filled(core)
         run = await ask(core, [{"sleep": 30}, {"final": "late"}])
-        assert (run.state, run.error_code) == (RunState.FAILED, "SANDBOX_TIMEOUT")
+        assert (run.state, run.result.error_code) == (RunState.FAILED, "SANDBOX_TIMEOUT")
         assert figures(core).taken == 1
     assert core.provider.alive == 0
 
@@ -253,13 +260,13 @@ async def test_another_sandbox_than_asked_for_is_never_given(tmp_path: Path) -> 
     """Anything that a run's own sandbox would have and this one has not: it is destroyed instead."""
     async with pooled(tmp_path) as core:
         await filled(core)
-        spec = await core.room.runner.spec_to_wait(SessionId("ses_1"), 1)
+        spec = await core.runtime.runner.spec_to_wait(SessionId("ses_1"), 1)
         assert spec is not None
         other = replace(spec, limits=replace(spec.limits, max_processes=7))
-        assert core.room.pool.take(other, SessionId("ses_1")) is None
+        assert core.runtime.pool.take(other, SessionId("ses_1")) is None
         assert figures(core).waiting == 0
         await until(lambda: figures(core).waiting == 1)
-        assert core.room.pool.take(spec, SessionId("ses_1")) is not None
+        assert core.runtime.pool.take(spec, SessionId("ses_1")) is not None
 
 
 async def test_room_is_made_for_those_who_ask(tmp_path: Path) -> None:
@@ -272,7 +279,7 @@ async def test_room_is_made_for_those_who_ask(tmp_path: Path) -> None:
         core.provider.fail(
             "create", nth, SandboxError(SandboxErrorCode.LIMIT_REACHED, "5 are running")
         )
-        assert (await ask(core, [{"read": "notes"}], number=1)).answer == "a"
+        assert (await ask(core, [{"read": "notes"}], number=1)).result.answer == "a"
         assert figures(core).waiting == 0
 
 
@@ -286,16 +293,16 @@ async def test_nothing_waits_before_there_is_an_environment(tmp_path: Path) -> N
 
 def test_the_longest_wait_fits_into_every_providers_life() -> None:
     """With a run of the default length and what is saved after it, half an hour."""
-    assert pool_module.MAX_WAIT_S + 600 + 120 + 60 <= 1800
+    assert MAX_WAIT_S + 600 + 120 + 60 <= 1800
 
 
 async def test_the_next_is_made_when_the_agent_of_the_last_has_started(tmp_path: Path) -> None:
     """Not at once: the two would be in each other's way. Whoever comes meanwhile has one of their own."""
-    async with pooled(tmp_path, rest_s=0.4) as core:
+    async with pooled(tmp_path, rest_s=REST_S) as core:
         await filled(core)
         started_s = asyncio.get_running_loop().time()
         assert (await ask(core)).state is RunState.SUCCEEDED
         assert (await ask(core, thread=1)).state is RunState.SUCCEEDED
         assert (figures(core).taken, figures(core).missed) == (1, 1)
         await filled(core)
-        assert asyncio.get_running_loop().time() - started_s >= 0.4
+        assert asyncio.get_running_loop().time() - started_s >= REST_S

@@ -8,17 +8,20 @@ from pathlib import Path
 from typing_extensions import override
 
 from app.errors import ErrorCode
-from app.runs import ending
-from app.runs.clock import SystemClock
-from app.runs.model import Run, RunState
-from app.runs.ports import EngineState
-from app.runs.reconciler import Reconciler
-from app.runs.stops import StopSignals
-from app.runs.workflow import RunService
+from app.runs.testing import (
+    EngineState,
+    Reconciler,
+    Run,
+    RunService,
+    RunState,
+    StopSignals,
+    SystemClock,
+)
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
-from tests.faults.building import POLICY, core_of, ended, request_of, until
+from tests.faults.building import POLICY, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
+from tests.waiting import until
 
 
 async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> None:
@@ -40,12 +43,12 @@ async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> No
         second = request_of(ANSWER, ts="1795302365.000100")
         await core.intake.accept(second)
         run = await ended(core, second.run_id)
-        assert (run.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
+        assert (run.result.error_code, run.attempt) == (ErrorCode.QUEUE_FULL, 0)
         assert run.ended_at is not None
         assert run.ended_at - run.created_at < timedelta(seconds=10)
         told = core.replies.finished[0][1]
         assert told.detail == "this one waited longer than 1.5 s for its turn"
-        assert ending.recorded_result(run).detail == told.detail
+        assert run.outcome == told
         async with asyncio.timeout(5):
             while (await core.dispatcher.engine_states([run.id]))[run.id] is not EngineState.ENDED:
                 await asyncio.sleep(0.01)
@@ -72,7 +75,7 @@ async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
         assert await reconciler.reconcile() == 1
         run = await core.store.get(orphan.run_id)
         assert run is not None
-        assert run.error_code is ErrorCode.INTERRUPTED
+        assert run.result.error_code is ErrorCode.INTERRUPTED
         assert await reconciler.reconcile() == 0
 
 
@@ -106,7 +109,7 @@ async def test_the_reconciler_leaves_a_run_that_goes_on_through_a_jump_of_the_cl
         assert await reconciler.reconcile() == 1
         run = await core.store.get(request.run_id)
         assert run is not None
-        assert run.error_code is ErrorCode.SANDBOX_TIMEOUT
+        assert run.result.error_code is ErrorCode.SANDBOX_TIMEOUT
 
 
 async def test_a_run_that_cannot_be_ended_leaves_no_other_dangling(tmp_path: Path) -> None:

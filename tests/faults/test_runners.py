@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from app.errors import ErrorCode
-from app.runs.model import RunState
-from app.runs.options import Wishes
-from app.runs.runners import Room
+from app.runs.testing import ProviderRuntime, RunOptions, RunState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.fake import FakeProvider
 from tests.faults.building import POLICY, Core, ended, open_core, request_of
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from app.runs.model import Run
+    from app.runs.testing import Run
 
 OK: Plan = ANSWER
 KEEPING = replace(POLICY, session_keep_s=60, sandboxes={"local": "fake", "docker": "second"})
@@ -34,7 +32,7 @@ class Second(FakeProvider):
         return "second"
 
 
-class Rooms:
+class RuntimeFactory:
     """One more provider, opened when it is asked for."""
 
     def __init__(self, core_of: list[Core]) -> None:
@@ -45,14 +43,14 @@ class Rooms:
         """So many openings fail."""
 
     @asynccontextmanager
-    async def open(self, name: str) -> AsyncIterator[Room]:
+    async def open(self, name: str) -> AsyncIterator[ProviderRuntime]:
         assert name == "second"
         if self.failures > 0:
             self.failures -= 1
             raise SandboxError(SandboxErrorCode.UNAVAILABLE, "the engine does not answer")
         self.opened += 1
         async with self.provider:
-            yield self._core_of[0].room_of(self.provider)
+            yield self._core_of[0].runtime_of(self.provider)
 
 
 async def _ask(core: Core, text: str, *, ts: str, thread_ts: str | None = None) -> Run:
@@ -65,8 +63,8 @@ async def _ask(core: Core, text: str, *, ts: str, thread_ts: str | None = None) 
 async def test_a_message_says_where_it_runs_and_its_thread_stays_there(tmp_path: Path) -> None:
     """The word counts, then the thread's earlier word; another thread has the default; nothing is opened twice."""
     cores: list[Core] = []
-    rooms = Rooms(cores)
-    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open) as core:
+    runtimes = RuntimeFactory(cores)
+    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_runtime=runtimes.open) as core:
         cores.append(core)
         root = "1795302364.000100"
         first = await _ask(core, "sandbox=docker", ts=root)
@@ -74,26 +72,26 @@ async def test_a_message_says_where_it_runs_and_its_thread_stays_there(tmp_path:
         other = await _ask(core, "", ts="1795302366.000100")
         assert [run.provider for run in (first, second, other)] == ["second", "second", "fake"]
         assert {run.state for run in (first, second, other)} == {RunState.SUCCEEDED}
-        assert rooms.opened == 1
-        assert (rooms.provider.alive, core.provider.alive) == (1, 1)
-    assert rooms.provider.alive == 0
+        assert runtimes.opened == 1
+        assert (runtimes.provider.alive, core.provider.alive) == (1, 1)
+    assert runtimes.provider.alive == 0
 
 
 async def test_a_thread_that_moves_leaves_no_sandbox_behind(tmp_path: Path) -> None:
     """The one that was kept at the first provider is destroyed before the run at the second one begins, and back."""
     cores: list[Core] = []
-    rooms = Rooms(cores)
-    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open) as core:
+    runtimes = RuntimeFactory(cores)
+    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_runtime=runtimes.open) as core:
         cores.append(core)
         root = "1795302364.000100"
         await _ask(core, "", ts=root)
         assert core.provider.alive == 1
         moved = await _ask(core, "/docker", ts="1795302365.000100", thread_ts=root)
         assert (moved.provider, moved.state) == ("second", RunState.SUCCEEDED)
-        assert (core.provider.alive, rooms.provider.alive) == (0, 1)
+        assert (core.provider.alive, runtimes.provider.alive) == (0, 1)
         back = await _ask(core, "/local", ts="1795302366.000100", thread_ts=root)
         assert (back.provider, back.state) == ("fake", RunState.SUCCEEDED)
-        assert (core.provider.alive, rooms.provider.alive) == (1, 0)
+        assert (core.provider.alive, runtimes.provider.alive) == (1, 0)
 
 
 async def test_a_provider_that_cannot_be_opened_fails_the_run_and_is_tried_again(
@@ -101,12 +99,12 @@ async def test_a_provider_that_cannot_be_opened_fails_the_run_and_is_tried_again
 ) -> None:
     """The run says so with a code; the next one opens it."""
     cores: list[Core] = []
-    rooms = Rooms(cores)
-    rooms.failures = 1
-    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open) as core:
+    runtimes = RuntimeFactory(cores)
+    runtimes.failures = 1
+    async with open_core(KEEPING, socket=str(tmp_path / "s"), open_runtime=runtimes.open) as core:
         cores.append(core)
         failed = await _ask(core, "/docker", ts="1795302364.000100")
-        assert (failed.state, failed.error_code) == (
+        assert (failed.state, failed.result.error_code) == (
             RunState.FAILED,
             ErrorCode.SANDBOX_CREATION_FAILED,
         )
@@ -118,18 +116,18 @@ async def test_what_this_orion_lacks_is_refused(tmp_path: Path) -> None:
     """Before anything runs, with what there is instead."""
     async with open_core(KEEPING, socket=str(tmp_path / "s")) as core:
         run = await _ask(core, "sandbox=deno", ts="1795302364.000100")
-        assert run.error_code is ErrorCode.REQUEST_INVALID
-        assert "there is no sandbox 'deno' here; there are: local, docker" in run.error_detail
+        assert run.result.error_code is ErrorCode.REQUEST_INVALID
+        assert "there is no sandbox 'deno' here; there are: local, docker" in run.result.detail
         assert core.provider.created == 0
 
 
 async def test_a_channel_has_a_provider_of_its_own(tmp_path: Path) -> None:
     """Below what a message says, above the default."""
     cores: list[Core] = []
-    rooms = Rooms(cores)
-    channels = {request_of(OK).channel: Wishes(sandbox="docker")}
+    runtimes = RuntimeFactory(cores)
+    channels = {request_of(OK).channel: RunOptions(sandbox="docker")}
     async with open_core(
-        KEEPING, socket=str(tmp_path / "s"), open_room=rooms.open, channels=channels
+        KEEPING, socket=str(tmp_path / "s"), open_runtime=runtimes.open, channels=channels
     ) as core:
         cores.append(core)
         assert (await _ask(core, "", ts="1795302364.000100")).provider == "second"

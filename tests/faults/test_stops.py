@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.clock import SystemClock
-from app.runs.model import RunState
+from app.runs.testing import Outcome, RunState, SystemClock
 from tests.building import T0, make_run
-from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of, until
+from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
+from tests.waiting import until
 
 
 @pytest.mark.alone
@@ -26,7 +26,7 @@ async def test_stop_ends_a_running_agent_within_two_seconds(tmp_path: Path) -> N
         assert run.state is RunState.STOPPED
         assert run.ended_at is not None
         assert (run.ended_at - asked_at).total_seconds() < 2.0
-        assert run.answer == "half an answer"
+        assert run.result.answer == "half an answer"
         assert core.replies.finished[0][1].stopped_by == "U2"
         assert_ended_once(core, run)
 
@@ -45,6 +45,27 @@ async def test_stop_of_a_waiting_run_keeps_it_from_starting(tmp_path: Path) -> N
         assert (await ended(core, second.run_id)).state is RunState.STOPPED
         assert (await ended(core, first.run_id)).state is RunState.SUCCEEDED
         assert core.provider.created == 2  # one prepared the environment, one answered
+
+
+async def test_whoever_waits_behind_a_withdrawn_question_is_told(tmp_path: Path) -> None:
+    """When one that is queued is taken back, those behind it are told that fewer are before them."""
+    async with core_of(tmp_path) as core:
+        root = "1795302364.000100"
+        asked = [
+            request_of([{"text": "a"}, {"sleep": 5}, {"final": "one"}], ts=root),
+            *(request_of(ANSWER, ts=f"179530236{n}.000100", thread_ts=root) for n in (5, 6)),
+        ]
+        for number, request in enumerate(asked, start=1):
+            await core.intake.accept(request)
+            await until(lambda: len(core.replies.placed) == number)  # noqa: B023 - waited for at once
+        assert [place.ahead_in_thread for place in core.replies.waiting] == [0, 1, 2]
+        assert await core.intake.stop_run(asked[1].run_id, user="U1")
+        await until(lambda: len(core.replies.placed) == 4)
+        assert core.replies.placed[-1] == asked[2].run_id
+        assert core.replies.waiting[-1].ahead_in_thread == 1
+        for request in asked:
+            await ended(core, request.run_id)
+        assert len(core.replies.placed) == 4
 
 
 async def test_stop_of_a_run_that_waits_for_a_place_needs_no_place(tmp_path: Path) -> None:
@@ -75,8 +96,7 @@ async def test_a_stop_does_not_change_an_end_that_is_recorded(tmp_path: Path) ->
             run.id,
             reply_ts="9.1",
             state=RunState.ANSWERING,
-            outcome=RunState.FAILED,
-            error_code=ErrorCode.QUEUE_FULL,
+            outcome=Outcome(state=RunState.FAILED, error_code=ErrorCode.QUEUE_FULL),
         )
         await core.service.end_stopped(run)
         told = {result.error_code for _, result in core.replies.finished}
@@ -90,6 +110,6 @@ async def test_the_word_stop_stops_the_oldest_unfinished_run(tmp_path: Path) -> 
         request = request_of([{"sleep": 60}])
         await core.intake.accept(request)
         await until(lambda: bool(core.replies.shown))
-        assert await core.intake.stop_thread(request.thread, user="U1")
-        assert not await core.intake.stop_thread(request.thread, user="U1")
+        for ts, is_new in (("1795302365.000100", True), ("1795302366.000100", False)):
+            assert await core.intake.stop_thread(request.thread, user="U1", ts=ts) is is_new
         assert (await ended(core, request.run_id)).state is RunState.STOPPED

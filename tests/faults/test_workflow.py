@@ -1,28 +1,47 @@
 """The core under failure: whatever breaks, a run ends once, and nothing is left behind."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
+from typing_extensions import override
 
+from agent_scripts.supervision import events_path
 from app.errors import ErrorCode
-from app.runs import ending
-from app.runs.attempt import Attempt
-from app.runs.choice import AgentOffer
-from app.runs.execution import AgentRunner
-from app.runs.intake import Revision
-from app.runs.model import Run, RunId, RunState
-from app.runs.policy import find_refusal
-from app.runs.ports import Done, EngineState
-from app.store.own_keys import MemoryOwnKeyStore
+from app.runs.testing import (
+    CatalogAgent,
+    Done,
+    EngineState,
+    Outcome,
+    Resumption,
+    Revision,
+    Run,
+    RunState,
+    Session,
+    agent_paths,
+    find_refusal,
+    run_directory,
+    session_id_for,
+)
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.testing.scripts import Operation
-from tests.faults.building import POLICY, assert_ended_once, core_of, ended, request_of, until
+from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.testing.fake import FakeProvider, Operation
+from sandbox_runtime.types import Capability, SandboxId, SandboxSpec
+from tests.faults.building import (
+    POLICY,
+    SOON,
+    assert_ended_once,
+    core_of,
+    ended,
+    open_core,
+    request_of,
+)
 from tests.faults.plan_agent import ANSWER, Plan
+from tests.faults.sick_stores import EditingRunStore, SickOwnKeyStore, SickRunStore
+from tests.waiting import until
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
 
@@ -33,7 +52,11 @@ async def test_a_run_answers(tmp_path: Path) -> None:
         request = request_of(ANSWER)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state, run.answer, run.error_code) == (RunState.SUCCEEDED, "the answer", None)
+        assert (run.state, run.result.answer, run.result.error_code) == (
+            RunState.SUCCEEDED,
+            "the answer",
+            None,
+        )
         assert run.delivery == "sent"
         assert run.attempt == 1
         assert run.event_offset > 0
@@ -58,7 +81,7 @@ async def test_any_sandbox_call_may_fail(
         request = request_of(ANSWER)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state is RunState.SUCCEEDED) == (run.error_code is None)
+        assert (run.state is RunState.SUCCEEDED) == (run.result.error_code is None)
         assert core.replies.placed == [run.id]
         assert len(core.replies.finished) == 1
         if operation != "destroy":
@@ -66,23 +89,14 @@ async def test_any_sandbox_call_may_fail(
 
 
 @pytest.mark.parametrize("change", ["reply_ts", "attempt", "outcome"])
-async def test_what_is_done_outlasts_a_sick_database(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
-) -> None:
+async def test_what_is_done_outlasts_a_sick_database(tmp_path: Path, change: str) -> None:
     """What stands in Slack, that a run begins, and what its agent worked for, is recorded as soon as the database takes it."""
-    async with core_of(tmp_path) as core:
-        update, failures = core.store.update, [TimeoutError(), OSError("locked")]
-
-        async def sick_update(run_id: RunId, **changes: Any) -> Run:
-            if change in changes and failures:
-                raise failures.pop()
-            return await update(run_id, **changes)
-
-        monkeypatch.setattr(core.store, "update", sick_update)
+    store = SickRunStore(TimeoutError(), OSError("locked"), column=change)
+    async with core_of(tmp_path, store=store) as core:
         request = request_of(ANSWER)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state, failures) == (RunState.SUCCEEDED, [])
+        assert (run.state, store.failures) == (RunState.SUCCEEDED, [])
         assert_ended_once(core, run)
 
 
@@ -100,7 +114,7 @@ async def test_creation_is_retried_only_when_that_may_help(tmp_path: Path) -> No
             core.provider.fail("create", 2, SandboxError(code, "no"))
             await core.intake.accept(request)
             run = await ended(core, request.run_id)
-            assert run.error_code is ErrorCode.SANDBOX_CREATION_FAILED
+            assert run.result.error_code is ErrorCode.SANDBOX_CREATION_FAILED
             assert_ended_once(core, run)
 
 
@@ -120,8 +134,8 @@ async def test_agent_failures_keep_the_partial_answer(
         request = request_of(plan)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert run.error_code is code
-        assert run.answer == "".join(str(step.get("text", "")) for step in plan)
+        assert run.result.error_code is code
+        assert run.result.answer == "".join(str(step.get("text", "")) for step in plan)
         assert_ended_once(core, run)
 
 
@@ -131,21 +145,22 @@ async def test_a_line_that_no_parser_thought_of_is_skipped(tmp_path: Path) -> No
         request = request_of([{"run": "echo no JSON"}, {"final": "the answer"}])
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state, run.answer, run.error_code) == (RunState.SUCCEEDED, "the answer", None)
+        assert (run.state, run.result.answer, run.result.error_code) == (
+            RunState.SUCCEEDED,
+            "the answer",
+            None,
+        )
 
 
-async def test_who_asked_is_told_which_limit_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_asked_is_told_which_limit_it_was(tmp_path: Path) -> None:
     """A limit of what a run may use has words of its own, which the record keeps."""
-    monkeypatch.setattr(ending, "SLACK_RETRY_S", 0.1)
-    async with core_of(tmp_path, replace(POLICY, max_disk_bytes=10_000_000)) as core:
+    async with core_of(tmp_path, replace(POLICY, max_disk_bytes=10_000_000, timings=SOON)) as core:
         request = request_of([{"run": "head -c 20000000 /dev/zero > filler"}, {"sleep": 60}])
         await core.intake.accept(request)
         await until(lambda: bool(core.replies.placed))
         core.replies.outages = 1
         run = await ended(core, request.run_id)
-        assert run.error_code is ErrorCode.LIMIT_EXCEEDED
+        assert run.result.error_code is ErrorCode.LIMIT_EXCEEDED
         ((_, result),) = core.replies.finished
         assert result.detail == "its files took more space than my workspace has"
 
@@ -156,7 +171,7 @@ async def test_the_deadline_ends_a_run(tmp_path: Path) -> None:
         request = request_of([{"text": "x"}, *[{"sleep": 0.2}] * 100])
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert run.error_code is ErrorCode.SANDBOX_TIMEOUT
+        assert run.result.error_code is ErrorCode.SANDBOX_TIMEOUT
         assert run.ended_at is not None
         assert run.started_at is not None
         assert run.ended_at - run.started_at < timedelta(seconds=6)
@@ -191,7 +206,7 @@ async def test_secrets_are_masked_before_they_are_stored_or_shown(tmp_path: Path
         )
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert run.answer == "is [redacted]"
+        assert run.result.answer == "is [redacted]"
         assert "hunter2" not in repr(core.replies.shown) + repr(core.replies.finished)
 
 
@@ -204,8 +219,7 @@ async def test_advance_may_be_called_again_at_any_state(tmp_path: Path) -> None:
         await core.store.update(
             run.id,
             state=RunState.ANSWERING,
-            outcome=RunState.SUCCEEDED,
-            answer="kept",
+            outcome=Outcome(state=RunState.SUCCEEDED, answer="kept"),
             reply_ts="9.1",
             attempt=1,
         )
@@ -221,7 +235,7 @@ async def test_advance_may_be_called_again_at_any_state(tmp_path: Path) -> None:
         await core.service.advance(worn.run_id)
         ended_run = await core.store.get(worn.run_id)
         assert ended_run is not None
-        assert ended_run.error_code is ErrorCode.INTERRUPTED
+        assert ended_run.result.error_code is ErrorCode.INTERRUPTED
 
 
 @pytest.mark.parametrize("has_effect", [True, False])
@@ -245,33 +259,70 @@ async def test_what_may_have_changed_something_outside_is_not_repeated(
         assert ended_run is not None
         ((_, result),) = core.replies.finished
         if has_effect:
-            assert ended_run.error_code is ErrorCode.INTERRUPTED
+            assert ended_run.result.error_code is ErrorCode.INTERRUPTED
             assert result.detail.startswith("it may have changed something outside")
             assert core.provider.created == 0
         else:
-            assert ended_run.answer == "the answer"
+            assert ended_run.result.answer == "the answer"
 
 
-async def test_an_effect_of_a_left_agent_counts_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class Attachable(FakeProvider):
+    """Gives back the sandboxes that it has made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[SandboxId, Sandbox] = {}
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return super().capabilities | {Capability.ATTACH}
+
+    @override
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        sandbox = await super().create(spec)
+        self.made[sandbox.id] = sandbox
+        return sandbox
+
+    @override
+    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        return self.made[sandbox_id]
+
+
+async def test_an_effect_of_a_left_agent_counts_too(tmp_path: Path) -> None:
     """One that was attached to, had an effect only then, and failed: its turn does not run again either."""
-
-    async def fails_after_an_effect(_runner: AgentRunner, attempt: Attempt) -> None:
-        assert attempt.on_effect is not None
-        await attempt.on_effect()
-
-    monkeypatch.setattr(AgentRunner, "_follow_left_agent", fails_after_an_effect)
-    async with core_of(tmp_path) as core:
+    async with open_core(
+        POLICY, socket=str(tmp_path / "broker.sock"), sandboxes=Attachable()
+    ) as core:
+        core.broker.has_effects = True
         request = request_of(ANSWER)
         run = Run(id=request.run_id, request=request, created_at=request.received_at)
         await core.store.add(run)
         await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+        sandbox = await core.provider.create(SandboxSpec())
+        paths = agent_paths(sandbox.paths)
+        left = replace(paths, run=run_directory(paths, run, attempt=1))
+        await sandbox.write_file(events_path(left), b"no event\n")
+        await core.store.sessions.add(
+            Session(
+                id=session_id_for(run.thread),
+                name="left-behind",
+                thread=run.thread,
+                provider=core.provider.name,
+                sandbox_id=sandbox.id,
+                created_at=run.created_at,
+                used_at=run.created_at,
+            )
+        )
         await core.service.advance(run.id)
         ended_run = await core.store.get(run.id)
         assert ended_run is not None
-        assert (ended_run.error_code, ended_run.has_outside_effect) == (ErrorCode.INTERRUPTED, True)
-        assert core.provider.created == 0
+        assert (ended_run.result.error_code, ended_run.has_outside_effect) == (
+            ErrorCode.INTERRUPTED,
+            True,
+        )
+        assert core.replies.finished[0][1].resumed is Resumption.REPEATED
+        assert core.provider.created == 1  # by the test
 
 
 async def test_an_effect_is_in_the_record_before_it_happens(tmp_path: Path) -> None:
@@ -298,8 +349,8 @@ async def test_what_a_waiting_message_becomes_is_checked_as_a_new_one(
     tmp_path: Path, edited: str, told: str
 ) -> None:
     """An edit that could not have been asked ends with the sentence of such a message; no agent begins."""
-    offers = {name: AgentOffer(model="plan-1") for name in ("plan", "codex")}
-    policy = replace(POLICY, agents=offers)
+    catalog = {name: CatalogAgent(model="plan-1") for name in ("plan", "codex")}
+    policy = replace(POLICY, agents=catalog)
     async with core_of(tmp_path, policy) as core:
         first = request_of([{"text": "a"}, {"sleep": 1}, {"final": "one"}])
         second = request_of(ANSWER, ts="1795302365.000100", thread_ts=first.message_ts)
@@ -312,28 +363,18 @@ async def test_what_a_waiting_message_becomes_is_checked_as_a_new_one(
         refusal = find_refusal(run.request, policy, runs_last_hour=1, unfinished=1)
         assert refusal is not None
         assert told in refusal.detail
-        assert (run.error_code, run.error_detail) == (refusal.code, refusal.detail)
+        assert (run.result.error_code, run.result.detail) == (refusal.code, refusal.detail)
         assert run.attempt == 0
         assert core.replies.finished[1][1].detail == refusal.detail
 
 
-async def test_an_edit_in_the_moment_before_a_run_begins_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_edit_in_the_moment_before_a_run_begins_is_checked(tmp_path: Path) -> None:
     """Behind the check, and yet in time: the run has not begun, and is looked at anew."""
-    async with core_of(tmp_path) as core:
-        update, request = core.store.update, request_of(ANSWER)
-        edits = ["sandbox=deno fix"]
-
-        async def update_after_an_edit(run_id: RunId, **changes: Any) -> Run:
-            if edits and changes.get("state") is RunState.RUNNING:
-                assert await core.store.amend(run_id, text=edits.pop())
-            return await update(run_id, **changes)
-
-        monkeypatch.setattr(core.store, "update", update_after_an_edit)
+    async with core_of(tmp_path, store=EditingRunStore("sandbox=deno fix")) as core:
+        request = request_of(ANSWER)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.error_code, run.attempt) == (ErrorCode.REQUEST_INVALID, 0)
+        assert (run.result.error_code, run.attempt) == (ErrorCode.REQUEST_INVALID, 0)
         assert core.provider.created == 0
 
 
@@ -351,21 +392,12 @@ async def test_messages_of_a_thread_are_placed_in_order(tmp_path: Path) -> None:
         assert core.replies.placed == [other.run_id, *(request.run_id for request in mine)]
 
 
-async def test_a_persons_keys_are_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_persons_keys_are_waited_for(tmp_path: Path) -> None:
     """A database that is locked as a run begins costs a moment, not the run."""
-    failures, find = [OSError("locked")], MemoryOwnKeyStore.of
-
-    async def sick_of(store: MemoryOwnKeyStore, team: str, person: str) -> Mapping[str, str]:
-        if failures:
-            raise failures.pop()
-        return await find(store, team, person)
-
-    monkeypatch.setattr(MemoryOwnKeyStore, "of", sick_of)
-    async with core_of(tmp_path) as core:
+    keys = SickOwnKeyStore(OSError("locked"))
+    async with open_core(POLICY, socket=str(tmp_path / "broker.sock"), own_keys=keys) as core:
         request = request_of(ANSWER)
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
-        assert (run.state, failures) == (RunState.SUCCEEDED, [])
+        assert (run.state, keys.failures) == (RunState.SUCCEEDED, [])
         assert_ended_once(core, run)

@@ -9,22 +9,30 @@ from pathlib import Path
 
 import anyio
 import pytest
+from typing_extensions import override
 
 from app.errors import ErrorCode
-from app.runs import workspaces
-from app.runs.model import Run, RunState
-from app.runs.policy import RunPolicy
-from app.runs.session import Session, SessionId, SessionStatus, session_id_for
-from app.runs.visits import Visits
-from app.runs.workspace import UNSAVED
+from app.runs.testing import (
+    UNSAVED,
+    Run,
+    RunPolicy,
+    RunState,
+    Session,
+    SessionLocks,
+    SessionStatus,
+    session_id_for,
+)
+from app.store.memory import MemoryRunStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
-from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
+from sandbox_runtime.types import Capability, SandboxSpec, SnapshotId, SnapshotRef
 from tests.building import T0
-from tests.faults.building import Core, core_of, ended, open_core, request_of, until
+from tests.faults.building import SOON, Core, core_of, ended, nowhere, open_core, request_of
 from tests.faults.plan_agent import Plan, PlanAdapter
+from tests.faults.sick_stores import SickSessionStore
+from tests.waiting import until
 
 KEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0, session_keep_s=600)
 UNKEPT = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
@@ -54,10 +62,10 @@ async def test_a_follow_up_finds_its_files(policy: RunPolicy, tmp_path: Path) ->
         first = await ask(core, WRITE)
         session = await session_of(core, first)
         follow_up = await ask(core, READ, number=1)
-        assert follow_up.answer == "a"
+        assert follow_up.result.answer == "a"
         assert (first.sandbox_id == follow_up.sandbox_id) == (policy is KEPT)
         stranger = await ask(core, READ, root="1795302365.000100")
-        assert stranger.answer == "nothing"
+        assert stranger.result.answer == "nothing"
         assert (await session_of(core, stranger)).name != session.name
         assert core.provider.alive == (2 if policy is KEPT else 0)
 
@@ -76,7 +84,7 @@ async def test_the_record_tells_where_it_stands(tmp_path: Path) -> None:
         assert (stopped.status, stopped.sandbox_id) == (SessionStatus.STOPPED, "")
         assert (stopped.name, stopped.snapshot_slug) == (kept.name, kept.snapshot_slug)
         assert core.provider.alive == 0
-        assert (await ask(core, READ, number=1)).answer == "a"
+        assert (await ask(core, READ, number=1)).result.answer == "a"
 
 
 async def test_the_endpoint_goes_with_the_sandbox(tmp_path: Path) -> None:
@@ -130,26 +138,38 @@ async def test_a_failed_agent_keeps_its_files(tmp_path: Path) -> None:
     async with core_of(tmp_path, UNKEPT) as core:
         failed = await ask(core, [{"write": "notes", "text": "half"}, {"exit": 3}])
         assert failed.state is RunState.FAILED
-        assert (await ask(core, READ, number=1)).answer == "half"
+        assert (await ask(core, READ, number=1)).result.answer == "half"
+
+
+class Remembering(FakeProvider):
+    """Lists snapshots that it has no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._deleted: list[SnapshotRef] = []
+
+    @override
+    async def list_snapshots(self) -> Sequence[SnapshotRef]:
+        return [*await super().list_snapshots(), *self._deleted]
+
+    @override
+    async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
+        self._deleted += [ref for ref in await super().list_snapshots() if ref.id == snapshot_id]
+        await super().delete_snapshot(snapshot_id)
 
 
 @pytest.mark.parametrize("is_listed", [False, True])
-async def test_lost_files_do_not_cost_the_answer(
-    is_listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_files_do_not_cost_the_answer(is_listed: bool, tmp_path: Path) -> None:
     """When what was saved is gone, the next run begins with nothing; also where the provider still lists what it let expire."""
-    async with core_of(tmp_path, UNKEPT) as core:
+    provider = Remembering() if is_listed else FakeProvider()
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(UNKEPT, socket=socket, sandboxes=provider) as core:
         run = await ask(core, WRITE)
         slug = (await session_of(core, run)).snapshot_slug
-        listed = await core.provider.list_snapshots()
         await core.provider.delete_snapshot(SnapshotId(slug))
-        if is_listed:
-
-            async def list_all() -> Sequence[SnapshotRef]:
-                return listed
-
-            monkeypatch.setattr(core.provider, "list_snapshots", list_all)
-        assert (await ask(core, READ, number=1)).answer == "nothing"
+        listed = {ref.id for ref in await core.provider.list_snapshots()}
+        assert (slug in listed) is is_listed
+        assert (await ask(core, READ, number=1)).result.answer == "nothing"
 
 
 @pytest.mark.parametrize("policy", [KEPT, UNKEPT], ids=["kept", "unkept"])
@@ -162,8 +182,31 @@ async def test_a_failure_to_save_does_not_cost_the_answer(
         full = SandboxError(SandboxErrorCode.UNAVAILABLE, "disk full")
         core.provider.fail("snapshot", core.provider.count("snapshot") + 1, full)
         again = await ask(core, WRITE, number=1)
-        assert (again.state, again.answer) == (RunState.SUCCEEDED, f"written\n\n{UNSAVED}")
-        assert (await ask(core, READ, number=2)).answer == ("aa" if policy is KEPT else "a")
+        assert (again.state, again.result.answer) == (RunState.SUCCEEDED, f"written\n\n{UNSAVED}")
+        assert (await ask(core, READ, number=2)).result.answer == ("aa" if policy is KEPT else "a")
+
+
+class Declaring(FakeProvider):
+    """Also has a capability that the fake lacks."""
+
+    def __init__(self, capability: Capability) -> None:
+        super().__init__()
+        self._declared = capability
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return super().capabilities | {self._declared}
+
+
+@pytest.mark.parametrize("capability", [Capability.BILLED, Capability.ENDS_WHEN_SAVED])
+async def test_what_costs_or_has_ended_is_not_kept(capability: Capability, tmp_path: Path) -> None:
+    """No sandbox idles between two questions where it costs money, or where saving it has ended it."""
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(KEPT, socket=socket, sandboxes=Declaring(capability)) as core:
+        await ask(core, WRITE)
+        assert core.provider.alive == 0
+        assert (await ask(core, READ, number=1)).result.answer == "a"
 
 
 @pytest.mark.parametrize("is_removed", [True, False])
@@ -179,7 +222,7 @@ async def test_a_kept_sandbox_that_died_is_replaced(is_removed: bool, tmp_path: 
             gone = SandboxError(SandboxErrorCode.UNAVAILABLE, "gone")
             core.provider.fail("write_files", core.provider.count("write_files") + 1, gone)
         follow_up = await ask(core, READ, number=1)
-        assert follow_up.answer == "a"
+        assert follow_up.result.answer == "a"
         assert follow_up.sandbox_id != first.sandbox_id
         assert core.provider.alive == 1
 
@@ -193,7 +236,7 @@ async def test_a_kept_sandbox_that_fell_behind_is_not_used(tmp_path: Path) -> No
         )
         slug = (await session_of(core, other)).snapshot_slug
         await core.store.sessions.update(session_id_for(first.thread), snapshot_slug=slug)
-        assert (await ask(core, READ, number=1)).answer == "of another"
+        assert (await ask(core, READ, number=1)).result.answer == "of another"
 
 
 async def test_kept_sandboxes_make_room(tmp_path: Path) -> None:
@@ -209,7 +252,7 @@ async def test_kept_sandboxes_make_room(tmp_path: Path) -> None:
         await ask(core, WRITE, root="3.000100")
         await core.workspaces.close_overdue()
         assert core.provider.alive == 1
-        assert (await ask(core, READ, number=1)).answer == "a"
+        assert (await ask(core, READ, number=1)).result.answer == "a"
 
 
 async def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
@@ -219,44 +262,37 @@ async def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
         fresh = await ask(core, WRITE, root="2.000100")
         snapshots = len(await core.provider.list_snapshots())
         await core.store.sessions.update(session_id_for(old.thread), used_at=T0)
-        assert await core.workspaces.remove_unused(T0 + timedelta(seconds=1)) == 1
+        assert await core.workspaces.remove_unused(T0 + timedelta(seconds=1), nowhere) == 1
         assert await core.store.sessions.get(session_id_for(old.thread)) is None
         assert len(await core.provider.list_snapshots()) == snapshots - 1
         assert [info.id for info in await core.provider.list()] == [fresh.sandbox_id]
-        assert (await ask(core, READ, number=1)).answer == "nothing"
+        assert (await ask(core, READ, number=1)).result.answer == "nothing"
 
 
-async def test_a_sick_database_does_not_end_the_closing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sick_database_does_not_end_the_closing(tmp_path: Path) -> None:
     """A kept sandbox goes when its time is over, and the next round comes, whatever the records do."""
-    monkeypatch.setattr(workspaces, "CLOSE_INTERVAL_S", 0.05)
-    policy = RunPolicy(run_timeout_s=20, session_keep_s=0.2, announce_after_s=0)
-    async with core_of(tmp_path, policy) as core:
-        healthy = core.store.sessions.get
-
-        async def sick(session_id: SessionId) -> Session | None:
-            del session_id
-            raise OSError("the database is away")
-
+    policy = replace(UNKEPT, session_keep_s=0.2, timings=SOON)
+    store, sessions = MemoryRunStore(), SickSessionStore()
+    store.sessions = sessions
+    async with core_of(tmp_path, policy, store=store) as core:
         await ask(core, WRITE)
-        monkeypatch.setattr(core.store.sessions, "get", sick)
+        sessions.is_sick = True
         await until(lambda: core.provider.alive == 0)
-        monkeypatch.setattr(core.store.sessions, "get", healthy)
+        sessions.is_sick = False
         await ask(core, WRITE, root="2.000100")
         await until(lambda: core.provider.alive == 0)
 
 
 @pytest.mark.parametrize("takes_id", [True, False])
 async def test_an_agent_that_ended_before_it_told_its_session(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_id: bool
+    tmp_path: Path, takes_id: bool
 ) -> None:
     """It is known all the same where its id was given, and comes up again with the next question."""
-    monkeypatch.setattr(PlanAdapter, "has_sessions", True)
-    monkeypatch.setattr(PlanAdapter, "takes_session_id", takes_id)
-    async with core_of(tmp_path, replace(UNKEPT, idle_timeout_s=1)) as core:
+    policy, socket = replace(UNKEPT, idle_timeout_s=1), str(tmp_path / "broker.sock")
+    adapter = PlanAdapter(has_sessions=True, takes_session_id=takes_id)
+    async with open_core(policy, socket=socket, adapter=adapter) as core:
         run = await ask(core, [{"text": "half"}, {"sleep": 60}])
-        assert run.error_code is ErrorCode.AGENT_IDLE
+        assert run.result.error_code is ErrorCode.AGENT_IDLE
         given = (await session_of(core, run)).agent_session_id
         assert bool(given) is takes_id
         follow_up = await ask(core, [{"final": "x"}], number=1)
@@ -277,7 +313,7 @@ async def test_a_thread_at_another_provider_begins_anew(tmp_path: Path) -> None:
 
     async with (
         there,
-        open_core(UNKEPT, socket=str(tmp_path / "broker.sock"), elsewhere=elsewhere) as core,
+        open_core(UNKEPT, socket=str(tmp_path / "broker.sock")) as core,
     ):
         sandbox = await there.create(SandboxSpec())
         left = await sandbox.snapshot(name="left")
@@ -287,17 +323,17 @@ async def test_a_thread_at_another_provider_begins_anew(tmp_path: Path) -> None:
             session_id, provider="other", snapshot_slug=left.id, agent_session_id="memory"
         )
         follow_up = await ask(core, [{"write": "notes", "text": "new"}, {"final": "x"}], number=1)
-        assert (await ask(core, READ, number=2)).answer == "new"
+        assert (await ask(core, READ, number=2)).result.answer == "new"
         session = await session_of(core, follow_up)
         assert (session.provider, session.agent_session_id) == ("fake", "")
         assert session.snapshots == {"other": left.id, "fake": session.snapshot_slug}
 
         await core.store.sessions.update(session_id, used_at=T0)
         later = T0 + timedelta(seconds=1)
-        assert await core.workspaces.remove_unused(later) == 0
+        assert await core.workspaces.remove_unused(later, elsewhere) == 0
         assert await core.store.sessions.get(session_id) is not None
         is_away = False
-        assert await core.workspaces.remove_unused(later) == 1
+        assert await core.workspaces.remove_unused(later, elsewhere) == 1
         assert await there.list_snapshots() == ()
         assert session.snapshot_slug not in {ref.id for ref in await core.provider.list_snapshots()}
 
@@ -307,7 +343,7 @@ async def test_a_visited_sandbox_is_not_given_up(tmp_path: Path) -> None:
     policy = RunPolicy(run_timeout_s=20, session_keep_s=0.1, announce_after_s=0)
     async with core_of(tmp_path, policy) as core:
         run = await ask(core, WRITE)
-        with Visits(tmp_path / "visits").visiting(session_id_for(run.thread)):
+        with SessionLocks(tmp_path / "visits").use(session_id_for(run.thread)):
             await anyio.sleep(0.2)
             await core.workspaces.close_overdue()
             assert core.provider.alive == 1
@@ -328,12 +364,12 @@ async def test_a_run_takes_what_was_saved_meanwhile(tmp_path: Path) -> None:
         slug = (await session_of(core, other)).snapshot_slug
         session_id = session_id_for(first.thread)
         async with open_task_group() as group:
-            with Visits(tmp_path / "visits").saving(session_id):
+            with SessionLocks(tmp_path / "visits").lock_for_saving(session_id):
                 asking = group.create_task(ask(core, READ, number=1))
                 await anyio.sleep(0.3)
                 assert not asking.done()
                 await core.store.sessions.update(session_id, snapshot_slug=slug)
-        assert (await asking).answer == "saved"
+        assert (await asking).result.answer == "saved"
 
 
 async def test_an_unsaved_run_leaves_the_saved_files_alone(tmp_path: Path) -> None:
@@ -347,23 +383,59 @@ async def test_an_unsaved_run_leaves_the_saved_files_alone(tmp_path: Path) -> No
                 while (await session_of(core, run)).sandbox_id == "":
                     await anyio.sleep(0.02)
             await core.store.sessions.update(session_id, snapshot_slug="newer")
-        assert (await asking).answer == "words"
+        assert (await asking).result.answer == "words"
         assert (await session_of(core, run)).snapshot_slug == "newer"
 
 
 async def test_the_door_of_a_sandbox_left_running_stays(tmp_path: Path) -> None:
-    """A kept sandbox whose time is over takes its thread's door along, unless a person left another one running behind it."""
+    """A kept sandbox whose time is over takes its thread's endpoint along, unless a person left another one running behind it."""
     policy = RunPolicy(run_timeout_s=20, session_keep_s=0.1, announce_after_s=0)
     async with core_of(tmp_path, policy) as core:
-        visits = Visits(tmp_path / "visits")
+        locks = SessionLocks(tmp_path / "visits")
         session_id = session_id_for((await ask(core, WRITE)).thread)
-        visits.leave(session_id)
+        locks.mark_detached(session_id)
         await anyio.sleep(0.15)
         await core.workspaces.close_overdue()
         assert core.provider.alive == 0
         assert core.broker.closed == []
-        visits.take_left(session_id)
+        locks.clear_detached(session_id)
         await ask(core, WRITE, number=1)
         await anyio.sleep(0.15)
         await core.workspaces.close_overdue()
         assert core.broker.closed == [session_id]
+
+
+async def test_an_agent_is_told_what_is_true_of_its_run(tmp_path: Path) -> None:
+    """Of its files, its network and its limits: a first question begins with nothing, the next one with what that left."""
+    adapter = PlanAdapter()
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(KEPT, socket=socket, adapter=adapter) as core:
+        await ask(core, [{"write": "a.txt", "text": "x"}, {"final": "done"}])
+        await ask(core, [{"final": "done"}], number=1)
+    first, second = (turn.system_prompt for turn in adapter.turns)
+    assert "starts empty. Its files are kept for the next message" in first
+    assert "holds what earlier messages of this thread left" in second
+    for prompt in (first, second):
+        assert "The sandbox has no network" in prompt
+        assert "seconds for the whole answer, 2 GiB of memory, and 10 GiB for files" in prompt
+
+
+class Faraway(FakeProvider):
+    """Has a region."""
+
+    @property
+    @override
+    def region(self) -> str:
+        return "fra1"
+
+
+async def test_a_session_tells_its_region(tmp_path: Path) -> None:
+    """Of the provider in which its thread's latest run began; on this machine there is none."""
+    socket = str(tmp_path / "broker.sock")
+    async with open_core(UNKEPT, socket=socket, sandboxes=Faraway()) as core:
+        run = await ask(core, WRITE)
+        assert (await session_of(core, run)).region == "fra1"
+        await core.store.sessions.update(session_id_for(run.thread), region="elsewhere")
+        assert (await session_of(core, await ask(core, READ, number=1))).region == "fra1"
+    async with core_of(tmp_path, UNKEPT) as core:
+        assert (await session_of(core, await ask(core, WRITE))).region == ""

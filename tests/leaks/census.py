@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.runs.session import Session
-from app.store.sql import open_sqlite_store
+from app.runs.testing import Session
+from app.store.runs import open_sqlite_store
 from tests.crash.rig import members_of_group
 from tests.e2e.docker_world import docker, objects_of
 from tests.e2e.orion_process import OrionProcess

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.errors import ErrorCode
-from app.playground.client import LookalikeError
-from app.playground.model import ModelPace
-from app.playground.slack_types import LookalikeConfig
-from app.runs.model import Run
+from app.playground.model.server import ModelPace
+from app.playground.slack.types import FakeSlackConfig
+from app.runs.testing import Run
 from sandbox_runtime.task_group import open_task_group
 from tests.e2e.docker_world import (
     docker,
@@ -24,9 +23,10 @@ from tests.e2e.docker_world import (
     open_docker_orion,
     prepared_image,
 )
-from tests.e2e.harness import Stage, World, open_orion, open_world
+from tests.e2e.harness import WITH_POOL, Stage, World, open_orion, open_world
 from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
+from tests.fake_slack_client import FakeSlackError
 from tests.leaks.census import CONNECTIONS, DESCRIPTORS, Census, take_census
 from tests.leaks.plan import WARM_UP, Course, Fate, Plan, draw
 
@@ -35,7 +35,7 @@ SETTLED_WITHIN_S = 90.0
 """A pool whose sandboxes were killed three times rests for a minute."""
 VICTIM_WITHIN_S = 3.0
 POLL_S = 0.3
-QUICK_RETRIES = LookalikeConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
+QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +110,7 @@ async def _open_stage(
     world: World, directory: Path, plan: Plan, temporary: Path
 ) -> AsyncIterator[Stage]:
     state_dir = new_state_dir(directory)
-    settings = {"ORION_SESSION_KEEP_S": plan.keep_s, "TMPDIR": str(temporary)}
+    settings = {**WITH_POOL, "ORION_SESSION_KEEP_S": plan.keep_s, "TMPDIR": str(temporary)}
     if plan.provider == "docker":
         prepared = await asyncio.to_thread(prepared_image)
         opened = open_docker_orion(world, state_dir, prepared, **settings)
@@ -172,9 +172,9 @@ async def _ask(proof: _Proof, course: Course) -> None:
     except TimeoutError:
         result.faults.append(f"no end within {ENDED_WITHIN_S:.0f} s: {course}")
     else:
-        result.outcomes[run.error_code or run.state] += 1
-        if run.error_code is ErrorCode.INTERNAL:
-            result.faults.append(f"a bug: {run.error_detail or 'without detail'}: {course}")
+        result.outcomes[run.result.error_code or run.state] += 1
+        if run.result.error_code is ErrorCode.INTERNAL:
+            result.faults.append(f"a bug: {run.result.detail or 'without detail'}: {course}")
     proof.ended += 1
     if proof.ended % 10 == 0:
         sys.stderr.write(f"{result.plan.provider}: {proof.ended} runs have ended\n")
@@ -189,7 +189,7 @@ async def _meet(proof: _Proof, course: Course, *, thread_ts: str) -> str:
         case Fate.STOPPED_NATIVELY:
             try:
                 await client.stop(thread_ts)
-            except LookalikeError:  # Slack shows the button while a session is at work
+            except FakeSlackError:  # Slack shows the button while a session is at work
                 return "nothing there to stop"
         case Fate.KILLED if not await _kill_one(proof):
             return "nobody there to kill"

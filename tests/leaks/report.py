@@ -10,7 +10,7 @@ from tests.leaks.play import Result
 HEAD = """\
 # What is left after runs were cancelled and killed
 
-`make leak-test` asks the real service, over the Slack look-alike and with the offline model, in real sandboxes. Each question
+`make leak-test` asks the real service, over the fake Slack and with the offline model, in real sandboxes. Each question
 meets a fate drawn from a seed: it is left to end, stopped at a random moment (by the word or by Slack's own button), or a random
 process of a sandbox (agent, supervisor, a command, the sandbox's first process) is killed with SIGKILL. In the first half the
 service itself is killed with SIGKILL several times and started again. Some questions leave background processes behind, some go

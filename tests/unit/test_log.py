@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
+import structlog
 
 from app.errors import ErrorCode, OrionError
-from app.log import _ExportFailures, configure_logging, get_logger, log_context
+from app.log import _ExportFailures, configure_logging, get_logger
 from app.redaction import Masker
 
 CANARY = "canary-secret-4711"
@@ -33,7 +34,7 @@ def lines(stream: io.StringIO) -> Lines:
 
 def test_a_line_carries_event_context_and_time(lines: Lines) -> None:
     """Event, values, the run's context, level, logger and UTC time are keys of one line."""
-    with log_context(run_id="run_1", thread="T-C-1"):
+    with structlog.contextvars.bound_contextvars(run_id="run_1", thread="T-C-1"):
         get_logger("app.runs").info("run.started", attempt=2)
     get_logger("app.runs").debug("run.unheard")
     (line,) = lines()

@@ -7,29 +7,38 @@ from pathlib import Path
 
 import pytest
 
-from app.config import Settings
+from app.settings.settings import all_fields
 
-README = Path("README.md").read_text()
+LIBRARY = Path("docs/library.md").read_text()
 
 
 @pytest.mark.bubblewrap
-async def test_the_readme_example_runs(
+async def test_the_library_example_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The library example of the README prints what it should."""
-    source = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+    """The example of docs/library.md prints what it should."""
+    source = re.findall(r"```python\n(.*?)```", LIBRARY, re.DOTALL)[0]
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    exec(source, names)  # noqa: S102 - our own README
+    exec(source, names)  # noqa: S102 - our own page
     main = names["main"]
     assert callable(main)
     await main()
     assert capsys.readouterr().out == "42\n\n"
 
 
+def test_the_readme_is_for_a_newcomer() -> None:
+    """It is short, and how to use and how to prove Orion stand on its first screen."""
+    lines = Path("README.md").read_text().splitlines()
+    assert len(lines) <= 120
+    first_screen = "\n".join(lines[:24])
+    assert "make playground" in first_screen
+    assert "make test" in first_screen
+
+
 def test_settings_named_in_papers_exist() -> None:
     """No paper speaks of a setting that is not there."""
-    known = {name.upper() for name in Settings.model_fields}
+    known = {name for _, _, names in all_fields() for name in names}
     for path in [
         Path("README.md"),
         Path("SECURITY.md"),
@@ -57,6 +66,13 @@ def test_links_and_paths_in_papers_exist() -> None:
             assert (path.parent / target).exists() or Path(target).exists(), (path, target)
 
 
+def test_each_decision_stands_in_the_index_once() -> None:
+    """In the order of their numbers."""
+    records = sorted(path.name for path in Path("docs/decisions").glob("0*.md"))
+    index = Path("docs/decisions/README.md").read_text()
+    assert re.findall(r"^\| \[\d+\]\((\S+)\)", index, re.MULTILINE) == records
+
+
 def test_vercel_json_names_the_app() -> None:
     """The function of vercel.json is the entry point of pyproject.toml and has an `app`."""
     config = json.loads(Path("vercel.json").read_text())
@@ -69,7 +85,10 @@ def test_vercel_json_names_the_app() -> None:
 
 def test_no_paper_or_code_names_a_package_registry_or_this_machine() -> None:
     """Lock files pin hashes, not hosts."""
-    for path in [Path("requirements.lock"), Path("agent_scripts/environments/anthropic.lock")]:
+    for path in [
+        Path("requirements.lock"),
+        Path("agent_scripts/agents/anthropic/environment/requirements.lock"),
+    ]:
         text = path.read_text()
         assert "--hash=sha256:" in text
         assert "://" not in text

@@ -4,30 +4,31 @@ Two ways to kill: the command's own runner (inside/run.py) is told to; another s
 command's mark. A connection that breaks kills commands that are bound, through their runner; free ones go on.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from typing_extensions import override
 
-from sandbox_runtime.command_sandbox import Command
+from sandbox_runtime.command import KILLED, MARK_NAME, Command, succeeds_within
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import KILLED
-from sandbox_runtime.providers.deno.errors import (
+from sandbox_runtime.host import UID
+from sandbox_runtime.providers.deno.client import map_errors
+from sandbox_runtime.providers.deno.connection import ROOT_PYTHON, Remote, run_script
+from sandbox_runtime.providers.deno.machine import WORK
+from sandbox_runtime.providers.deno.rpc import (
     ConnectionLost,
     RemoteError,
+    RpcConnection,
     UnexpectedAnswer,
-    asking,
 )
-from sandbox_runtime.providers.deno.inside.pump import WINDOW
-from sandbox_runtime.providers.deno.inside_scripts import KILL_SOURCE, RUN_SOURCE
-from sandbox_runtime.providers.deno.paths import ROOT_PYTHON, WORK
-from sandbox_runtime.providers.deno.remote import Remote, run_script
-from sandbox_runtime.providers.deno.rpc import RpcConnection
-from sandbox_runtime.providers.inside_scripts import encode_command
-from sandbox_runtime.providers.process_terminal import OrderedProcess, digits
-from sandbox_runtime.sandbox_user import UID
+from sandbox_runtime.providers.inside.output import ACK, WINDOW
+from sandbox_runtime.providers.inside_scripts import (
+    KILL_SOURCE,
+    RUN_SOURCE,
+    OrderedProcess,
+    encode_command,
+)
 from sandbox_runtime.types import (
     ExecEvent,
     ExecExited,
@@ -37,57 +38,53 @@ from sandbox_runtime.types import (
 )
 
 START_TIMEOUT_S = 60.0
-MARK_NAME = "SANDBOX_RUNTIME_MARK"
-"""Variable in the environment of what a command starts, by which it is found where its runner cannot be told."""
-FOREVER_S = 2 * 3600.0
-"""Of waiting for a command's end: longer than any sandbox lives."""
+_WINDOWS = 8
+"""How much output may be on its way: this many windows, and one more for each that its reader has taken."""
 
-_ACK = b"\x06"
 _KILL, _MORE = b"K", b"W"
-_ALL_S = 10.0
 _ASK_S, _MARKED_S = 2.5, 2.0
 """How long each way to kill may take: together less than the contract's 5 s."""
 _EXIT_TIMEOUT_S = 10.0
 _ERROR_BYTES = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What commands of one sandbox run with."""
-
-    limits: SandboxLimits
-    is_closed: Callable[[], bool]
-    """Whether the sandbox was destroyed by us: then a lost command was killed, and is no error."""
-
-
 def encode(command: Command, limits: SandboxLimits) -> bytes:
-    """As inside/run.py reads it."""
+    """Returns the request for a command, as inside/run.py reads it."""
     return encode_command(
         command,
-        "" if command.terminal is None else digits(command.terminal),
-        str(UID),
-        str(limits.memory_bytes),
-        str(limits.max_processes),
-        str(limits.max_file_bytes),
-        str(limits.max_open_files),
-        cwd=command.directory(WORK),
+        work=WORK,
+        user=UID,
+        window=_WINDOWS * WINDOW,
+        limits={
+            "DATA": limits.memory_bytes,
+            "NPROC": limits.max_processes,
+            "FSIZE": limits.max_file_bytes,
+            "NOFILE": limits.max_open_files,
+        },
     )
 
 
 async def start_process(
-    host: Host, connection: RpcConnection, command: Command, *, mark: str
+    connection: RpcConnection,
+    command: Command,
+    *,
+    limits: SandboxLimits,
+    mark: str,
+    is_closed: Callable[[], bool],
 ) -> "RemoteProcess":
-    """Start it; it really runs when this returns.
+    """Starts a command; it really runs when this returns.
+
+    `is_closed` tells whether the sandbox was destroyed by us: then a lost command was killed, and is no error.
 
     Raises:
         SandboxError: UNAVAILABLE when it cannot be started, with the reason.
     """
     marked = replace(command, env={**command.env, MARK_NAME: mark})
-    async with asking("cannot start a command", timeout_s=START_TIMEOUT_S):
-        remote = await Remote.start(connection, [*ROOT_PYTHON, RUN_SOURCE], stdin=True)
-        process = RemoteProcess(remote, mark=mark, is_closed=host.is_closed)
+    async with map_errors("cannot start a command", timeout_s=START_TIMEOUT_S):
+        remote = await Remote.start(connection, [*ROOT_PYTHON, RUN_SOURCE, "pipes"], stdin=True)
+        process = RemoteProcess(remote, mark=mark, is_closed=is_closed)
         try:
-            await remote.write(encode(marked, host.limits))
+            await remote.write(encode(marked, limits))
             await process.until_started()
         except BaseException:
             with suppress(SandboxError):
@@ -97,8 +94,6 @@ async def start_process(
 
 
 class RemoteProcess(OrderedProcess):
-    """A started `Command`."""
-
     def __init__(self, remote: Remote, *, mark: str, is_closed: Callable[[], bool]) -> None:
         self._remote = remote
         self._mark = mark
@@ -115,14 +110,14 @@ class RemoteProcess(OrderedProcess):
         return self._exit_code is not None
 
     async def until_started(self) -> None:
-        """Read the runner's word that it runs; what comes instead of it is the reason.
+        """Reads the runner's word that it runs; what comes instead of it is the reason.
 
         Raises:
             RemoteError, ConnectionLost, UnexpectedAnswer.
         """
         data = await self._remote.stdout.read()
-        if data.startswith(_ACK):
-            self._first = data.removeprefix(_ACK)
+        if data.startswith(ACK):
+            self._first = data.removeprefix(ACK)
             return
         said = data
         while (output := await self._remote.output.read()) is not None and len(said) < _ERROR_BYTES:
@@ -153,7 +148,7 @@ class RemoteProcess(OrderedProcess):
         yield ExecExited(exit_code=await self._collect())
 
     async def _acknowledge(self, size: int) -> None:
-        """Let as much come as was read."""
+        """Lets as much output come as was read."""
         self._unacknowledged += size
         windows, self._unacknowledged = divmod(self._unacknowledged, WINDOW)
         if windows:
@@ -161,7 +156,7 @@ class RemoteProcess(OrderedProcess):
                 await self._remote.write(_MORE * windows)
 
     async def _collect(self) -> int:
-        """The exit code, after the end of output."""
+        """Returns the exit code, after the end of output."""
         if self._exit_code is None:
             try:
                 await self._end(await self._remote.wait(timeout_s=_EXIT_TIMEOUT_S))
@@ -173,7 +168,7 @@ class RemoteProcess(OrderedProcess):
         return self._exit_code
 
     def _is_over(self) -> bool:
-        """Ended by us: then a lost connection is no error."""
+        """Whether we have ended it: then a lost connection is no error."""
         return self.ended or self._killed or self._is_closed()
 
     async def _lost(self, cause: Exception) -> SandboxError:
@@ -195,7 +190,7 @@ class RemoteProcess(OrderedProcess):
             await self._end(KILLED)
             return
         for way, timeout_s in ((self._ask, _ASK_S), (self._kill_marked, _MARKED_S)):
-            if await _within(timeout_s, way):
+            if await succeeds_within(timeout_s, way):
                 return
         raise SandboxError(
             SandboxErrorCode.UNAVAILABLE,
@@ -205,10 +200,12 @@ class RemoteProcess(OrderedProcess):
     async def _ask(self) -> None:
         with suppress(ConnectionLost):
             await self._remote.write(_KILL)
-        await self._end(await self._remote.wait(timeout_s=_ASK_S))
+        with map_errors.unbounded("cannot ask a command to end"):
+            code = await self._remote.wait(timeout_s=_ASK_S)
+        await self._end(code)
 
     async def _kill_marked(self) -> None:
-        """Returns when nothing with the mark is left."""
+        """Kills all that carries its mark; returns when nothing of that is left."""
         await run_script(
             self._remote.connection, KILL_SOURCE, str(UID), f"{MARK_NAME}={self._mark}"
         )
@@ -218,21 +215,3 @@ class RemoteProcess(OrderedProcess):
     async def order(self, data: bytes) -> None:
         with suppress(ConnectionLost):
             await self._remote.write(data)
-
-
-async def _within(timeout_s: float, way: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await way()
-    except (TimeoutError, SandboxError, ConnectionLost, RemoteError, UnexpectedAnswer):
-        return False
-    return True
-
-
-async def kill_user(connection: RpcConnection) -> None:
-    """Everything that commands have started; returns when nothing of it is left.
-
-    Raises:
-        SandboxError: UNAVAILABLE.
-    """
-    await run_script(connection, KILL_SOURCE, str(UID), timeout_s=_ALL_S)

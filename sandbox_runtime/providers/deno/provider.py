@@ -1,36 +1,40 @@
 """The Deno provider: sandboxes as microVMs of Deno Deploy, environments and workspaces as snapshots of volumes."""
 
 import asyncio
-import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Self
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.finishing import Unfinished
-from sandbox_runtime.lifecycle import destroy_all
+from sandbox_runtime.lifecycle import Orphans
+from sandbox_runtime.managed_provider import ManagedProvider
 from sandbox_runtime.probing import probing
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
-from sandbox_runtime.providers.deno.base import base_recipe, ensure_base
-from sandbox_runtime.providers.deno.booting import Booter, give_up
-from sandbox_runtime.providers.deno.connecting import Connector
-from sandbox_runtime.providers.deno.console import open_console
-from sandbox_runtime.providers.deno.disks import PROVIDER_NAME, Disks
+from sandbox_runtime.provider import (
+    ProgressListener,
+    SandboxProvider,
+    ServiceContext,
+    ignore_progress,
+)
+from sandbox_runtime.providers.deno import DenoSettings
+from sandbox_runtime.providers.deno.client import ListedSandbox, open_client
+from sandbox_runtime.providers.deno.connection import Connector
+from sandbox_runtime.providers.deno.create import (
+    Created,
+    State,
+    attach_sandbox,
+    base_recipe,
+    create_sandbox,
+    discard_volumes,
+    ensure_base,
+)
+from sandbox_runtime.providers.deno.labels import SandboxLabels
 from sandbox_runtime.providers.deno.machine import Machine
-from sandbox_runtime.providers.deno.making import Made, Opened, find_again, labels_for, make
-from sandbox_runtime.providers.deno.names import Names
-from sandbox_runtime.providers.deno.paths import allowed_hosts
-from sandbox_runtime.providers.deno.rpc import RpcConnection
 from sandbox_runtime.providers.deno.sandbox import DenoSandbox
-from sandbox_runtime.providers.deno.settings import DenoSettings
-from sandbox_runtime.providers.deno.slugs import Slug
-from sandbox_runtime.providers.deno.sweeping import list_ours, sweep
+from sandbox_runtime.providers.deno.snapshots import PROVIDER_NAME, Names, Snapshots
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,
-    OpenNetwork,
     SandboxId,
     SandboxInfo,
     SandboxSpec,
@@ -41,228 +45,181 @@ from sandbox_runtime.types import (
 MAX_RUNNING = 5
 """Of an organisation. Source: Deno documentation, "Deno Sandbox", limits, read 2026-11."""
 
-_log = logging.getLogger(__name__)
 
-
-class DenoProvider(SandboxProvider):
+class DenoProvider(ManagedProvider[State, DenoSandbox]):
     """Its sandboxes survive a crash of the service, and `attach` finds them again, by the end of their lifetime.
 
-    Nobody pays for longer: each ends by itself after 30 minutes at most. What it leaves then are its volumes, until `sweep`.
-    Close it in the task that opened it.
+    Nobody pays for longer: each ends by itself after 30 minutes at most. What it leaves then are its volumes, until `sweep`,
+    which also removes what nothing uses any more, and snapshots that could not be deleted before. Close it in the task that
+    opened it.
     """
 
+    name = PROVIDER_NAME
+    capabilities = frozenset(
+        {
+            Capability.SNAPSHOT,
+            Capability.ATTACH,
+            Capability.REMOTE,
+            Capability.BILLED,
+            Capability.ENDS_WHEN_SAVED,
+            Capability.HEADER_INJECTION,
+            Capability.TERMINAL,
+        }
+    )
+
     def __init__(self, settings: DenoSettings) -> None:
+        super().__init__()
         self._settings = settings
-        self._stack = AsyncExitStack()
-        self._opened: Opened | None = None
-        self._sandboxes: dict[SandboxId, DenoSandbox] = {}
         self._released: list[DenoSandbox] = []
         self._readying = asyncio.Lock()
 
     @property
     @override
-    def name(self) -> str:
-        return PROVIDER_NAME
-
-    @property
-    def namespace(self) -> str:
-        """`DenoSettings.name`, which all its objects carry."""
-        return self._settings.name
-
-    @property
-    @override
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset(set(Capability) - {Capability.MOUNT})
+    def region(self) -> str:
+        return self._settings.region
 
     @override
-    async def __aenter__(self) -> Self:
+    async def _open(self, stack: AsyncExitStack) -> State:
         settings = self._settings
-        console = await self._stack.enter_async_context(open_console(settings))
-        group = await self._stack.enter_async_context(open_task_group())
-        unfinished = Unfinished(group)
-        self._stack.push_async_callback(unfinished.close)
-        connector = Connector(settings)
-        state = settings.state_dir
-        self._opened = Opened(
+        client = await stack.enter_async_context(open_client(settings))
+        group = await stack.enter_async_context(open_task_group())
+        orphans = Orphans(group)
+        stack.push_async_callback(orphans.close)
+        stack.push_async_callback(self._leave_released)
+        directory = settings.state_dir
+        return State(
             settings=settings,
-            console=console,
-            connector=connector,
-            booter=Booter(connector, console, settings, unfinished),
-            disks=Disks(
-                console,
-                Names(state / f"deno-{settings.name}.jsonl" if state is not None else None),
+            client=client,
+            connector=Connector(settings),
+            snapshots=Snapshots(
+                client,
+                Names(directory / f"deno-{settings.name}.jsonl" if directory is not None else None),
                 name=settings.name,
                 region=settings.region,
                 recipe=base_recipe(settings),
             ),
+            orphans=orphans,
             group=group,
         )
-        return self
 
-    @override
-    async def __aexit__(self, *exc_info: object) -> None:
-        try:
-            await destroy_all(self._sandboxes.values())
-            for sandbox in self._released:
-                await sandbox.leave()
-        finally:
-            self._opened = None
-            await self._stack.aclose()
+    async def _leave_released(self) -> None:
+        for sandbox in self._released:
+            await sandbox.leave()
 
     @override
     async def probe(self) -> str:
-        """Asks, without making a sandbox: that would take longer than a probe may, and cost money."""
-        opened = self._require_opened()
+        """Asks Deno without making a sandbox: that would take longer than a probe may, and cost money."""
+        state = self._state
         async with probing("Deno"):
-            running = await opened.console.count_running()
-            base = await opened.disks.base()
-            elsewhere = await opened.disks.count_elsewhere()
+            running = await state.client.count_running()
+            base = await state.snapshots.find_base()
+            elsewhere = await state.snapshots.count_elsewhere()
         return (
             f"Deno answers, region {self._settings.region}: {running} of {MAX_RUNNING} sandboxes run, the base "
             f"environment {'exists' if base is not None else 'is made on first use'}{_left_behind(elsewhere)}"
         )
 
-    async def left_behind(self) -> int:
-        """How many sessions were saved in another region: an operator who changed it loses them, or changes it back."""
-        return await self._require_opened().disks.count_elsewhere()
-
     @override
     async def ensure_ready(self, progress: ProgressListener | None = None) -> SnapshotRef:
-        opened = self._require_opened()
-
-        async def boot(volume: Slug) -> tuple[str, RpcConnection]:
-            found, connection, _ = await opened.booter.boot(
-                root=str(volume),
-                paths={},
-                labels=labels_for(self._settings, SandboxSpec(), volume=volume.id),
-                allow_net=allowed_hosts(OpenNetwork()),
-                secrets={},
-                memory_bytes=self._settings.memory_mib * 1024**2,
-                lifetime_s=self._settings.lifetime_s,
-            )
-            opened.group.create_task(connection.run())
-            return found, connection
-
         async with self._readying:
-            base = await ensure_base(
-                opened.console, opened.disks, self._settings, boot, progress or ignore_progress
-            )
+            base = await ensure_base(self._state, progress or ignore_progress)
         return SnapshotRef(
             id=SnapshotId(str(base)), provider=self.name, name=None, created_at=base.created_at
         )
 
     @override
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        opened = self._require_opened()
-        return self._own(opened, await make(opened, spec))
+    async def _create(self, state: State, spec: SandboxSpec) -> DenoSandbox:
+        return self._sandbox(state, await create_sandbox(state, spec))
 
     @override
-    async def attach(self, sandbox_id: SandboxId) -> Sandbox:
-        if sandbox_id in self._sandboxes:
-            return self._sandboxes[sandbox_id]
-        opened = self._require_opened()
-        for found, labels in await list_ours(opened.console, self._settings.name):
+    async def _attach(self, state: State, sandbox_id: SandboxId) -> DenoSandbox:
+        for found, labels in await self._list_ours(state):
             if found.id == sandbox_id:
-                volume = await opened.disks.find_volume(labels.volume)
+                volume = await state.snapshots.find_volume(labels.volume)
                 if volume is not None:
                     machine = Machine(id=found.id, labels=labels, volume=volume)
-                    return self._own(opened, await find_again(opened, machine))
+                    return self._sandbox(state, await attach_sandbox(state, machine))
         raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no sandbox {sandbox_id!r}")
 
-    def _own(self, opened: Opened, made: Made) -> DenoSandbox:
-        machine, record, link = made
-        sandbox = DenoSandbox(
+    def _sandbox(self, state: State, created: Created) -> DenoSandbox:
+        machine, record, connection = created
+        return DenoSandbox(
             machine,
             record,
-            link=link,
-            console=opened.console,
-            disks=opened.disks,
+            connection=connection,
+            client=state.client,
+            snapshots=state.snapshots,
             forget=self._forget,
         )
-        self._sandboxes[sandbox.id] = sandbox
-        return sandbox
-
-    async def expose_ssh(self, sandbox_id: SandboxId) -> str:
-        """Open a sandbox to a person, besides every other way: arguments for `ssh`. Whoever knows them gets in until it ends,
-        as Deno's own user, who may do everything inside.
-
-        Raises:
-            SandboxError: NOT_FOUND, UNAVAILABLE.
-        """
-        return await self._require_opened().console.expose_ssh(sandbox_id)
-
-    def _forget(self, sandbox_id: SandboxId) -> None:
-        self._sandboxes.pop(sandbox_id, None)
-
-    @override
-    async def remove(self, sandbox_id: SandboxId) -> None:
-        opened = self._require_opened()
-        own = self._sandboxes.get(sandbox_id)
-        if own is not None:
-            await own.destroy()
-            return
-        for found, labels in await list_ours(opened.console, self._settings.name):
-            if found.id == sandbox_id:
-                await opened.console.end_sandbox(sandbox_id)
-                volume = await opened.disks.find_volume(labels.volume)
-                await give_up(opened.disks, volume)
-
-    @override
-    async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
-        wanted = (labels or {}).items()
-        found = await list_ours(self._require_opened().console, self._settings.name)
-        infos = [
-            SandboxInfo(
-                id=SandboxId(sandbox.id),
-                provider=PROVIDER_NAME,
-                running=sandbox.running,
-                created_at=sandbox.created_at,
-                labels=ours.labels,
-            )
-            for sandbox, ours in found
-            if wanted <= ours.labels.items()
-        ]
-        return tuple(sorted(infos, key=lambda info: info.created_at))
 
     @override
     def release(self, sandbox_id: SandboxId) -> None:
-        sandbox = self._sandboxes.pop(sandbox_id, None)
-        if sandbox is not None:
-            self._released.append(sandbox)
+        if sandbox_id in self._sandboxes:
+            self._released.append(self._sandboxes[sandbox_id])
+        super().release(sandbox_id)
 
     @override
-    async def find_snapshot(self, name: str) -> SnapshotRef | None:
-        return await self._require_opened().disks.find_named(name)
+    async def _end(self, state: State, sandbox_id: SandboxId) -> None:
+        for found, labels in await self._list_ours(state):
+            if found.id == sandbox_id:
+                await state.client.end_sandbox(sandbox_id)
+                volume = await state.snapshots.find_volume(labels.volume)
+                await discard_volumes(state.snapshots, volume)
+
+    async def _list_ours(self, state: State) -> Sequence[tuple[ListedSandbox, SandboxLabels]]:
+        """Lists the sandboxes of the namespace that run."""
+        listed = await state.client.list_sandboxes()
+        decoded = ((found, SandboxLabels.decode(found.labels)) for found in listed if found.running)
+        return [
+            (found, labels)
+            for found, labels in decoded
+            if labels is not None and labels.namespace == self._settings.name
+        ]
 
     @override
-    async def list_snapshots(self) -> Sequence[SnapshotRef]:
-        return await self._require_opened().disks.list()
+    async def _infos(self, state: State) -> Iterable[SandboxInfo]:
+        return [
+            SandboxInfo(
+                id=SandboxId(found.id),
+                provider=PROVIDER_NAME,
+                running=found.running,
+                created_at=found.created_at,
+                labels=labels.labels,
+            )
+            for found, labels in await self._list_ours(state)
+        ]
 
     @override
-    async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
-        await self._require_opened().disks.delete(snapshot_id)
-
-    @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """`keep` names the sandboxes that shall be attached to. A living process's stay, whoever it is; one on another machine
-        looks dead from here, which is why each service needs a name of its own. Also removed: volumes of this name that
-        nothing uses any more, and snapshots that could not be deleted before.
-        """
-        opened = self._require_opened()
-        mine = (*self._sandboxes.values(), *self._released)
-        return await sweep(
-            opened.console,
-            opened.disks,
-            self._settings.name,
-            keep=frozenset(keep) | self._sandboxes.keys(),
-            used={sandbox.volume_id for sandbox in mine},
-        )
-
-    def _require_opened(self) -> Opened:
-        if self._opened is None:
-            raise RuntimeError("the provider is not open")
-        return self._opened
+    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
+        living = {sandbox.volume_id for sandbox in (*self._sandboxes.values(), *self._released)}
+        reaped = 0
+        for found, labels in await self._list_ours(state):
+            if found.id in keep or labels.owner.alive:
+                living.add(labels.volume)
+                continue
+            await state.client.end_sandbox(found.id)
+            volume = await state.snapshots.find_volume(labels.volume)
+            if volume is not None:
+                await state.snapshots.discard_volume(volume)
+            reaped += 1
+        await state.snapshots.collect(living)
+        return reaped
 
 
 def _left_behind(count: int) -> str:
     return f"; {count} saved sessions are in another region, out of reach" if count else ""
+
+
+def create(context: ServiceContext) -> SandboxProvider:
+    """Makes the provider for a service. Raises: ValueError: a setting that it cannot have, or no token."""
+    return DenoProvider(
+        DenoSettings(
+            token=context.values["DENO_DEPLOY_TOKEN"] or "",
+            region=context.region,
+            name=context.namespace,
+            api_url=context.values["ORION_DENO_API_URL"],
+            state_dir=context.state_dir / "deno",
+            git_name=context.git_name,
+            git_email=context.git_email,
+        )
+    )

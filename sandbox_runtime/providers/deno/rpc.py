@@ -1,7 +1,14 @@
-"""One WebSocket to a sandbox: JSON-RPC 2.0 calls with a deadline, and byte streams both ways.
+"""One WebSocket to a sandbox: JSON-RPC 2.0 calls with a deadline, and byte streams both ways, each with its bound.
 
-Not the SDK's own client: that one (0.16.0) loses output that comes together with the reply to a spawn, changes the names of
-environment variables, waits for ever when the connection breaks, and has no bound on what it buffers.
+It stands in for the SDK's own socket (deno_sandbox/rpc.py, stream.py, transport.py) and goes, with most of connection.py,
+as soon as a release of deno-sandbox above 0.16.0, the newest in 2026-11, mends all of these:
+* `call` turns the names in its parameters into camel case at every depth: a command's variable MY_VAR arrives as MYVar.
+* `_listener` drops a piece of a stream that nobody has asked for yet: what a quick command says comes together with the
+  reply to its `spawn`, is lost, and with it maybe the end, so that `read` waits for ever.
+* `_listener` ends without a word when the connection is closed in good order: calls that wait then wait for ever, as do
+  all when it breaks without being closed, because no call has a deadline.
+* Frames above 1 MiB end the connection (the limit of the websockets library is kept), and nothing bounds what waits unread.
+The first is what `test_why_the_socket_is_our_own` watches.
 
 Source: deno-sandbox 0.16.0 (rpc.py, stream.py) and @deno/sandbox 0.13.2 (schema.js, stream.js, transport.js): text frames,
 camelCase, results as {"ok": ...} or {"error": {...}}, streams as notifications with base64.
@@ -12,6 +19,7 @@ import base64
 import binascii
 import json
 import logging
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,9 +28,12 @@ import websockets
 from websockets.asyncio.client import ClientConnection
 from websockets.protocol import State
 
-from sandbox_runtime.providers.deno.errors import ConnectionLost, RemoteError, UnexpectedAnswer
-from sandbox_runtime.providers.deno.streams import InboundStream, InboundStreams
+from sandbox_runtime.types import ExecOutput, OutputStream
 
+_log = logging.getLogger(__name__)
+
+MAX_STREAM_BYTES = 8 * 1024 * 1024
+"""What may wait in one stream. Ours are held back inside (inside/run.py), far below this; the protocol itself has no way to."""
 CALL_TIMEOUT_S = 20.0
 CHUNK_BYTES = 256 * 1024
 """Of an outgoing piece: a frame stays below 1 MiB, where WebSocket libraries end connections."""
@@ -33,11 +44,155 @@ _PASSING = frozenset({3, -32000, -32603})
 _PONG = "pong"
 """The other side's answer to the text `ping` of the JavaScript SDK; no message."""
 
-_log = logging.getLogger(__name__)
+
+class ConnectionLost(Exception):  # noqa: N818  # it names an event
+    """The connection to a sandbox broke, or nothing came over it any more."""
+
+
+class UnexpectedAnswer(Exception):  # noqa: N818  # same
+    """The other side said what the protocol does not know."""
+
+
+class RemoteError(Exception):
+    """A call was refused: by the service inside the sandbox, or for its form."""
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class InboundStream:
+    """A stream for one reader, filled by the socket, maybe before anybody knows what it belongs to."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended or self._error is not None
+
+    def feed(self, data: bytes) -> None:
+        if self._ended or self._error is not None:
+            return
+        self._waiting += len(data)
+        if self._waiting > MAX_STREAM_BYTES:
+            self.fail(UnexpectedAnswer(f"more than {MAX_STREAM_BYTES} bytes at once"))
+            return
+        self._pieces.append(data)
+        self._changed.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+
+    def fail(self, error: Exception) -> None:
+        """Ends it with an error, after what came before; nothing after its end."""
+        if not self._ended and self._error is None:
+            self._error = error
+            self._changed.set()
+
+    async def read(self) -> bytes:
+        """Returns what came since; empty at the end. Waits without a bound: the caller has one.
+
+        Raises:
+            ConnectionLost, UnexpectedAnswer: in place of an end.
+        """
+        while (data := self._take()) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return data
+
+    def _take(self) -> bytes | None:
+        """Returns what came since; None when nothing did."""
+        if not self._pieces:
+            if self._ended:
+                return b""
+            if self._error is not None:
+                raise self._error
+            return None
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        self._waiting = 0
+        return data
+
+
+class MergedStreams:
+    """Several streams by name, read as one."""
+
+    def __init__(self, streams: Mapping[OutputStream, InboundStream]) -> None:
+        self._streams = dict(streams)
+        self._changed = asyncio.Event()
+        for stream in streams.values():
+            stream._changed = self._changed  # noqa: SLF001  # its own module
+
+    async def read(self) -> ExecOutput | None:
+        """Returns what came next; None when all are at their end. Waits without a bound: the caller has one.
+
+        Raises:
+            ConnectionLost, UnexpectedAnswer: in place of an end.
+        """
+        while self._streams:
+            for name, stream in list(self._streams.items()):
+                data = stream._take()  # noqa: SLF001  # same
+                if data:
+                    return ExecOutput(stream=name, data=data)
+                if data is not None:
+                    del self._streams[name]
+            if self._streams:
+                self._changed.clear()
+                await self._changed.wait()
+        return None
+
+
+class InboundStreams:
+    """The streams of one connection. The other side numbers them, and may fill one before it says whose it is."""
+
+    def __init__(self) -> None:
+        self._streams: dict[int, InboundStream] = {}
+        self._dropped: set[int] = set()
+        self._lost: ConnectionLost | None = None
+
+    def take(self, number: int) -> InboundStream:
+        """Returns the stream of that number, whatever of it has come already. Whoever takes it drops it."""
+        stream = self._streams.setdefault(number, InboundStream())
+        if self._lost is not None:
+            stream.fail(self._lost)
+        return stream
+
+    def drop(self, number: int) -> None:
+        """Forgets a stream that nobody reads any more."""
+        stream = self._streams.pop(number, None)
+        if stream is not None and not stream.is_over:
+            self._dropped.add(number)
+            stream.end()
+
+    def feed(self, number: int, data: bytes) -> None:
+        if number not in self._dropped:
+            self._streams.setdefault(number, InboundStream()).feed(data)
+
+    def end(self, number: int, error: Exception | None = None) -> None:
+        if number in self._dropped:
+            self._dropped.discard(number)
+            return
+        stream = self._streams.setdefault(number, InboundStream())
+        if error is None:
+            stream.end()
+        else:
+            stream.fail(error)
+
+    def lose(self, error: ConnectionLost) -> None:
+        """Fails them all: the connection broke."""
+        self._lost = error
+        for stream in self._streams.values():
+            stream.fail(error)
 
 
 class RpcConnection:
-    """Made by `connecting`. Its owner runs `run` in a task until it ends, and calls `close`."""
+    """The calls and streams of one socket, made by `Connector`. Its owner runs `run` in a task until it ends, and calls `close`."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
@@ -52,7 +207,7 @@ class RpcConnection:
         return self._lost is None and self._connection.state is State.OPEN
 
     async def run(self) -> None:
-        """Take in what comes until the connection ends; raises nothing."""
+        """Takes in what comes until the connection ends; raises nothing."""
         reason = "closed"
         try:
             async for frame in self._connection:
@@ -68,7 +223,7 @@ class RpcConnection:
                     await self._connection.close()
 
     async def close(self) -> None:
-        """Disconnect. What waits fails. Idempotent, <= 5 s."""
+        """Disconnects; what waits fails. Idempotent, <= 5 s."""
         self._lose("closed")
         with suppress(websockets.WebSocketException, OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
@@ -77,7 +232,7 @@ class RpcConnection:
     async def call(
         self, method: str, params: Mapping[str, object], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> object:
-        """The result, of whatever form.
+        """Calls a method and returns its result, of whatever form.
 
         Raises:
             ConnectionLost: before the answer; whether it was done is not known.
@@ -100,18 +255,18 @@ class RpcConnection:
                 answer.exception()  # taken note of, also when the send failed first
 
     async def variable(self, name: str) -> str:
-        """Of the environment that every process inside gets from the platform; empty without it. Raises as `call`."""
+        """Returns a variable that every process inside gets from the platform; empty without it. Raises as `call`."""
         return str(await self.call("envGet", {"key": name}) or "")
 
     def take_stream(self, number: int) -> InboundStream:
-        """What comes under that number. Whoever takes it calls `drop_stream`."""
+        """Returns the stream that comes under that number. Whoever takes it calls `drop_stream`."""
         return self._streams.take(number)
 
     def drop_stream(self, number: int) -> None:
         self._streams.drop(number)
 
     async def open_stream(self) -> int:
-        """An outgoing stream: its number, for the call that shall read it."""
+        """Opens an outgoing stream; returns its number, for the call that shall read it."""
         self._last_stream += 1
         number = self._last_stream
         await self._notify("start", {"streamId": number})
@@ -190,7 +345,7 @@ class RpcConnection:
 
 
 def _result(message: Mapping[str, Any]) -> object:
-    """Raises: RemoteError, UnexpectedAnswer."""
+    """Returns the result in a reply. Raises: RemoteError, UnexpectedAnswer."""
     match message:
         case {"error": {"message": said, **rest}}:
             text = f"{said} {rest.get('data') or ''}".strip()

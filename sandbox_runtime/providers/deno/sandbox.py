@@ -1,35 +1,41 @@
-"""One sandbox of Deno's: commands, files, snapshot, lifetime, end."""
+"""One sandbox in a microVM: commands, files, lifetime, snapshot, end."""
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
 
 from typing_extensions import override
 
-from sandbox_runtime import exec_files
-from sandbox_runtime.command_sandbox import Command, CommandSandbox
+from sandbox_runtime.command import DEFAULT_MAX_FILE_BYTES, Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.finishing import finish
-from sandbox_runtime.provider import Terminal
-from sandbox_runtime.providers.deno.console import Console
-from sandbox_runtime.providers.deno.disks import Disks
-from sandbox_runtime.providers.deno.lifetime import Lifetime
-from sandbox_runtime.providers.deno.link import Link
-from sandbox_runtime.providers.deno.machine import Machine, Record, prepare_disk
-from sandbox_runtime.providers.deno.paths import sandbox_env, sandbox_paths
-from sandbox_runtime.providers.deno.processes import Host, RemoteProcess, start_process
-from sandbox_runtime.providers.deno.slugs import Kind
-from sandbox_runtime.providers.process_terminal import on_terminal, terminal_of
-from sandbox_runtime.types import SandboxId, SandboxPaths, SnapshotRef, TerminalSize
+from sandbox_runtime.lifecycle import shielded
+from sandbox_runtime.providers.deno import MAX_LIFETIME_S
+from sandbox_runtime.providers.deno.client import DenoClient
+from sandbox_runtime.providers.deno.connection import SandboxConnection
+from sandbox_runtime.providers.deno.labels import Kind
+from sandbox_runtime.providers.deno.machine import (
+    Machine,
+    Record,
+    prepare_disk,
+    sandbox_env,
+    sandbox_paths,
+)
+from sandbox_runtime.providers.deno.processes import RemoteProcess, start_process
+from sandbox_runtime.providers.deno.snapshots import Snapshots
+from sandbox_runtime.providers.inside_scripts import RunnerSandbox
+from sandbox_runtime.types import SandboxId, SnapshotRef
 
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
+_SLACK_S = 2.0
+"""By which what the platform grants may differ from what was asked for."""
+_T = TypeVar("_T")
 
-class DenoSandbox(CommandSandbox):
+
+class DenoSandbox(RunnerSandbox):
     """Made by `DenoProvider.create` and `DenoProvider.attach`."""
 
     def __init__(
@@ -37,50 +43,35 @@ class DenoSandbox(CommandSandbox):
         machine: Machine,
         record: Record,
         *,
-        link: Link,
-        console: Console,
-        disks: Disks,
+        connection: SandboxConnection,
+        client: DenoClient,
+        snapshots: Snapshots,
         forget: Callable[[SandboxId], None],
     ) -> None:
-        super().__init__(sandbox_env(record.env, writable=machine.labels.environment_writable))
+        super().__init__(
+            SandboxId(machine.id),
+            paths=sandbox_paths(record.broker),
+            env=sandbox_env(record.env, writable=machine.labels.environment_writable),
+        )
         self._machine = machine
         self._record = record
-        self._link = link
-        self._console = console
-        self._disks = disks
+        self._connection = connection
+        self._client = client
+        self._snapshots = snapshots
         self._forget = forget
-        self._lifetime = Lifetime(console, machine)
-        self._host = Host(limits=record.limits, is_closed=lambda: self._destroyed)
+        self._expires_at = machine.expires_at
         self._over = False
         """It runs no more, by our doing."""
         self._saves = 0
 
     @property
-    @override
-    def id(self) -> SandboxId:
-        return SandboxId(self._machine.id)
-
-    @property
-    @override
-    def paths(self) -> SandboxPaths:
-        return sandbox_paths(self._record.broker)
-
-    @property
     def volume_id(self) -> str:
-        """Of the volume that it has for itself."""
         return self._machine.volume.id
 
     @property
     def expires_at(self) -> datetime | None:
-        """When it ends by itself. Its workspace remains, and `snapshot` still saves it, until `destroy`."""
-        return self._lifetime.expires_at
-
-    @override
-    async def open_terminal(
-        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
-    ) -> Terminal:
-        process = await self._run(on_terminal(argv, size=size, env={**self._env, **(env or {})}))
-        return terminal_of(process)
+        """Returns when it ends by itself. Its workspace remains, and `snapshot` still saves it, until `destroy`."""
+        return self._expires_at
 
     @override
     async def write_file(self, path: str, data: bytes, *, executable: bool = False) -> None:
@@ -91,13 +82,11 @@ class DenoSandbox(CommandSandbox):
         await self._again(partial(super().write_files, files))
 
     @override
-    async def read_file(
-        self, path: str, *, max_bytes: int = exec_files.DEFAULT_MAX_FILE_BYTES
-    ) -> bytes:
+    async def read_file(self, path: str, *, max_bytes: int = DEFAULT_MAX_FILE_BYTES) -> bytes:
         return await self._again(partial(super().read_file, path, max_bytes=max_bytes))
 
     async def _again(self, work: Callable[[], Awaitable[_T]]) -> _T:
-        """Once more when the connection broke: a whole file is there, or not, however often it is written."""
+        """Does it once more when the connection broke: a whole file is there, or not, however often it is written."""
         try:
             return await work()
         except SandboxError as exc:
@@ -109,7 +98,25 @@ class DenoSandbox(CommandSandbox):
     async def extend(self, lifetime_s: float) -> None:
         await super().extend(lifetime_s)
         self._require_open()
-        await self._lifetime.extend(lifetime_s)
+        if lifetime_s > MAX_LIFETIME_S:
+            raise SandboxError(
+                SandboxErrorCode.LIMIT_REACHED,
+                f"a Deno sandbox lives at most {MAX_LIFETIME_S:g} s from now, not {lifetime_s:g}",
+            )
+        wanted = datetime.now(UTC) + timedelta(seconds=lifetime_s)
+        if self._expires_at is not None and self._expires_at >= wanted:
+            return
+        try:
+            self._expires_at = await self._client.extend(self.id, lifetime_s)
+        except SandboxError as exc:
+            if exc.code is SandboxErrorCode.NOT_FOUND:
+                raise SandboxError(SandboxErrorCode.UNAVAILABLE, str(exc)) from exc
+            raise
+        if self._expires_at < wanted - timedelta(seconds=_SLACK_S):
+            raise SandboxError(
+                SandboxErrorCode.LIMIT_REACHED,
+                f"sandbox {self.id} ends at {self._expires_at:%H:%M:%S} UTC, whatever is asked for",
+            )
 
     @override
     async def snapshot(self, *, name: str | None = None) -> SnapshotRef:
@@ -120,61 +127,67 @@ class DenoSandbox(CommandSandbox):
                 await self._stop()
             labels = self._machine.labels
             writable = labels.environment_writable
-            slug = self._disks.saved_slug(
+            slug = self._snapshots.saved_slug(
                 self._machine.volume,
                 Kind.ENVIRONMENT if writable else Kind.SESSION,
                 number=self._saves,
                 name=name,
                 parent=labels.base if writable else labels.environment,
             )
-            ref = await self._disks.save(self._machine.volume, slug, name=name)
+            ref = await self._snapshots.save(self._machine.volume, slug, name=name)
             self._saves += 1
             return ref
 
     async def _stop(self) -> None:
-        """Make its disk ready to be saved, and end it: the platform saves none that is in use."""
+        """Makes its disk ready to be saved, and ends it: the platform saves none that is in use."""
         self._closed = "is being saved"
         try:
             try:
-                await prepare_disk(await self._link.connection(), self._machine.labels)
+                await prepare_disk(await self._connection.rpc(), self._machine.labels)
             except SandboxError as exc:
                 if exc.retryable or self._machine.labels.environment_writable:
                     raise
                 # It has ended by itself: its disk is as the last moment left it.
                 _log.info("sandbox ended before it was saved", extra={"sandbox_id": self.id})
-            await self._console.end_sandbox(self.id)
+            await self._client.end_sandbox(self.id)
             self._over = True
         finally:
             self._reopen("was saved" if self._over else None)
-        await self._link.close()
+        await self._connection.close()
 
     @override
     async def _remove(self) -> None:
-        await finish(self._remove_machine())
+        await shielded(self._remove_machine())
 
     async def _remove_machine(self) -> None:
         if not self._over:
-            await self._console.end_sandbox(self.id)
+            await self._client.end_sandbox(self.id)
             self._over = True
-        await self._link.close()
+        await self._connection.close()
         await self._give_up_processes()
-        await self._disks.discard_volume(self._machine.volume, was_saved=self._saves > 0)
+        await self._snapshots.discard_volume(self._machine.volume, was_saved=self._saves > 0)
         if self._machine.copied is not None:
-            await self._disks.discard_volume(self._machine.copied)
+            await self._snapshots.discard_volume(self._machine.copied)
         self._removed = True
         self._forget(self.id)
 
     async def leave(self) -> None:
-        """Disconnect; it goes on."""
-        await self._link.close()
+        """Disconnects; the sandbox goes on."""
+        await self._connection.close()
 
     @override
     async def _start(self, command: Command) -> RemoteProcess:
         mark = f"{self.id}-{secrets.token_hex(16)}"
         try:
-            connection = await self._link.connection()
-            return await start_process(self._host, connection, command, mark=mark)
+            connection = await self._connection.rpc()
+            return await start_process(
+                connection,
+                command,
+                limits=self._record.limits,
+                mark=mark,
+                is_closed=lambda: self._destroyed,
+            )
         except SandboxError as exc:
             if not self._destroyed and exc.retryable:
-                await self._link.connection()  # which says so if it is gone for good
+                await self._connection.rpc()  # which says so if it is gone for good
             raise

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sandbox_runtime.host import HostView, ca_env
-from sandbox_runtime.providers.docker.inside_scripts import INIT_SOURCE
-from sandbox_runtime.sandbox_user import UID, user_env
+from sandbox_runtime.host import UID, HostView, ca_env, user_env
+from sandbox_runtime.providers.inside_scripts import script_source
+from sandbox_runtime.providers.seccomp import engine_profile
 from sandbox_runtime.types import (
     OpenNetwork,
     SandboxLimits,
@@ -29,6 +29,7 @@ _CPU_SHARES = 102
 """A tenth of the default 1024: busy sandboxes must not silence the service. Source: docker run, --cpu-shares."""
 
 PYTHON = ("python3", "-I", "-S", "-c")
+_INIT_SOURCE = script_source("sandbox_runtime.providers.docker.inside.init")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +41,12 @@ class Hosting:
     ca_bundle: Path | None
     view: HostView = field(repr=False)
     max_age_s: float
+    has_seccomp: bool
+    """Whether the engine can filter system calls; one that cannot refuses a profile."""
 
 
 def sandbox_paths(broker: str) -> SandboxPaths:
-    """As processes inside see them; `broker` as `broker_path` gave it."""
+    """Returns paths as processes inside see them; `broker` as `broker_path` gave it."""
     return SandboxPaths(
         work=WORK,
         home=HOME,
@@ -54,13 +57,13 @@ def sandbox_paths(broker: str) -> SandboxPaths:
 
 
 def broker_path(spec: SandboxSpec) -> str:
-    """Where the broker's socket is inside; empty when there is none."""
+    """Returns where the broker's socket is inside; empty when there is none."""
     endpoint = endpoint_of(spec.network)
     return f"{BROKER}/{PurePosixPath(endpoint).name}" if endpoint else ""
 
 
 def sandbox_env(spec: SandboxSpec, hosting: Hosting) -> dict[str, str]:
-    """What every command finds in its environment beside the image's own."""
+    """Returns what every command finds in its environment beside the image's own."""
     env = user_env(HOME, scratch=_TMP if spec.environment_writable else None)
     if hosting.ca_bundle is not None:
         env |= ca_env(Path(_CA_BUNDLE))
@@ -77,12 +80,12 @@ def container_config(
     env: Mapping[str, str],
     labels: Mapping[str, str],
 ) -> dict[str, object]:
-    """The body of a request to create it. Source: Docker Engine API v1.41, ContainerCreate."""
+    """Returns the body of a request to create it. Source: Docker Engine API v1.41, ContainerCreate."""
     return {
         "Image": image,
         "User": USER,
         "Env": [f"{name}={value}" for name, value in env.items()],
-        "Entrypoint": [*PYTHON, INIT_SOURCE, str(hosting.max_age_s)],
+        "Entrypoint": [*PYTHON, _INIT_SOURCE, str(hosting.max_age_s)],
         "Cmd": [],
         "WorkingDir": "/",
         "Hostname": "sandbox",
@@ -99,7 +102,10 @@ def _host_config(
     limits = spec.limits
     return {
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges:true"],
+        "SecurityOpt": [
+            "no-new-privileges:true",
+            *([f"seccomp={engine_profile()}"] if hosting.has_seccomp else []),
+        ],
         "ReadonlyRootfs": not spec.environment_writable,
         "NetworkMode": "bridge" if isinstance(spec.network, OpenNetwork) else "none",
         "IpcMode": "private",
@@ -119,12 +125,12 @@ def _host_config(
 
 
 def _tmp_bytes(limits: SandboxLimits) -> int:
-    """It counts as the sandbox's memory; past this a write fails before the memory's limit kills."""
+    """Returns the size of /tmp, which counts as memory: past this a write fails before the memory's limit kills."""
     return limits.memory_bytes // 2
 
 
 def _volumes(labels: Mapping[str, str]) -> list[dict[str, object]]:
-    """Without names, so that they go with their container. They start as the image's directories, owner and all."""
+    """Returns volumes without names, so that they go with their container. They start as the image's directories, owner and all."""
     return [
         {"Type": "volume", "Target": target, "VolumeOptions": {"Labels": dict(labels)}}
         for target in (WORK, HOME, RUN)

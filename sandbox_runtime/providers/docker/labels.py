@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Self
 
-from sandbox_runtime.owner import Owner
+from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.types import SandboxLimits
 
 MANAGED = "orion.managed"
@@ -26,23 +26,23 @@ _LIMITS = "orion.limits"
 
 
 def namespace(name: str) -> dict[str, str]:
-    """Labels of everything that the namespace owns."""
+    """Returns labels of everything that the namespace owns."""
     return {MANAGED: "true", NAME: name}
 
 
 def saving(name: str) -> dict[str, str]:
-    """Labels of a container that lives only while a snapshot is made."""
+    """Returns labels of a container that lives only while a snapshot is made."""
     return {**namespace(name), SANDBOX: "", _OWNER: json.dumps(asdict(Owner.current()))}
 
 
 def owner_of(found: Mapping[str, str]) -> Owner | None:
-    """Which process made a container."""
+    """Returns which process made a container."""
     return Owner(**json.loads(found[_OWNER])) if _OWNER in found else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLabels:
-    """On a container."""
+    """What is written on a container."""
 
     id: str
     owner: Owner
@@ -75,7 +75,7 @@ class SandboxLabels:
 
     @classmethod
     def decode(cls, found: Mapping[str, str]) -> Self | None:
-        """None when another version wrote them."""
+        """Returns None when another version wrote them."""
         # A container also inherits its image's labels: only the caller's own are told.
         with suppress(KeyError, TypeError, ValueError):
             return cls(
@@ -94,7 +94,7 @@ class SandboxLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLabels:
-    """On an image. Each is written on every image, empty where there is nothing: an image inherits its parent's."""
+    """What is written on an image, empty where there is nothing: an image inherits its parent's."""
 
     id: str
     name: str | None
@@ -119,7 +119,7 @@ class SnapshotLabels:
 
     @classmethod
     def decode(cls, found: Mapping[str, str]) -> Self | None:
-        """None when another version wrote them."""
+        """Returns None when another version wrote them."""
         with suppress(KeyError, TypeError, ValueError):
             return cls(
                 id=found[SNAPSHOT],

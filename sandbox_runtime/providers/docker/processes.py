@@ -1,32 +1,38 @@
-"""A command in a container and everything it starts: output with back-pressure, exit, and a verified kill.
+"""A command in a container and everything it starts: output with back-pressure, a terminal, exit, and a verified kill.
 
 Three ways to kill, each for when the one before did not help: the command's own runner (inside/run.py) is told to; all
 processes with the command's mark are killed by another exec; PID 1 (inside/init.py) kills everything in the sandbox.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from typing_extensions import override
 
-from sandbox_runtime.command_sandbox import Command
+from sandbox_runtime.command import KILLED, MARK_NAME, Command, succeeds_within
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import KILLED
-from sandbox_runtime.provider import Process
+from sandbox_runtime.host import UID
+from sandbox_runtime.providers.docker.client import Engine, ExecStream
 from sandbox_runtime.providers.docker.containers import PYTHON, USER, WORK
-from sandbox_runtime.providers.docker.engine import Engine
-from sandbox_runtime.providers.docker.exec_stream import ExecStream
-from sandbox_runtime.providers.docker.inside_scripts import KILL_SOURCE, RUN_SOURCE
-from sandbox_runtime.providers.inside_scripts import encode_command
-from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
+from sandbox_runtime.providers.inside.output import ACK
+from sandbox_runtime.providers.inside_scripts import (
+    KILL_SOURCE,
+    RUN_SOURCE,
+    OrderedProcess,
+    encode_command,
+)
+from sandbox_runtime.types import (
+    ExecEvent,
+    ExecExited,
+    ExecOutput,
+    OutputStream,
+    SandboxLimits,
+)
 
 START_TIMEOUT_S = 60.0
-MARK_NAME = "SANDBOX_RUNTIME_MARK"
-"""Variable in the environment of what an exec starts, by which it is found where its runner was killed."""
 
-_ACK = b"\x06"
 _KILL = b"K"
 _WRITE_S, _ASK_S, _MARKED_S, _ALL_S = 0.2, 2.0, 1.5, 1.0
 """How long each way to kill may take: together less than the contract's 5 s."""
@@ -51,23 +57,23 @@ class Host:
 
 
 def encode(command: Command, limits: SandboxLimits) -> bytes:
-    """As inside/run.py reads it."""
+    """Returns the request for a command, as inside/run.py reads it."""
     return encode_command(
         command,
-        str(limits.max_file_bytes),
-        str(limits.max_open_files),
-        cwd=command.directory(WORK),
+        work=WORK,
+        limits={"FSIZE": limits.max_file_bytes, "NOFILE": limits.max_open_files},
     )
 
 
 async def start_process(host: Host, command: Command, *, mark: str) -> "ContainerProcess":
-    """Start it; it really runs when this returns.
+    """Starts a command; it really runs when this returns.
 
     Raises:
         SandboxError: UNAVAILABLE when it cannot be started, with the engine's reason.
     """
+    framing = "inherited" if command.terminal is None else "pipes"
     stream = await host.engine.exec(
-        host.container_id, [*PYTHON, RUN_SOURCE], user=USER, env={MARK_NAME: mark}
+        host.container_id, [*PYTHON, RUN_SOURCE, framing], user=USER, env={MARK_NAME: mark}
     )
     process = ContainerProcess(host, stream, mark=mark)
     try:
@@ -86,9 +92,7 @@ async def start_process(host: Host, command: Command, *, mark: str) -> "Containe
     return process
 
 
-class ContainerProcess(Process):
-    """A started `Command`."""
-
+class ContainerProcess(OrderedProcess):
     def __init__(self, host: Host, stream: ExecStream, *, mark: str) -> None:
         self._host = host
         self._stream = stream
@@ -99,18 +103,23 @@ class ContainerProcess(Process):
         self._killed = False
 
     @property
+    @override
     def ended(self) -> bool:
         return self._exit_code is not None
 
+    @override
+    async def order(self, data: bytes) -> None:
+        await self._stream.write(data)
+
     async def until_started(self) -> None:
-        """Read the runner's word that it runs; what comes instead of it is the engine's reason.
+        """Reads the runner's word that it runs; what comes instead of it is the engine's reason.
 
         The two streams are pipes of their own: what a quick command writes to stderr may overtake that word.
         """
         said = b""
         while len(said) < _OVERTAKING_BYTES and (output := await self._stream.read()) is not None:
-            if output.stream is OutputStream.STDOUT and output.data.startswith(_ACK):
-                rest = output.data.removeprefix(_ACK)
+            if output.stream is OutputStream.STDOUT and output.data.startswith(ACK):
+                rest = output.data.removeprefix(ACK)
                 self._first += [ExecOutput(stream=output.stream, data=rest)] if rest else []
                 return
             said += output.data
@@ -132,7 +141,7 @@ class ContainerProcess(Process):
         yield ExecExited(exit_code=await self._collect())
 
     async def _collect(self) -> int:
-        """The exit code, after the end of output."""
+        """Returns the exit code, after the end of output."""
         if self._exit_code is not None:
             return self._exit_code
         try:
@@ -152,9 +161,9 @@ class ContainerProcess(Process):
 
     async def _check_killed(self) -> None:
         """Its runner may have been what was killed, and then something of it may live; or the whole container ended."""
-        if await _within(_MARKED_S, self._kill_marked):
+        if await succeeds_within(_MARKED_S, self._kill_marked):
             return
-        if await _within(_GONE_S, self._until_container_ended):
+        if await succeeds_within(_GONE_S, self._until_container_ended):
             self._lost()
 
     async def _until_container_ended(self) -> None:
@@ -190,7 +199,7 @@ class ContainerProcess(Process):
             (self._kill_marked, _MARKED_S),
             (self._kill_all, _ALL_S),
         ):
-            if await _within(timeout_s, way):
+            if await succeeds_within(timeout_s, way):
                 return
         raise SandboxError(
             SandboxErrorCode.UNAVAILABLE, "a command still lives after all that was done to kill it"
@@ -203,7 +212,7 @@ class ContainerProcess(Process):
 
     async def _kill_marked(self) -> None:
         """Returns when nothing with the mark is left."""
-        await run_script(self._host, KILL_SOURCE, f"{MARK_NAME}={self._mark}")
+        await run_script(self._host, KILL_SOURCE, str(UID), f"{MARK_NAME}={self._mark}")
         if self._killed:
             await self._asked()
 
@@ -212,17 +221,8 @@ class ContainerProcess(Process):
         await self._end(KILLED)
 
 
-async def _within(timeout_s: float, way: Callable[[], Awaitable[None]]) -> bool:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await way()
-    except (TimeoutError, SandboxError):
-        return False
-    return True
-
-
 async def run_script(host: Host, source: str, *arguments: str) -> bytes:
-    """Run a script of ours in the container, to its end; the end of what it said.
+    """Runs a script of ours in the container, to its end; returns the end of what it said.
 
     Raises:
         SandboxError: UNAVAILABLE when it failed.
@@ -244,7 +244,7 @@ async def run_script(host: Host, source: str, *arguments: str) -> bytes:
 
 
 async def kill_all(host: Host) -> None:
-    """Everything in the sandbox but PID 1; returns when it alone is left, without a bound: the caller has one."""
+    """Kills everything in the sandbox but PID 1; returns when it alone is left, without a bound: the caller has one."""
     while True:
         await host.engine.signal(host.container_id, _KILL_ALL_SIGNAL)
         if await host.engine.count_processes(host.container_id) <= 1:

@@ -7,23 +7,24 @@ from the last one, so that layers do not pile up.
 Source: Docker documentation, "Volumes", populate a volume using a container, read 2026-11.
 """
 
-import logging
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
-from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.managed_provider import remove_replaced
 from sandbox_runtime.providers.docker import labels as keys
+from sandbox_runtime.providers.docker.client import Engine
 from sandbox_runtime.providers.docker.containers import HOME, WORK
-from sandbox_runtime.providers.docker.engine import Engine
-from sandbox_runtime.providers.docker.images import Images, ImageState
+from sandbox_runtime.providers.docker.images import BaseImage, Images, ImageState
 from sandbox_runtime.providers.docker.labels import SandboxLabels, SnapshotLabels
 from sandbox_runtime.providers.docker.processes import Host, run_script
 from sandbox_runtime.task_group import together
-from sandbox_runtime.types import SnapshotId, SnapshotRef
+from sandbox_runtime.types import SandboxSpec, SnapshotId, SnapshotRef
 
 PROVIDER_NAME = "docker"
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -44,13 +45,11 @@ async def _nothing() -> None:
     pass
 
 
-_log = logging.getLogger(__name__)
-
-
 class Snapshots:
-    """Of one namespace on one engine."""
+    """The snapshots of one namespace on one engine."""
 
-    def __init__(self, engine: Engine, *, name: str) -> None:
+    def __init__(self, engine: Engine, *, name: str, base: BaseImage) -> None:
+        self._base = base
         self._engine = engine
         self._images = Images(engine)
         self._name = name
@@ -63,8 +62,10 @@ class Snapshots:
         labels = SnapshotLabels.decode(image.labels) if image is not None else None
         return (image, labels) if image is not None and labels is not None else None
 
-    async def find_named(self, name: str, *, base: str | None) -> SnapshotRef | None:
-        """The newest of that name. One that was made for another base than `base` counts only if it is a session."""
+    async def find_named(self, name: str) -> SnapshotRef | None:
+        """Returns the newest of that name. One that was made for another base than today's counts only if it is a session."""
+        image = await self._base.find()
+        base = image.id if image is not None else None
         found = [
             labels
             for labels in await self._all(f"{keys.SNAPSHOT_NAME}={name}")
@@ -73,7 +74,7 @@ class Snapshots:
         return _ref(max(found, key=lambda labels: labels.created_at)) if found else None
 
     async def list(self) -> Sequence[SnapshotRef]:
-        """Oldest first, each with its size without what it stands on."""
+        """Lists snapshots, oldest first, each with its size without what it stands on."""
         found = await self._find_all()
         sizes = {image.id: image.size_bytes for image, _ in found}
         for parent in {labels.environment or labels.base for _, labels in found} - sizes.keys():
@@ -94,23 +95,13 @@ class Snapshots:
                 await self._images.remove(name)
 
     async def collect(self) -> None:
-        """Remove what was replaced or deleted while a container still ran from it."""
+        """Removes what was replaced or deleted while a container still ran from it."""
         await self._images.remove_dangling(self._mine)
-
-    async def collect_logged(self) -> None:
-        """When a container has gone, perhaps the last one of such an image; the next one tries again."""
-        try:
-            await self.collect()
-        except SandboxError as exc:
-            _log.warning(
-                "snapshot not removed",
-                extra={"action": "snapshot.remove_failed", "reason": str(exc)},
-            )
 
     async def save(
         self, host: Host, source: SandboxLabels, name: str | None, *, quiet: Quiet
     ) -> SnapshotRef:
-        """A snapshot of a sandbox in which nothing runs any more after `quiet`."""
+        """Saves a sandbox in which nothing runs any more after `quiet`."""
         snapshot = SnapshotLabels(
             id=secrets.token_hex(8),
             name=name,
@@ -128,14 +119,14 @@ class Snapshots:
         return _ref(snapshot)
 
     async def move_workspace(self, image: str, container_id: str) -> None:
-        """Fill a container that was not started yet with the workspace that an image holds."""
+        """Fills a container that was not started yet with the workspace that an image holds."""
         async with self._container_of(image) as source:
             for path, _ in _SAVED:
                 await self._engine.copy(source, f"{path}/.", target=container_id, into=path)
 
     @asynccontextmanager
     async def _container_of(self, image: str, *, meanwhile: Quiet = _nothing) -> AsyncIterator[str]:
-        """Never started: only its files are of use."""
+        """Makes a container that is never started: only its files are of use."""
         config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name)}
         name = f"orion-{self._name}-files-{secrets.token_hex(8)}"
         try:
@@ -145,7 +136,7 @@ class Snapshots:
             await self._engine.discard(name)
 
     async def _save_prepared(self, host: Host, snapshot: SnapshotLabels) -> None:
-        """An environment, and the workspace if there is anything in it."""
+        """Saves an environment, and the workspace if there is anything in it."""
         if not (await run_script(host, _IS_USED)).strip():
             await self._commit(host.container_id, snapshot, environment="")
             return
@@ -188,18 +179,12 @@ class Snapshots:
         )
 
     async def _replace(self, snapshot: SnapshotLabels) -> None:
-        """Of a name there is one. What still runs from an older one keeps running."""
+        """Removes older ones of its name: of a name there is one. What still runs from an older one keeps running."""
         if snapshot.name is None:
             return
         for other in await self._all(f"{keys.SNAPSHOT_NAME}={snapshot.name}"):
             if other.id != snapshot.id and other.created_at <= snapshot.created_at:
-                try:
-                    await self.delete(other.id)
-                except SandboxError as exc:
-                    _log.warning(
-                        "snapshot not removed",
-                        extra={"action": "snapshot.remove_failed", "reason": str(exc)},
-                    )
+                await remove_replaced(partial(self.delete, other.id))
 
     async def _all(self, *labels: str) -> tuple[SnapshotLabels, ...]:
         return tuple(found for _, found in await self._find_all(*labels))
@@ -213,6 +198,13 @@ class Snapshots:
         return f"orion-snapshot/{self._name}:{snapshot_id}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    engine: Engine
+    base: BaseImage
+    snapshots: Snapshots
+
+
 def _ref(labels: SnapshotLabels) -> SnapshotRef:
     return SnapshotRef(
         id=SnapshotId(labels.id),
@@ -220,3 +212,54 @@ def _ref(labels: SnapshotLabels) -> SnapshotRef:
         name=labels.name,
         created_at=labels.created_at,
     )
+
+
+_PREFIX = "base-"
+_BASE_ID = re.compile(rf"{_PREFIX}[0-9a-f]{{12}}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Ids of images."""
+
+    image: str
+    environment: str
+    """The same, without any workspace."""
+    base: str
+    workspace: str | None = None
+    """Another image to take the workspace from."""
+
+
+def base_id(image: ImageState) -> SnapshotId:
+    """Returns the base image's id as that of a snapshot."""
+    return SnapshotId(f"{_PREFIX}{image.id.removeprefix('sha256:')[:12]}")
+
+
+async def find_source(state: State, spec: SandboxSpec) -> Source:
+    """Finds what a sandbox starts from. Raises: SandboxError: NOT_FOUND; CREATE_FAILED when the base image was not made yet."""
+    source = await _find(state, spec.snapshot_id)
+    if spec.workspace_id is None:
+        return source
+    saved = await _find(state, spec.workspace_id)
+    if saved.environment == source.environment:
+        return saved  # the usual case: one image holds both
+    return replace(source, image=source.environment, workspace=saved.image)
+
+
+async def _find(state: State, wanted: SnapshotId | None) -> Source:
+    if wanted is None:
+        base = await state.base.find()
+        if base is None:
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED,
+                f"there is no image {state.base.reference} yet: ensure_ready() makes it",
+            )
+        return Source(image=base.id, environment=base.id, base=base.id)
+    if _BASE_ID.fullmatch(wanted):
+        base = await state.base.find(wanted.removeprefix(_PREFIX))
+        if base is not None:
+            return Source(image=base.id, environment=base.id, base=base.id)
+    elif (found := await state.snapshots.find(wanted)) is not None:
+        image, labels = found
+        return Source(image=image.id, environment=labels.environment or image.id, base=labels.base)
+    raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {wanted!r}")

@@ -6,21 +6,26 @@ cancellation can never leave a child that nobody knows.
 
 import asyncio
 import errno
+import fcntl
+import json
 import os
 import signal
+import struct
 import subprocess
+import termios
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from typing_extensions import override
 
+from sandbox_runtime.command import MARK_NAME
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import Process
-from sandbox_runtime.providers.local.limits import give_way
-from sandbox_runtime.providers.local.tree import NamespaceInit, kill_marked
-from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream
+from sandbox_runtime.provider import Process, Terminal
+from sandbox_runtime.providers.inside.kill import kill_processes
+from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, TerminalSize
 
 KILL_TIMEOUT_S = 5.0
 START_GRACE_S = 1.0
@@ -28,6 +33,8 @@ START_GRACE_S = 1.0
 MAX_QUEUED_BYTES = 256 * 1024
 """Read ahead of the consumer at the most; past that the pipes stay unread and the command blocks."""
 READ_BYTES = 64 * 1024
+NICENESS = 10
+"""About a tenth of the service's share of a busy processor: 32 agents starting at once must not silence the service."""
 
 MemoryFile = Callable[[bytes], int]
 """Puts bytes into an anonymous file that the child inherits; gives its descriptor."""
@@ -55,7 +62,7 @@ class HostCommand:
 def start_process(
     command: HostCommand, *, stdin: bytes, merge_output: bool, terminal_fd: int | None = None
 ) -> "HostProcess":
-    """Start it; with `terminal_fd`, which the caller closes, on that terminal, `merge_output` set. Must be called on the running event loop.
+    """Starts a child; with `terminal_fd`, which the caller closes, on that terminal, `merge_output` set. Must be called on the running event loop.
 
     Raises:
         OSError: E2BIG when the arguments are too long, and whatever else starting a process may raise.
@@ -104,7 +111,7 @@ def start_process(
             start_new_session=True,
         )
         if command.namespaces or command.mark:
-            give_way(child.pid)
+            lower_priority(child.pid)
     except BaseException:
         for fd in ours:
             os.close(fd)
@@ -118,8 +125,6 @@ def start_process(
 
 
 class HostProcess(Process):
-    """A started `HostCommand`."""
-
     def __init__(
         self,
         child: subprocess.Popen[bytes],
@@ -149,12 +154,12 @@ class HostProcess(Process):
 
     @property
     def ended(self) -> bool:
-        """Everything it started is dead and all output was read (or given up by `kill`)."""
+        """Whether everything it started is dead and all output was read (or given up by `kill`)."""
         return not self._watched and not self._outputs
 
     @property
     def start_failed(self) -> bool:
-        """After the end: the command itself never ran, because bubblewrap could not make its sandbox."""
+        """Whether, after the end, the command itself never ran, because bubblewrap could not make its sandbox."""
         return (
             self._init is not None
             and self._init.exit_code is None
@@ -164,7 +169,7 @@ class HostProcess(Process):
 
     @property
     def exit_code(self) -> int:
-        """After the end: 0..255."""
+        """Returns 0..255, after the end."""
         if self._init is not None and self._init.exit_code is not None:
             return self._init.exit_code
         if self._init is not None and self._killed:
@@ -239,7 +244,7 @@ class HostProcess(Process):
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
         if self._command.mark is not None:
-            kill_marked(self._command.mark)
+            kill_processes(self._command.mark.encode())
 
     def _watch(self, fd: int, callback: Callable[[], object]) -> None:
         self._watched.add(fd)
@@ -257,7 +262,7 @@ class HostProcess(Process):
         # What a command leaves behind ends with it, in a namespace and without.
         if self._init is not None:
             self._init.kill()
-        if self._command.mark is not None and kill_marked(self._command.mark):
+        if self._command.mark is not None and kill_processes(self._command.mark.encode()):
             self._loop.call_later(0.002, self._on_exit)
             self._loop.remove_reader(self._pidfd)
             return
@@ -309,10 +314,194 @@ class HostProcess(Process):
 
 
 def _read(fd: int) -> bytes | None:
-    """What is there; b"" at the end; None when there is nothing yet."""
+    """Returns what is there; b"" at the end; None when there is nothing yet."""
     try:
         return os.read(fd, READ_BYTES)
     except OSError as exc:
         if exc.errno in (errno.EAGAIN, errno.EINTR):
             return None
         raise
+
+
+# Bubblewrap begins a session without a terminal: the command gets this one as its own, so that Ctrl-C reaches it. It is not
+# the person's: what is pushed into its input (TIOCSTI) stays in the sandbox. Source: setsid(1), util-linux.
+WITH_TERMINAL = ("setsid", "--ctty", "--wait")
+END_S = 2.0
+"""How long a command that has let go of its terminal may take to end."""
+
+
+def open_terminal(command: HostCommand, *, size: TerminalSize) -> "LocalTerminal":
+    """Starts a child on a terminal, its arguments after `WITH_TERMINAL`. Must be called on the running event loop.
+
+    Raises:
+        OSError: whatever starting a process may raise.
+    """
+    ours, theirs = os.openpty()
+    try:
+        _set_size(ours, size)
+        os.set_blocking(ours, False)
+        if command.output_uid is not None:
+            os.fchown(theirs, command.output_uid, command.output_uid)
+        process = start_process(command, stdin=b"", merge_output=True, terminal_fd=theirs)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return LocalTerminal(ours, process)
+
+
+class LocalTerminal(Terminal):
+    """A started command and the host's end of its terminal."""
+
+    def __init__(self, fd: int, process: HostProcess) -> None:
+        self._fd = fd
+        self.process = process
+        self._closed = False
+        self._waits: set[asyncio.Future[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    @override
+    async def read(self) -> bytes:
+        while not self._closed:
+            try:
+                return os.read(self._fd, READ_BYTES)
+            except BlockingIOError:
+                await self._ready(self._loop.add_reader, self._loop.remove_reader)
+            except OSError as exc:
+                # The other end is closed everywhere. Source: pty(7) of Linux, EIO.
+                if exc.errno != errno.EIO:
+                    raise
+                return b""
+        return b""
+
+    @override
+    async def write(self, data: bytes) -> None:
+        while data and not self._closed:
+            try:
+                data = data[os.write(self._fd, data) :]
+            except BlockingIOError:
+                await self._ready(self._loop.add_writer, self._loop.remove_writer)
+            except OSError:
+                return
+
+    @override
+    async def resize(self, size: TerminalSize) -> None:
+        if not self._closed:
+            with suppress(OSError):
+                _set_size(self._fd, size)
+
+    @override
+    async def close(self) -> int:
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(END_S if self._has_let_go() else 0):
+                    await self.process.until_ended()
+        finally:
+            if not self._closed:
+                self._closed = True
+                self._loop.remove_reader(self._fd)
+                self._loop.remove_writer(self._fd)
+                os.close(self._fd)
+                for ready in self._waits:
+                    _resolve(ready)
+            await self.process.kill()
+        return self.process.exit_code
+
+    async def _ready(self, watch: Callable[..., object], forget: Callable[[int], object]) -> None:
+        """Waits until the terminal can be read or written, or is closed."""
+        ready = self._loop.create_future()
+        self._waits.add(ready)
+        watch(self._fd, _resolve, ready)
+        try:
+            await ready
+        finally:
+            self._waits.discard(ready)
+            if not self._closed:
+                forget(self._fd)
+
+    def _has_let_go(self) -> bool:
+        try:
+            return not self._closed and os.read(self._fd, READ_BYTES) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+
+def _resolve(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def _set_size(fd: int, size: TerminalSize) -> None:
+    """Source: ioctl_tty(2), TIOCSWINSZ."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.columns, 0, 0))
+
+
+def lower_priority(session: int) -> None:
+    """Lowers the priority of a session that was just started, where the kernel groups processes by session.
+
+    There `nice` counts within a session only. Source: sched(7), autogroup.
+    """
+    with suppress(OSError):
+        Path(f"/proc/{session}/autogroup").write_text(str(NICENESS), encoding="ascii")
+
+
+def mark_of(sandbox_id: str) -> str:
+    """Returns what the environments of a sandbox's processes hold; a command's own mark goes on from there."""
+    return f"{MARK_NAME}={sandbox_id}"
+
+
+class NamespaceInit:
+    """The init process of the outermost bubblewrap, as it reports. Killing it kills everything in its namespace.
+
+    Source: bwrap(1) 0.8.0, --json-status-fd: first `{"child-pid": …, "pid-namespace": …}`, at the end `{"exit-code": n}`,
+    which is written only if the command was started. Of nested ones the outer begins first and ends last.
+    """
+
+    def __init__(self, levels: int) -> None:
+        self._levels = levels
+        self._exit_codes: list[int] = []
+        self.seen = False
+        self.pidfd: int | None = None
+        """Readable when the namespace is dead. Whoever watches it closes it and sets None."""
+        self._unread = b""
+
+    def feed(self, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            status = json.loads(line)
+            if "exit-code" in status:
+                self._exit_codes.append(int(status["exit-code"]))
+            if "child-pid" in status and not self.seen:
+                self.seen = True
+                self.pidfd = _open_init(int(status["child-pid"]), int(status["pid-namespace"]))
+
+    @property
+    def exit_code(self) -> int | None:
+        """Returns the command's; None as long as one of the bubblewraps has not told that it started what it should."""
+        return self._exit_codes[0] if len(self._exit_codes) == self._levels else None
+
+    def kill(self) -> None:
+        if self.pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+
+def _open_init(pid: int, namespace: int) -> int | None:
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    # The pid may be of someone else by now: ours is in the namespace that bubblewrap named.
+    try:
+        is_ours = Path(f"/proc/{pid}/ns/pid").stat().st_ino == namespace
+    except PermissionError:
+        is_ours = True
+    except (FileNotFoundError, ProcessLookupError):
+        is_ours = False
+    if is_ours:
+        return fd
+    os.close(fd)
+    return None

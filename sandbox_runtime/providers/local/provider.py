@@ -3,44 +3,72 @@
 import asyncio
 import os
 import secrets
+import shutil
 import sys
+import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.host import check_network
-from sandbox_runtime.owner import Owner
-from sandbox_runtime.probing import probing
-from sandbox_runtime.provider import ProgressListener, Sandbox, SandboxProvider, ignore_progress
-from sandbox_runtime.providers.local import files
-from sandbox_runtime.providers.local.bubblewrap import GROUP, PASSWD
-from sandbox_runtime.providers.local.opening import IsolationKind, open_isolation
-from sandbox_runtime.providers.local.place import Isolation, Place
-from sandbox_runtime.providers.local.placing import (
-    make_place,
-    require_snapshot,
-    uid_range,
-    uids_for,
+from sandbox_runtime.host import check_network, open_view
+from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.probing import EXEC_TIMEOUT_S, FILE_BYTES, check_isolation, probing
+from sandbox_runtime.provider import (
+    ProgressListener,
+    Sandbox,
+    SandboxProvider,
+    ServiceContext,
+    ignore_progress,
 )
-from sandbox_runtime.providers.local.probing import probe
-from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecord
+from sandbox_runtime.providers.inside.kill import kill_processes
+from sandbox_runtime.providers.local.isolation import (
+    GROUP,
+    PASSWD,
+    BubblewrapIsolation,
+    Isolation,
+    Place,
+    PlainIsolation,
+    Tools,
+)
+from sandbox_runtime.providers.local.processes import mark_of
 from sandbox_runtime.providers.local.sandbox import LocalSandbox
-from sandbox_runtime.providers.local.store import LocalStore
-from sandbox_runtime.providers.local.tree import kill_marked, mark_of
+from sandbox_runtime.providers.local.store import (
+    LocalStore,
+    SandboxRecord,
+    SnapshotRecord,
+    fill_place,
+    remove_tree,
+    save_workspace,
+    seal_environment,
+)
+from sandbox_runtime.providers.seccomp import filter_program
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
-    OF_CLOUDS,
     Capability,
     SandboxId,
     SandboxInfo,
+    SandboxLimits,
     SandboxSpec,
     SnapshotId,
     SnapshotRef,
+)
+
+IsolationKind = Literal["bubblewrap", "none"]
+
+UIDS_PER_STATE_DIR = 256
+"""Sandboxes at once, when running as root: each is a host uid of its own."""
+FIRST_UID, UID_BLOCKS = 200_000, 1024
+"""Above the accounts of people and services and below systemd's container ranges. Source: systemd, UIDS-GIDS, read 2026-11."""
+
+_LIMITS = SandboxLimits(max_processes=16, max_file_bytes=FILE_BYTES)
+_USER_NAMESPACES = (
+    "user namespaces may be forbidden here: see the sysctls user.max_user_namespaces, "
+    "kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns"
 )
 
 BASE_NAME = "base"
@@ -48,6 +76,9 @@ BASE_NAME = "base"
 
 class LocalProvider(SandboxProvider):
     """Linux only. Lacks ATTACH: its commands die with the process that started them."""
+
+    name = "local"
+    capabilities = frozenset({Capability.SNAPSHOT, Capability.MOUNT, Capability.TERMINAL})
 
     def __init__(
         self,
@@ -73,16 +104,6 @@ class LocalProvider(SandboxProvider):
         self._readying = asyncio.Lock()
 
     @property
-    @override
-    def name(self) -> str:
-        return "local"
-
-    @property
-    @override
-    def capabilities(self) -> frozenset[Capability]:
-        return frozenset(set(Capability) - OF_CLOUDS - {Capability.ATTACH})
-
-    @property
     def _drops_root(self) -> bool:
         return self._is_root and self._kind == "bubblewrap"
 
@@ -93,7 +114,7 @@ class LocalProvider(SandboxProvider):
             # A bubblewrap whose parent is killed in the milliseconds before it asks to die with it (PR_SET_PDEATHSIG)
             # stays for ever, waiting for that parent. Source: bubblewrap 0.8.0, main and handle_die_with_parent; seen.
             for sandbox_id in self._store.abandoned():
-                kill_marked(mark_of(sandbox_id))
+                kill_processes(mark_of(sandbox_id).encode())
             self._store.sweep()
 
         await asyncio.to_thread(prepare)
@@ -109,7 +130,7 @@ class LocalProvider(SandboxProvider):
     @override
     async def probe(self) -> str:
         async with probing("a sandbox", otherwise=SandboxErrorCode.ISOLATION_UNAVAILABLE):
-            finding = await probe(self, kind=self._kind, is_root=self._is_root)
+            finding = await _probe(self, kind=self._kind, is_root=self._is_root)
         self._finding = finding
         return finding
 
@@ -202,7 +223,7 @@ class LocalProvider(SandboxProvider):
         if own is not None:
             await own.destroy()
         elif sandbox_id in {record.id for record in await asyncio.to_thread(self._store.sandboxes)}:
-            await asyncio.to_thread(kill_marked, mark_of(sandbox_id))
+            await asyncio.to_thread(kill_processes, mark_of(sandbox_id).encode())
             await self._remove(sandbox_id)
 
     @override
@@ -248,12 +269,12 @@ class LocalProvider(SandboxProvider):
         )
         saving = place.directory / "saving"
         try:
-            await files.save_workspace(place, saving)
+            await save_workspace(place, saving)
             if place.environment_writable:
-                await files.seal_environment(place)
+                await seal_environment(place)
             await asyncio.to_thread(self._store.publish, saving, record, name=name)
         finally:
-            await files.remove(saving)
+            await remove_tree(saving)
         return self._ref(record, name)
 
     async def _remove(self, sandbox_id: SandboxId) -> None:
@@ -267,7 +288,7 @@ class LocalProvider(SandboxProvider):
 
     async def _empty_trash(self) -> None:
         for path in await asyncio.to_thread(lambda: sorted(self._store.trash.iterdir())):
-            await files.remove(path)
+            await remove_tree(path)
 
     def _ref(self, record: SnapshotRecord, name: str | None) -> SnapshotRef:
         return SnapshotRef(
@@ -276,3 +297,159 @@ class LocalProvider(SandboxProvider):
             name=name,
             created_at=record.created_at,
         )
+
+
+def open_isolation(
+    kind: IsolationKind, *, system: Path, ca_bundle: Path | None, host_env: Mapping[str, str]
+) -> Isolation:
+    """Returns the isolation of that kind, with its programs found on the host's PATH.
+
+    Raises:
+        SandboxError: ISOLATION_UNAVAILABLE when a program is missing, or no filter is known for such a machine.
+    """
+    host = open_view(host_env)
+    path = host_env.get("PATH", os.defpath)
+    setpriv, prlimit = (_find(name, path, "util-linux") for name in ("setpriv", "prlimit"))
+    if kind == "none":
+        return PlainIsolation(prlimit=prlimit, setpriv=setpriv, host=host, ca_bundle=ca_bundle)
+    bwrap = _find("bwrap", path, "bubblewrap (0.8 or later)")
+    return BubblewrapIsolation(
+        tools=Tools(bwrap=bwrap, setpriv=setpriv, prlimit=prlimit),
+        system=system,
+        host=host,
+        ca_bundle=ca_bundle,
+        filter=filter_program(),
+    )
+
+
+def _find(program: str, path: str, package: str) -> str:
+    found = shutil.which(program, path=path)
+    if found is None:
+        raise SandboxError(
+            SandboxErrorCode.ISOLATION_UNAVAILABLE, f"{program} is not installed: install {package}"
+        )
+    return found
+
+
+def uid_range(state_dir: Path) -> range:
+    """Returns host uids of this state directory's sandboxes, seldom shared with those of another one."""
+    block = zlib.crc32(bytes(state_dir.absolute())) % UID_BLOCKS
+    return range(
+        FIRST_UID + block * UIDS_PER_STATE_DIR, FIRST_UID + (block + 1) * UIDS_PER_STATE_DIR
+    )
+
+
+def uids_for(spec: SandboxSpec, own: range | None) -> range | None:
+    """Returns whose a sandbox's processes may be on the host: in a directory of the host's only those of its owner can work."""
+    if spec.work_dir is None:
+        return own
+    directory = Path(spec.work_dir)
+    if not directory.is_absolute() or not directory.is_dir():
+        raise SandboxError(SandboxErrorCode.NOT_FOUND, f"there is no directory {directory}")
+    if own is None:
+        return None
+    owner = directory.stat().st_uid
+    if owner == 0:
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED,
+            f"{directory} belongs to root, and nothing in a sandbox runs as root: chown it to a user, or work in a copy",
+        )
+    return range(owner, owner + 1)
+
+
+async def require_snapshot(
+    store: LocalStore, snapshot_id: SnapshotId | None
+) -> SnapshotRecord | None:
+    """Returns the record of the snapshot that is asked for, if any is. Raises: SandboxError: NOT_FOUND."""
+    if snapshot_id is None:
+        return None
+    record = await asyncio.to_thread(store.find, snapshot_id)
+    if record is None:
+        raise SandboxError(SandboxErrorCode.NOT_FOUND, f"no snapshot {snapshot_id!r}")
+    return record
+
+
+async def make_place(
+    store: LocalStore,
+    record: SandboxRecord,
+    *,
+    spec: SandboxSpec,
+    snapshot: SnapshotRecord | None,
+    uids: range | None,
+) -> Place:
+    """Claims and fills the place of a sandbox.
+
+    Raises:
+        SandboxError: LIMIT_REACHED, or NOT_FOUND for a snapshot that went meanwhile.
+        OSError: the disk.
+    """
+    claimed = await asyncio.to_thread(store.claim, record, uids=uids)
+    if claimed is None:
+        raise SandboxError(
+            SandboxErrorCode.LIMIT_REACHED,
+            f"{UIDS_PER_STATE_DIR} local sandboxes are running"
+            if spec.work_dir is None
+            else f"another sandbox works as the owner of {spec.work_dir}",
+        )
+    # Claimed: from here on its environment is kept. It may have gone just before.
+    await require_snapshot(store, spec.snapshot_id)
+    workspace = await require_snapshot(store, spec.workspace_id) or snapshot
+    directory = store.sandbox(record.id)
+    place = Place(
+        directory=directory,
+        environment_id=record.environment,
+        environment=(
+            store.environment(record.environment)
+            if record.environment
+            else directory / "environment"
+        ),
+        environment_writable=spec.environment_writable,
+        network=spec.network,
+        limits=spec.limits,
+        host_uid=claimed.host_uid,
+        mounted=Path(spec.work_dir) if spec.work_dir is not None else None,
+    )
+    template = snapshot.environment if snapshot else None
+    await fill_place(
+        place,
+        saved=store.snapshot(workspace.id) if workspace else None,
+        template=store.environment(template) if template else None,
+    )
+    return place
+
+
+async def _probe(provider: SandboxProvider, *, kind: str, is_root: bool) -> str:
+    """Returns one line on what was found. Raises: SandboxError: ISOLATION_UNAVAILABLE, with the reason."""
+    try:
+        sandbox = await provider.create(SandboxSpec(limits=_LIMITS))
+        try:
+            if kind == "none":
+                await sandbox.exec(["python3", "-c", "pass"], timeout_s=EXEC_TIMEOUT_S)
+                return "no isolation: commands run as plain processes with resource limits"
+            await check_isolation(sandbox, what="bubblewrap", forks=24, max_processes_seen=8)
+        finally:
+            await sandbox.destroy()
+    except SandboxError as exc:
+        if exc.code is SandboxErrorCode.ISOLATION_UNAVAILABLE:
+            raise
+        raise SandboxError(
+            SandboxErrorCode.ISOLATION_UNAVAILABLE, f"{exc}; {_USER_NAMESPACES}"
+        ) from exc
+    user = "a host user per sandbox" if is_root else "the service's own user"
+    return (
+        f"bubblewrap as {user}: user, pid, ipc, uts, mount and network namespaces hold, "
+        "no capabilities, limits on memory, processes, file size and open files enforced"
+    )
+
+
+def create(context: ServiceContext) -> SandboxProvider:
+    """Makes the provider for a service."""
+    kind: IsolationKind = (
+        "none" if context.values["ORION_LOCAL_ISOLATION"] == "none" else "bubblewrap"
+    )
+    return LocalProvider(
+        context.state_dir,
+        isolation=kind,
+        ca_bundle=context.ca_bundle,
+        host_env=context.host_env,
+    )

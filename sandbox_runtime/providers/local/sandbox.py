@@ -5,14 +5,23 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from typing_extensions import override
 
-from sandbox_runtime.command_sandbox import Command, CommandSandbox
+from sandbox_runtime.command import (
+    NOT_EXECUTABLE,
+    Command,
+    CommandSandbox,
+    EndedProcess,
+    result_events,
+)
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import NOT_EXECUTABLE, EndedProcess, result_events
 from sandbox_runtime.provider import Terminal
-from sandbox_runtime.providers.local.place import Isolation, Place
-from sandbox_runtime.providers.local.processes import HostProcess, start_process
-from sandbox_runtime.providers.local.terminal import WITH_TERMINAL, open_terminal
-from sandbox_runtime.types import ExecResult, SandboxId, SandboxPaths, SnapshotRef, TerminalSize
+from sandbox_runtime.providers.local.isolation import Isolation, Place
+from sandbox_runtime.providers.local.processes import (
+    WITH_TERMINAL,
+    HostProcess,
+    open_terminal,
+    start_process,
+)
+from sandbox_runtime.types import ExecResult, SandboxId, SnapshotRef, TerminalSize
 
 
 class LocalSandbox(CommandSandbox):
@@ -28,23 +37,12 @@ class LocalSandbox(CommandSandbox):
         save: Callable[[Place, str | None], Awaitable[SnapshotRef]],
         discard: Callable[[SandboxId], Awaitable[None]],
     ) -> None:
-        super().__init__({**isolation.base_env(place), "LANG": "C.UTF-8", **env})
-        self._id = sandbox_id
+        whole = {**isolation.base_env(place), "LANG": "C.UTF-8", **env}
+        super().__init__(sandbox_id, paths=isolation.paths(place), env=whole)
         self._place = place
         self._isolation = isolation
-        self._paths = isolation.paths(place)
         self._save = save
         self._discard = discard
-
-    @property
-    @override
-    def id(self) -> SandboxId:
-        return self._id
-
-    @property
-    @override
-    def paths(self) -> SandboxPaths:
-        return self._paths
 
     @override
     async def open_terminal(
@@ -75,7 +73,7 @@ class LocalSandbox(CommandSandbox):
         try:
             await self._kill_all()
         finally:
-            await self._discard(self._id)
+            await self._discard(self.id)
         self._removed = True
 
     @override
@@ -88,7 +86,7 @@ class LocalSandbox(CommandSandbox):
             )
         except FileNotFoundError as exc:
             raise SandboxError(
-                SandboxErrorCode.UNAVAILABLE, f"sandbox {self._id} is gone: {exc.filename}"
+                SandboxErrorCode.UNAVAILABLE, f"sandbox {self.id} is gone: {exc.filename}"
             ) from exc
         except OSError as exc:
             if exc.errno != errno.E2BIG:
@@ -103,4 +101,4 @@ class LocalSandbox(CommandSandbox):
     def _require_open(self) -> None:
         super()._require_open()
         if not self._place.work.is_dir():
-            raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"sandbox {self._id} is gone")
+            raise SandboxError(SandboxErrorCode.UNAVAILABLE, f"sandbox {self.id} is gone")

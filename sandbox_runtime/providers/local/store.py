@@ -1,4 +1,4 @@
-"""The state directory: environments, snapshots and sandboxes, each found only when whole, swept when their owner died.
+"""What lies in the state directory, and its files, which are filled, saved and removed by the coreutils: killable, and fast on large trees.
 
     environments/<id>/        immutable once a snapshot names it; bound into sandboxes, never copied
     snapshots/<id>/           snapshot.json, work/ and home/ where they were not empty
@@ -10,6 +10,7 @@
 Blocking code; several processes may share one directory.
 """
 
+import asyncio
 import fcntl
 import hashlib
 import json
@@ -17,11 +18,66 @@ import os
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
-from sandbox_runtime.providers.local.records import NameRecord, SandboxRecord, SnapshotRecord
+from sandbox_runtime.command import BoundedBuffer
+from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.providers.local.isolation import Place
+from sandbox_runtime.providers.local.processes import HostCommand, start_process
+from sandbox_runtime.types import ExecExited, ExecOutput
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """A file of JSON."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), default=datetime.isoformat)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = json.loads(text)
+        for key in data.keys() & {"created_at", "superseded_at"}:
+            data[key] = data[key] and datetime.fromisoformat(data[key])
+        if "owner" in data:
+            data["owner"] = Owner(**data["owner"])
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxRecord(_Record):
+    """`sandbox.json` in a sandbox's directory; one without it was never finished."""
+
+    id: str
+    owner: Owner
+    created_at: datetime
+    labels: Mapping[str, str]
+    environment: str | None
+    """Id of the environment it uses, which must not be removed meanwhile."""
+    host_uid: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRecord(_Record):
+    """`snapshot.json` in a snapshot's directory."""
+
+    id: str
+    created_at: datetime
+    environment: str | None
+    superseded_at: datetime | None = None
+    """When another snapshot took its name: not listed any more, and removed after a while."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameRecord(_Record):
+    """`names/<digest>.json`: which snapshot a name means."""
+
+    name: str
+    snapshot: str
+
 
 SUPERSEDED_KEPT = timedelta(hours=1)
 """A replaced snapshot stays restorable this long, for those who have just looked it up."""
@@ -54,7 +110,7 @@ class LocalStore:
         return self._root / "sandboxes" / sandbox_id
 
     def prepare(self, system_files: Mapping[str, str]) -> None:
-        """Make the directories; nobody else on the machine may look inside."""
+        """Makes the directories; nobody else on the machine may look inside."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
         for name in ("environments", "snapshots", "names", "sandboxes", "trash", "system"):
             (self._root / name).mkdir(mode=0o755, exist_ok=True)
@@ -63,7 +119,7 @@ class LocalStore:
             (self.system / name).chmod(0o644)
 
     def claim(self, record: SandboxRecord, *, uids: range | None) -> SandboxRecord | None:
-        """Make the sandbox's directory and its record, with a host uid from `uids` if given; None when all are taken."""
+        """Makes the sandbox's directory and its record, with a host uid from `uids` if given; None when all are taken."""
         with self._locked():
             if uids is not None:
                 taken = {other.host_uid for other in self.sandboxes()}
@@ -92,7 +148,7 @@ class LocalStore:
         return sorted(records, key=lambda record: record.created_at)
 
     def sizes(self) -> dict[str, int]:
-        """Snapshot id -> bytes of the environment that it brought; without those that stand on another's."""
+        """Returns the bytes of the environment that each snapshot brought, by its id; without those that stand on another's."""
         bringers: dict[str, str] = {}
         for record in self.snapshots():
             if record.environment is not None:
@@ -119,7 +175,7 @@ class LocalStore:
         return self.find(NameRecord.from_json(text).snapshot)
 
     def names(self) -> dict[str, str]:
-        """Snapshot id -> its name."""
+        """Returns the names of snapshots by their ids."""
         names: dict[str, str] = {}
         for path in (self._root / "names").glob("*.json"):
             with suppress(FileNotFoundError):
@@ -128,7 +184,7 @@ class LocalStore:
         return names
 
     def publish(self, made: Path, record: SnapshotRecord, *, name: str | None) -> None:
-        """Turn a finished directory into a snapshot: from here on, and only from here on, it is found."""
+        """Turns a finished directory into a snapshot: from here on, and only from here on, it is found."""
         _write_atomically(made / "snapshot.json", record.to_json())
         with self._locked():
             made.rename(self.snapshot(record.id))
@@ -156,14 +212,14 @@ class LocalStore:
             self._throw_away(self.sandbox(sandbox_id))
 
     def abandoned(self) -> list[str]:
-        """Ids of the sandboxes that the next `sweep` throws away."""
+        """Returns ids of the sandboxes that the next `sweep` throws away."""
         living = {record.id for record in self.sandboxes() if record.owner.alive}
         return [
             path.name for path in (self._root / "sandboxes").iterdir() if path.name not in living
         ]
 
     def sweep(self) -> None:
-        """Throw away sandboxes whose owner is dead, replaced snapshots, and environments that nobody refers to."""
+        """Throws away sandboxes whose owner is dead, replaced snapshots, and environments that nobody refers to."""
         with self._locked():
             living = {record.id: record for record in self.sandboxes() if record.owner.alive}
             self._throw_away_others("sandboxes", set(living))
@@ -184,7 +240,7 @@ class LocalStore:
                 self._throw_away(path)
 
     def _throw_away(self, path: Path) -> None:
-        """A rename, so that it is gone at once and whole; the bytes are removed from the trash later."""
+        """Renames it, so that it is gone at once and whole; the bytes are removed from the trash later."""
         with suppress(FileNotFoundError):
             path.rename(self.trash / secrets.token_hex(8))
 
@@ -226,3 +282,104 @@ def _sync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+COPY_TIMEOUT_S = 300.0
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_SAVED = ("work", "home")
+
+
+def _make(directory: Path, *, mode: int) -> None:
+    directory.mkdir()
+    directory.chmod(mode)
+
+
+async def fill_place(place: Place, *, saved: Path | None, template: Path | None) -> None:
+    """Makes the directories of a new sandbox, with the workspace from `saved` and a copy of the environment `template`."""
+    owned = [place.home, place.run, place.tmp]
+    if place.mounted is None:
+        owned.append(place.work)
+    if place.environment_writable or place.environment_id is None:
+        owned.append(place.environment)
+    for directory in owned:
+        _make(directory, mode=0o1777 if directory == place.tmp else 0o755)
+    if saved is not None:
+        for name in set(_saved(place)).intersection(os.listdir(saved)):  # noqa: PTH208  # names only
+            await _copy(saved / name, place.directory / name)
+    if place.environment_writable and template is not None:
+        await _copy(template, place.environment)
+    if place.host_uid is not None:
+        await _chown(place.host_uid, *owned)
+
+
+async def save_workspace(place: Place, target: Path) -> None:
+    """Copies what is worth keeping of a sandbox in which nothing runs."""
+    _make(target, mode=0o755)
+    for name in _saved(place):
+        source = place.directory / name
+        if os.listdir(source):  # noqa: PTH208  # whether there is anything
+            _make(target / name, mode=0o755)
+            try:
+                await _copy(source, target / name)
+            except OSError:
+                await _open_up(source, target / name)
+                await _copy(source, target / name)
+
+
+def _saved(place: Place) -> tuple[str, ...]:
+    return _SAVED if place.mounted is None else ("home",)
+
+
+async def seal_environment(place: Place) -> None:
+    """Gives a finished environment to the service, readable by the users of all sandboxes."""
+    if place.host_uid is not None:
+        await _chown(0, place.environment)
+        await _run("chmod", "-R", "a+rX", "--", str(place.environment))
+
+
+async def remove_tree(path: Path) -> None:
+    """Removes a tree, whatever modes its directories have. One that does not exist is fine."""
+    try:
+        await _run("rm", "-rf", "--", str(path))
+    except OSError:
+        await _open_up(path)
+        await _run("rm", "-rf", "--", str(path))
+
+
+async def _copy(source: Path, target: Path) -> None:
+    # The dot: where the source is a link, what it leads to is copied.
+    await _run("cp", "-a", "--reflink=auto", "-T", "--", f"{source}/.", str(target))
+
+
+async def _chown(uid: int, *paths: Path) -> None:
+    await _run("chown", "-R", "-h", "--", f"{uid}:{uid}", *map(str, paths))
+
+
+async def _open_up(*paths: Path) -> None:
+    """An ordinary user cannot read what it has forbidden itself; root never gets here."""
+    await _run("chmod", "-R", "u+rwX", "--", *map(str, paths))
+
+
+async def _run(*argv: str) -> None:
+    """Raises: OSError: it failed."""
+    command = HostCommand(
+        argv=lambda _memory, _status: list(argv),
+        env={"PATH": _PATH, "LC_ALL": "C"},
+        cwd="/",
+        namespaces=0,
+    )
+    stderr = BoundedBuffer(2000)
+    exit_code = -1
+    process = start_process(command, stdin=b"", merge_output=True)
+    try:
+        async with asyncio.timeout(COPY_TIMEOUT_S):
+            async for event in process.events():
+                match event:
+                    case ExecOutput():
+                        stderr.feed(event.data)
+                    case ExecExited():
+                        exit_code = event.exit_code
+    finally:
+        await process.kill()
+    if exit_code != 0:
+        raise OSError(f"{argv[0]} failed: {os.fsdecode(stderr.value()).strip()}")

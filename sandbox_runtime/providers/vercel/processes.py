@@ -6,11 +6,10 @@ of inside/run.py, so a connection that broke off, or carries nothing, is made an
 
 import asyncio
 import base64
-import json
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import anyio
@@ -18,23 +17,22 @@ import httpx2
 import vercel.sandbox as sdk
 from typing_extensions import override
 
-from sandbox_runtime.command_sandbox import Command
+from sandbox_runtime.command import KILLED, Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.processes import KILLED
-from sandbox_runtime.providers.inside_scripts import encode_request
-from sandbox_runtime.providers.process_terminal import OrderedProcess, digits
-from sandbox_runtime.providers.vercel.errors import ask, asking, is_status, map_vercel_errors
+from sandbox_runtime.host import UID
+from sandbox_runtime.providers.inside.output import WINDOW
+from sandbox_runtime.providers.inside_scripts import OrderedProcess, encode_command
+from sandbox_runtime.providers.vercel.client import ask, is_status, map_errors
 from sandbox_runtime.providers.vercel.machine import WORK
-from sandbox_runtime.sandbox_user import UID
 from sandbox_runtime.types import ExecEvent, ExecExited, ExecOutput, OutputStream, SandboxLimits
 
 MEMORY_BYTES_PER_VCPU = 2 * 1024**3
 """Source: Vercel documentation, Sandbox pricing, read 2026-11."""
 START_TIMEOUT_S = 90.0
-_RUNNER = ("-I", "-S", "/run/sandbox-runtime/run.py")
-_KILL, _TAKEN = b"K", b"C"
-_WINDOW = 64
-"""Pieces of output, of 48 KiB at most each, that a command may be ahead of its reader; told in halves."""
+_RUNNER = ("-I", "-S", "/run/sandbox-runtime/run.py", "lines")
+_KILL, _MORE = b"K", b"W"
+_WINDOWS = 48
+"""How many windows of output a command may be ahead of its reader, who tells it in halves: each time is a request."""
 _ASK_S, _SIGNAL_S = 2.5, 2.0
 """How long each way to kill may take: together less than the contract's 5 s."""
 _MISSED_BEATS, _LOST_BEATS = 3.0, 9.0
@@ -63,7 +61,7 @@ class Host:
 
 
 def encode(command: Command, host: Host) -> bytes:
-    """As inside/run.py reads it."""
+    """Returns the request for a command, as inside/run.py reads it."""
     limits = {
         "FSIZE": host.limits.max_file_bytes,
         "NOFILE": host.limits.max_open_files,
@@ -73,30 +71,22 @@ def encode(command: Command, host: Host) -> bytes:
         # Below the machine's own. Not the address space: what today's runtimes reserve of it is far more than they use.
         limits["DATA"] = host.limits.memory_bytes
     kept, timeout_s = command.max_output_bytes, command.timeout_s
-    body = json.dumps(
-        {
-            "argv": list(command.argv),
-            "env": dict(command.env),
-            "cwd": command.directory(WORK),
-            "merge": command.merge_output,
-            "terminal": "" if command.terminal is None else digits(command.terminal),
-            "window": _WINDOW if kept is None else 0,
-            "keep": -1 if kept is None else kept + 1,
-            "limit_s": None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
-            "beat_s": host.beat_s,
-            "limits": limits,
-            "uid": UID,
-        }
-    ).encode()
-    return encode_request(body, command.stdin)
+    return encode_command(
+        replace(
+            command, bound=False
+        ),  # the end of stdin means nothing: the service ends it when it likes
+        work=WORK,
+        user=UID,
+        limits=limits,
+        window=_WINDOWS * WINDOW if kept is None else 0,
+        keep=None if kept is None else kept + 1,
+        limit_s=None if timeout_s is None else timeout_s + _EXTRA_LIMIT_S,
+        beat_s=host.beat_s,
+    )
 
 
 async def start_process(host: Host, command: Command) -> "MachineProcess":
-    """Start it; it really runs when this returns.
-
-    Raises:
-        SandboxError: UNAVAILABLE when it cannot be started.
-    """
+    """Starts a command; it really runs when this returns. Raises: SandboxError: UNAVAILABLE when it cannot be started."""
     doing = "cannot run a command"
     # Without an answer, or cancelled here, one may have been started: it waits for its request, in vain and not for long.
     started = await ask(
@@ -114,7 +104,7 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
     )
     process = MachineProcess(host, started, has_window=command.max_output_bytes is None)
     try:
-        async with asking(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
+        async with map_errors(doing, timeout_s=START_TIMEOUT_S, otherwise=_GONE, missing=_GONE):
             await process.request(encode(command, host))
     except BaseException:
         with suppress(SandboxError):
@@ -124,7 +114,7 @@ async def start_process(host: Host, command: Command) -> "MachineProcess":
 
 
 def was_cancelled(error: BaseException) -> bool:
-    """Whether it came while a cancellation was handled, whose place it has taken."""
+    """Whether an error came while a cancellation was handled, whose place it has taken."""
     context = error.__context__
     while context is not None and not isinstance(context, asyncio.CancelledError):
         context = context.__context__
@@ -132,14 +122,12 @@ def was_cancelled(error: BaseException) -> bool:
 
 
 class MachineProcess(OrderedProcess):
-    """A started `Command`."""
-
     def __init__(self, host: Host, process: sdk.Process, *, has_window: bool) -> None:
         self._host = host
         self._process = process
         self._reader = process.stdout
         self._has_window = has_window
-        self._untold = 0
+        self._unacknowledged = 0
         self._lines = 0
         self._taken = False
         self._exit_code: int | None = None
@@ -148,21 +136,12 @@ class MachineProcess(OrderedProcess):
         self._is_reading = False
 
     @property
-    def id(self) -> str:
-        """Of the runner, at the service: whoever attaches finds it by this."""
-        return self._process.id
-
-    @property
     @override
     def ended(self) -> bool:
         return self._exit_code is not None
 
     async def send(self, data: bytes) -> None:
-        """To the runner.
-
-        Raises:
-            SandboxError: UNAVAILABLE when it takes nothing any more.
-        """
+        """Sends something to the runner. Raises: SandboxError: UNAVAILABLE when it takes nothing any more."""
         assert self._process.stdin is not None  # noqa: S101 - it was started with one
         try:
             await self._process.stdin.send(data)
@@ -172,11 +151,11 @@ class MachineProcess(OrderedProcess):
     @override
     async def order(self, data: bytes) -> None:
         with suppress(SandboxError):
-            async with asking("cannot tell a command anything"):
+            async with map_errors("cannot tell a command anything"):
                 await self.send(data)
 
     async def request(self, data: bytes) -> None:
-        """Send it, and wait for the runner's word that it has it."""
+        """Sends the request, and waits for the runner's word that it has it."""
         await self.send(data)
         self._is_requested = True
         line = await self._line()
@@ -190,20 +169,23 @@ class MachineProcess(OrderedProcess):
         self._taken = True
         while (line := await self._line()) and line[0] != "x":
             if line[0] in _STREAMS:
-                yield ExecOutput(stream=_STREAMS[line[0]], data=base64.b64decode(line[1:]))
-                await self._tell_taken()
+                data = base64.b64decode(line[1:])
+                yield ExecOutput(stream=_STREAMS[line[0]], data=data)
+                await self._acknowledge(len(data))
         code = int(line[1:]) if line else await self._collect()
         await self._end(code)
         yield ExecExited(exit_code=code)
 
-    async def _tell_taken(self) -> None:
-        self._untold += 1
-        if self._has_window and self._untold >= _WINDOW // 2:
-            told, self._untold = self._untold, 0
-            await self.order(_TAKEN * told)  # lost, the log says what has become of it
+    async def _acknowledge(self, size: int) -> None:
+        """Lets as much output come as was read."""
+        self._unacknowledged += size
+        windows = self._unacknowledged // WINDOW
+        if self._has_window and windows >= _WINDOWS // 2:
+            self._unacknowledged -= windows * WINDOW
+            await self.order(_MORE * windows)  # lost, the log says what has become of it
 
     async def _line(self) -> str:
-        """The next frame; empty at the end."""
+        """Returns the next frame; empty at the end."""
         self._is_reading = True
         try:
             return await self._until_line()
@@ -218,7 +200,7 @@ class MachineProcess(OrderedProcess):
         lost_at, pause_s = clock() + beat_s * _LOST_BEATS, _RECONNECT_S
         while True:
             try:
-                with map_vercel_errors(
+                with map_errors.unbounded(
                     "the output of a command was lost", otherwise=_GONE, missing=_GONE
                 ):
                     line = await self._next()
@@ -245,7 +227,7 @@ class MachineProcess(OrderedProcess):
         return line.rstrip("\n")
 
     async def _reconnect(self) -> sdk.TextReader:
-        """From the beginning, up to where we were."""
+        """Reads from the beginning again, up to where we were."""
         found = await self._bounded(self._host.session.get_process(self._process.id))
         assert found.stdout is not None  # noqa: S101 - of one that was looked up there is
         self._reader = found.stdout
@@ -254,7 +236,7 @@ class MachineProcess(OrderedProcess):
         return found.stdout
 
     async def _bounded(self, answer: Awaitable[_T]) -> _T:
-        """Of the service, which a live command would have made by then."""
+        """Waits for an answer of the service, which a live command would have made by then."""
         async with asyncio.timeout(self._host.beat_s * _MISSED_BEATS):
             try:
                 return await answer
@@ -271,9 +253,9 @@ class MachineProcess(OrderedProcess):
                 await reader.aclose()
 
     async def _collect(self) -> int:
-        """The exit code, after an end of output that did not tell it."""
+        """Returns the exit code, after an end of output that did not tell it."""
         try:
-            async with asking(
+            async with map_errors(
                 "the end of a command was lost",
                 timeout_s=_EXIT_TIMEOUT_S,
                 otherwise=_GONE,
@@ -298,7 +280,7 @@ class MachineProcess(OrderedProcess):
         failure: SandboxError | None = None
         for timeout_s, way in ((_ASK_S, self._ask), (_SIGNAL_S, self._signal)):
             try:
-                async with asking(
+                async with map_errors(
                     "cannot kill a command", timeout_s=timeout_s, otherwise=_GONE, missing=_GONE
                 ):
                     await way()

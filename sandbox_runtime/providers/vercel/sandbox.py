@@ -1,31 +1,24 @@
 """One sandbox in a microVM: commands, files, snapshot, end."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable
 
 from typing_extensions import override
 
-from sandbox_runtime.command_sandbox import Command, CommandSandbox
+from sandbox_runtime.command import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import Terminal
-from sandbox_runtime.providers.process_terminal import on_terminal, terminal_of
-from sandbox_runtime.providers.vercel.errors import asking
+from sandbox_runtime.providers.inside_scripts import RunnerSandbox
+from sandbox_runtime.providers.vercel import MAX_LIFETIME_S
+from sandbox_runtime.providers.vercel.client import VercelClient, map_errors
 from sandbox_runtime.providers.vercel.machine import ENVIRONMENT, HOME, RUN, WORK, About, Machine
 from sandbox_runtime.providers.vercel.processes import Host, MachineProcess, start_process
-from sandbox_runtime.providers.vercel.settings import MAX_LIFETIME_S
-from sandbox_runtime.types import SandboxId, SandboxPaths, SnapshotRef, TerminalSize
+from sandbox_runtime.providers.vercel.snapshots import Snapshots
+from sandbox_runtime.types import SandboxId, SandboxPaths, SnapshotRef
 
 _GONE = SandboxErrorCode.UNAVAILABLE
 
 
-class Save(Protocol):
-    """`Snapshots.save`."""
-
-    async def __call__(self, machine: Machine, about: About, name: str | None) -> SnapshotRef: ...
-
-
-class VercelSandbox(CommandSandbox):
+class VercelSandbox(RunnerSandbox):
     """Made by `VercelProvider.create` and `VercelProvider.attach`."""
 
     def __init__(
@@ -33,16 +26,23 @@ class VercelSandbox(CommandSandbox):
         machine: Machine,
         about: About,
         *,
+        client: VercelClient,
+        snapshots: Snapshots,
         beat_s: float,
-        save: Save,
-        end: Callable[[SandboxId], Awaitable[None]],
         forget: Callable[[SandboxId], None],
     ) -> None:
-        super().__init__(about.env)
+        super().__init__(
+            SandboxId(machine.handle.name),
+            paths=SandboxPaths(
+                work=WORK, home=HOME, run=RUN, environment=ENVIRONMENT, broker=about.broker
+            ),
+            env=about.env,
+            container_name=machine.handle.name,
+        )
         self._machine = machine
         self._about = about
-        self._save = save
-        self._end = end
+        self._client = client
+        self._snapshots = snapshots
         self._forget = forget
         self._host = Host(
             session=machine.session,
@@ -51,30 +51,6 @@ class VercelSandbox(CommandSandbox):
             is_closed=lambda: self._destroyed,
         )
         self._saved: SnapshotRef | None = None
-
-    @property
-    @override
-    def id(self) -> SandboxId:
-        return SandboxId(self._machine.handle.name)
-
-    @property
-    @override
-    def container_name(self) -> str:
-        return self._machine.handle.name
-
-    @property
-    @override
-    def paths(self) -> SandboxPaths:
-        return SandboxPaths(
-            work=WORK, home=HOME, run=RUN, environment=ENVIRONMENT, broker=self._about.broker
-        )
-
-    @override
-    async def open_terminal(
-        self, argv: Sequence[str], *, size: TerminalSize, env: Mapping[str, str] | None = None
-    ) -> Terminal:
-        process = await self._run(on_terminal(argv, size=size, env={**self._env, **(env or {})}))
-        return terminal_of(process)
 
     @override
     async def extend(self, lifetime_s: float) -> None:
@@ -85,7 +61,7 @@ class VercelSandbox(CommandSandbox):
                 SandboxErrorCode.LIMIT_REACHED,
                 f"a sandbox at Vercel lives {MAX_LIFETIME_S:g} s at most, not {lifetime_s:g} s",
             )
-        async with asking(
+        async with map_errors(
             "cannot extend a sandbox's life",
             otherwise=SandboxErrorCode.LIMIT_REACHED,
             missing=_GONE,
@@ -104,13 +80,13 @@ class VercelSandbox(CommandSandbox):
             # Failed, it may be half saved, or stopped: only `destroy` is of use.
             async with self._saving(saved="was saved", failed="could not be saved"):
                 await self._kill_all()
-                self._saved = await self._save(self._machine, self._about, name)
+                self._saved = await self._snapshots.save(self._machine, self._about, name)
             return self._saved
 
     @override
     async def _remove(self) -> None:
         if self._saved is None:
-            await self._end(self.id)
+            await self._client.end_sandbox(self.id)
         self._forget(self.id)
         self._removed = True
         await self._give_up_processes()
@@ -121,7 +97,7 @@ class VercelSandbox(CommandSandbox):
 
 
 def _remaining_s(started_ms: int | None, limit: object) -> float:
-    """Of its life; 0 where the service does not say."""
+    """Returns what is left of its life; 0 where the service does not say."""
     seconds = getattr(limit, "total_seconds", None)
     if started_ms is None or seconds is None:
         return 0.0

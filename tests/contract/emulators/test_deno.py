@@ -9,12 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
+from deno_sandbox import AsyncDenoDeploy
 
 from tests.emulators.deno.faults import Kind
 from tests.emulators.deno.recording import TOKEN, drive, endpoints
 from tests.emulators.deno.resources import BUILTIN
 from tests.emulators.deno.server import Emulator, open_emulator
 from tests.emulators.machine_disk import disks_directory
+from tests.plain_http import NO_TLS
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
@@ -32,7 +34,7 @@ async def emulator() -> AsyncIterator[Emulator]:
 @pytest.fixture
 async def client(emulator: Emulator) -> AsyncIterator[httpx.AsyncClient]:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with httpx.AsyncClient(base_url=emulator.url, headers=headers) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=emulator.url, headers=headers) as client:
         yield client
 
 
@@ -42,6 +44,22 @@ async def test_sdk(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
     recorded = json.loads(_RECORDED.read_text("utf-8"))
     assert await drive(emulator) == recorded
+
+
+async def test_why_the_socket_is_our_own(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK still renames a command's variables. Once this fails, see in providers/deno/rpc.py what else keeps that alive."""
+    for name, value in endpoints(emulator.url).items():
+        monkeypatch.setenv(name, value)
+    sdk = AsyncDenoDeploy()
+    async with sdk.volumes._client:
+        await sdk.volumes.create("base", "ord", "10GiB", from_snapshot=BUILTIN)
+        async with sdk.sandbox.create(region="ord", root="base") as sandbox:
+            process = await sandbox.spawn("true", env={"MY_VAR": "1"}, stdout="null", stderr="null")
+            await process.wait()
+    (sent,) = [params for method, params in emulator.calls if method == "spawn"]
+    assert sent["env"] == {"MYVar": "1"}
 
 
 @pytest.mark.parametrize(
@@ -89,7 +107,7 @@ async def test_refused_sandbox(client: httpx.AsyncClient, wrong: dict[str, Any])
 
 async def test_token(emulator: Emulator) -> None:
     """Without the token, nothing."""
-    async with httpx.AsyncClient(base_url=emulator.url) as client:
+    async with httpx.AsyncClient(verify=NO_TLS, base_url=emulator.url) as client:
         for path in ("/api/v3/sandboxes", "/api/v2/volumes"):
             answer = await client.get(path, headers={"Authorization": "Bearer other"})
             assert (answer.status_code, answer.json()["code"]) == (401, "INVALID_TOKEN")

@@ -6,7 +6,8 @@ from secrets import token_hex
 
 import pytest
 
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from tests.contract.sandbox_runtime.vercel_service import VercelService, run_service
 from tests.docker_image import ensure_image
 

@@ -8,11 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.deno import DenoProvider, DenoSettings
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
-from sandbox_runtime.providers.local import LocalProvider
-from sandbox_runtime.providers.vercel import VercelProvider, VercelSettings
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, REMOTE_ISOLATION_FACTS
+from sandbox_runtime.providers.deno import DenoSettings
+from sandbox_runtime.providers.deno.provider import DenoProvider
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
+from sandbox_runtime.providers.vercel import VercelSettings
+from sandbox_runtime.providers.vercel.provider import VercelProvider
+from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, NOT_OF_REMOTES
 from sandbox_runtime.types import Capability
 from tests.contract.sandbox_runtime import test_deno_faults, test_vercel_faults
 
@@ -51,8 +54,8 @@ def _matrix() -> Iterator[str]:
         cells = []
         for provider in providers:
             is_remote = Capability.REMOTE in provider.capabilities
-            if fact in ISOLATION_FACTS and is_remote and fact not in REMOTE_ISOLATION_FACTS:
-                cells.append("by a URL instead")
+            if is_remote and fact.name in NOT_OF_REMOTES:
+                cells.append(NOT_OF_REMOTES[fact.name])
             elif fact.needs is None or fact.needs in provider.capabilities:
                 cells.append("holds")
             else:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.environment import AddedFile, Additions, AgentEnvironment
+from app.runs.testing import AddedFile, Additions, AgentEnvironment
 from sandbox_runtime import (
     Sandbox,
     SandboxError,
@@ -14,8 +14,8 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.providers.docker import DockerProvider
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.faults.plan_agent import PlanAdapter
 
 _TOOL = AddedFile(path="bin/greet", data=b"#!/bin/sh\necho hello\n", executable=True)

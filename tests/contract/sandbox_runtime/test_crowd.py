@@ -9,8 +9,8 @@ import pytest
 
 from sandbox_runtime import Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.docker import DockerProvider
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 from sandbox_runtime.task_group import open_task_group
 
 WITHIN_S = 30.0

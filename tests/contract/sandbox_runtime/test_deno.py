@@ -19,8 +19,9 @@ from sandbox_runtime import (
     open_sandbox,
 )
 from sandbox_runtime.provider import Sandbox
-from sandbox_runtime.providers.deno import DenoProvider, DenoSettings
+from sandbox_runtime.providers.deno import DenoSettings
 from sandbox_runtime.providers.deno.labels import MANAGED
+from sandbox_runtime.providers.deno.provider import DenoProvider
 from sandbox_runtime.providers.deno.sandbox import DenoSandbox
 from sandbox_runtime.task_group import open_task_group
 from tests.contract.sandbox_runtime.deno_emulator import TOKEN, open_organisation, settings_for

@@ -22,7 +22,8 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from tests.contract.sandbox_runtime.docker_engine import inspect, sh
 
 pytestmark = pytest.mark.docker
@@ -156,19 +157,6 @@ async def test_open_network_shares_installer_settings(
     assert closed.startswith("certificate")
     assert "HTTPS_PROXY" not in closed
     assert "eth0" not in closed
-
-
-async def test_stats(provider: DockerProvider) -> None:
-    """What a sandbox uses."""
-    async with open_sandbox(provider, SandboxSpec()) as sandbox:
-        await sandbox.spawn(["sleep", "20"])
-        stats = await provider.stats(sandbox.id)
-    assert 0 < stats.memory_bytes < stats.memory_limit_bytes == SandboxSpec().limits.memory_bytes
-    assert stats.processes == 3
-    assert stats.cpu_s > 0
-    with pytest.raises(SandboxError) as caught:
-        await provider.stats(sandbox.id)
-    assert caught.value.code is SandboxErrorCode.NOT_FOUND
 
 
 async def test_dead_engine(docker_settings: DockerSettings, tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.task_group import open_task_group
 from tests.contract.sandbox_runtime.docker_engine import count, sh
 
@@ -31,7 +32,8 @@ _REPOSITORY = Path(__file__).parents[3]
 _VICTIM = """
 import asyncio, sys
 from sandbox_runtime import SandboxSpec
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
 
 async def main():
     async with DockerProvider(DockerSettings(name=sys.argv[1], image=sys.argv[2])) as provider:
@@ -116,6 +118,7 @@ async def test_leaving_destroys_what_is_left(docker_settings: DockerSettings) ->
     assert count(docker_settings, "volume", "ls") == 0
 
 
+@pytest.mark.long
 async def test_maximum_age(docker_settings: DockerSettings) -> None:
     """A sandbox that nobody destroys ends itself, and the engine removes it with its volumes."""
     async with DockerProvider(replace(docker_settings, max_age_s=1.5)) as provider:
@@ -158,6 +161,7 @@ async def test_cancelled_destroy_is_finished(provider: DockerProvider) -> None:
     assert sandbox.id not in provider._sandboxes
 
 
+@pytest.mark.long
 async def test_destroyed_while_a_command_starts(provider: DockerProvider) -> None:
     """However far its start has come, a command under which the sandbox is destroyed counts as killed."""
     for delay_s in (0.0, 0.01, 0.02, 0.04, 0.08):
@@ -169,6 +173,7 @@ async def test_destroyed_while_a_command_starts(provider: DockerProvider) -> Non
         assert waiting.result().exit_code == 137
 
 
+@pytest.mark.long
 async def test_killed_runner_leaves_nothing(provider: DockerProvider) -> None:
     """A command that kills what runs it, and leaves something behind, gains nothing."""
     script = "setsid sh -c 'while :; do echo >> /work/beat; sleep 0.02; done' & sleep 0.2; kill -9 $PPID; sleep 5"
@@ -208,6 +213,7 @@ async def test_sandbox_lost_under_a_command(
     assert count(docker_settings, "volume", "ls") == 0
 
 
+@pytest.mark.long
 async def test_a_released_sandbox_outlives_its_provider(docker_settings: DockerSettings) -> None:
     """It goes on when its maker is closed; another one finds it by its container's name, and ends it."""
     async with DockerProvider(docker_settings) as maker:
@@ -223,6 +229,7 @@ async def test_a_released_sandbox_outlives_its_provider(docker_settings: DockerS
         assert await last.find(sandbox.id) is None  # the second one owned it
 
 
+@pytest.mark.long
 async def test_how_a_sandbox_ended_is_known(docker_settings: DockerSettings) -> None:
     """The exit code of one that ended by itself, though its container is gone; nothing of one that was ended."""
     settings = replace(docker_settings, max_age_s=1.0)
@@ -242,6 +249,7 @@ async def test_how_a_sandbox_ended_is_known(docker_settings: DockerSettings) -> 
         assert await provider.find(ended.id) is None
 
 
+@pytest.mark.long
 async def test_no_descriptor_stays(provider: DockerProvider) -> None:
     """Execs, kills and timeouts leave no open files."""
     async with open_sandbox(provider, SandboxSpec()) as sandbox:

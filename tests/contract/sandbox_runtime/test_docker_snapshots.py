@@ -15,10 +15,10 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.providers.docker import DockerProvider, DockerSettings
-from sandbox_runtime.providers.docker.base import BaseImage
-from sandbox_runtime.providers.docker.engine import open_engine
-from sandbox_runtime.providers.docker.images import Images
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.client import open_engine
+from sandbox_runtime.providers.docker.images import BaseImage, Images
+from sandbox_runtime.providers.docker.provider import DockerProvider
 from tests.contract.sandbox_runtime.docker_engine import count, inspect, sh
 
 pytestmark = pytest.mark.docker
@@ -69,6 +69,7 @@ async def test_a_replaced_snapshot_goes_with_its_last_sandbox(
     await provider.delete_snapshot(newer.id)
 
 
+@pytest.mark.long
 async def test_deleted_files_stay_deleted(provider: DockerProvider) -> None:
     """A session's snapshot holds what is there then, not what an earlier one or the environment's making had."""
     async with open_sandbox(provider, SandboxSpec(environment_writable=True)) as sandbox:
@@ -83,6 +84,7 @@ async def test_deleted_files_stay_deleted(provider: DockerProvider) -> None:
             assert await sh(sandbox, "ls; ls /env") == f"{kept}\ntool\n"
 
 
+@pytest.mark.long
 async def test_snapshots_hold_no_variables(
     docker_settings: DockerSettings, provider: DockerProvider
 ) -> None:
@@ -100,6 +102,7 @@ async def test_snapshots_hold_no_variables(
         assert secret not in found
 
 
+@pytest.mark.long
 async def test_environment_of_another_base_is_not_found(
     docker_settings: DockerSettings, provider: DockerProvider
 ) -> None:

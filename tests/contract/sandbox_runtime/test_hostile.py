@@ -19,15 +19,15 @@ from sandbox_runtime import (
     open_sandbox,
 )
 from sandbox_runtime.provider import SandboxProvider
-from sandbox_runtime.providers.docker import DockerProvider
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 
 _MIB = 1024 * 1024
 _LIMITS = SandboxLimits(memory_bytes=512 * _MIB, max_processes=128, max_file_bytes=256 * _MIB)
 
 _KINDS = [
     pytest.param("local", marks=pytest.mark.bubblewrap),
-    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("docker", marks=(pytest.mark.docker, pytest.mark.long)),
 ]
 
 _FORK_BOMB = """

@@ -24,12 +24,11 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.owner import Owner
-from sandbox_runtime.providers.local import LocalProvider
-from sandbox_runtime.providers.local.opening import IsolationKind
-from sandbox_runtime.providers.local.records import SandboxRecord
-from sandbox_runtime.providers.local.store import LocalStore
-from sandbox_runtime.providers.local.tree import kill_marked, mark_of
+from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.providers.inside.kill import kill_processes
+from sandbox_runtime.providers.local.processes import mark_of
+from sandbox_runtime.providers.local.provider import IsolationKind, LocalProvider
+from sandbox_runtime.providers.local.store import LocalStore, SandboxRecord
 
 pytestmark = pytest.mark.bubblewrap
 
@@ -40,7 +39,7 @@ _VICTIM = """
 import asyncio, sys
 from pathlib import Path
 from sandbox_runtime import SandboxSpec
-from sandbox_runtime.providers.local import LocalProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
 
 async def main():
     async with LocalProvider(Path(sys.argv[1]), isolation=sys.argv[2]) as provider:
@@ -231,7 +230,7 @@ async def test_commands_of_a_sandbox_are_marked(state_dir: Path, kind: Isolation
         async with asyncio.timeout(10):
             events = process.events()
             await anext(events)
-            assert kill_marked(mark_of(sandbox.id)) > 0
+            assert kill_processes(mark_of(sandbox.id).encode()) > 0
             assert [event async for event in events] != []
 
 
@@ -353,7 +352,7 @@ def test_ordinary_user() -> None:
     script = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
-        "from sandbox_runtime.providers.local import LocalProvider\n"
+        "from sandbox_runtime.providers.local.provider import LocalProvider\n"
         "from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS\n"
         "async def main():\n"
         "    async with LocalProvider(Path(sys.argv[1])) as provider:\n"

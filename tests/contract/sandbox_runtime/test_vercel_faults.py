@@ -9,11 +9,12 @@ import pytest
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import create_sandbox
-from sandbox_runtime.providers.vercel import VercelProvider
+from sandbox_runtime.providers.vercel.provider import VercelProvider
 from sandbox_runtime.types import SandboxSpec, SnapshotId
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.faults import Fault, Kind, failing, talking_nonsense
 from tests.emulators.vercel.server import Emulator
+from tests.long import one_of_each
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
@@ -129,14 +130,14 @@ MAX_REPETITIONS = 20
 """Output is asked for again for nine beats, here of half a second each, at most once in half a second."""
 
 
-@pytest.mark.parametrize(("step", "fault"), ONCE, ids=["-".join(row) for row in ONCE])
+@pytest.mark.parametrize(("step", "fault"), one_of_each(ONCE, lambda row: (row[0], ONCE[row])))
 async def test_a_fault_that_passes(vercel: VercelService, step: str, fault: str) -> None:
     """It costs a repetition, or ends in the code that says why not; nothing is made twice, nothing is left."""
     failure = await _outcome(vercel, _make(fault)(step))
     assert (failure.code if failure else None) is ONCE[step, fault], failure
 
 
-@pytest.mark.parametrize(("step", "fault"), ALWAYS, ids=["-".join(row) for row in ALWAYS])
+@pytest.mark.parametrize(("step", "fault"), one_of_each(ALWAYS, lambda row: row[0]))
 async def test_a_fault_that_stays(vercel: VercelService, step: str, fault: str) -> None:
     """The right code, after a bounded number of repetitions; when the service is well again nothing is left."""
     made = _make(fault)(step)
@@ -169,6 +170,7 @@ async def test_create_while_the_service_is_away(vercel: VercelService) -> None:
         await sandbox.destroy()
 
 
+@pytest.mark.long
 async def test_cancelled_create(vercel: VercelService) -> None:
     """Whoever gives up while a sandbox is made leaves none."""
     async with VercelProvider(vercel.settings()) as provider:
@@ -205,6 +207,7 @@ async def test_create_that_is_answered_after_its_asker_has_gone(
     assert vercel.emulator.running() == []
 
 
+@pytest.mark.long
 async def test_slow_start(vercel: VercelService) -> None:
     """One that is pending for a while is waited for; for too long, it is removed."""
     async with VercelProvider(vercel.settings(create_timeout_s=2.0)) as provider:
@@ -283,6 +286,7 @@ async def test_streams_break_off(vercel: VercelService, kind: Kind, after: tuple
         await sandbox.destroy()
 
 
+@pytest.mark.long
 async def test_stream_that_stays_silent(vercel: VercelService) -> None:
     """Whose connections all carry nothing is lost, in time; then it is killed all the same."""
     async with VercelProvider(vercel.settings(beat_s=0.2)) as provider:

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_runtime import SandboxError, SandboxErrorCode, SandboxId, SandboxSpec, open_sandbox
-from sandbox_runtime.providers.vercel import VercelProvider, VercelSettings
+from sandbox_runtime.providers.vercel import VercelSettings
+from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.shapes import recorded, shape_of
 
@@ -23,7 +24,8 @@ _ROOT = Path(__file__).parents[3]
 _CRASHING = """
 import asyncio, json, sys
 from sandbox_runtime import SandboxSpec
-from sandbox_runtime.providers.vercel import VercelProvider, VercelSettings
+from sandbox_runtime.providers.vercel import VercelSettings
+from sandbox_runtime.providers.vercel.provider import VercelProvider
 
 async def main():
     async with VercelProvider(VercelSettings(**json.loads(sys.argv[1]))) as provider:
@@ -71,6 +73,19 @@ async def test_attach_after_a_crash(vercel: VercelService) -> None:
         assert len(await sandbox.read_file("/orion/events.jsonl")) > before > 0
         assert (await sandbox.exec(["sh", "-c", "echo $WORD $HOME"], timeout_s=10)).text == "kept /home/agent\n"  # fmt: skip
     assert vercel.emulator.running() == []
+
+
+async def test_attach_to_an_earlier_version(vercel: VercelService) -> None:
+    """Whoever attaches brings the runner that reads its requests: the one inside may be of an earlier version."""
+    settings = vercel.settings()
+    name = await _crash(settings)
+    session = vercel.emulator.world.sandboxes[name].session
+    assert session is not None
+    old = ["sh", "-c", "echo 'raise SystemExit(9)' > /run/sandbox-runtime/run.py"]
+    assert vercel.emulator.call(session.machine.run(old)).code == 0
+    async with VercelProvider(settings) as provider:
+        sandbox = await provider.attach(name)
+        assert (await sandbox.exec(["echo", "new"], timeout_s=10)).text == "new\n"
 
 
 async def test_sweep(vercel: VercelService) -> None:

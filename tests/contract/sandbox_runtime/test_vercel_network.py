@@ -20,7 +20,7 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
-from sandbox_runtime.providers.vercel import VercelProvider
+from sandbox_runtime.providers.vercel.provider import VercelProvider
 from tests.contract.sandbox_runtime.vercel_service import BROKER_HOST, VercelService
 from tests.emulators.vercel.server import Seen
 from tests.emulators.vercel.world import TOKEN

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent_scripts.inside.agent_tools import Output, ToolLimits, cut_middle, run_tool
+from agent_scripts.agents.anthropic.inside.tools import Output, ToolLimits, cut_middle, run_tool
 
 
 def _edit(tmp_path: Path, **arguments: object) -> tuple[str, bool]:

@@ -12,9 +12,8 @@ from agent_scripts.adapter import (
     ExitReason,
     TurnMessage,
 )
-from agent_scripts.adapters.anthropic_sdk import AnthropicAdapter
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import TextDelta, ToolFinished, ToolStarted, UsageReported
+from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
+from agent_scripts.events import AgentErrorCode, TextDelta, ToolFinished, ToolStarted, UsageReported
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r1", environment="/env")
 _FINAL = '{"type":"final","text":"The answer."}'

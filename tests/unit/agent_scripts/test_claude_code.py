@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, AgentSession, AgentTurn, TurnMessage
-from agent_scripts.adapters.claude_code import ClaudeCodeAdapter
-from agent_scripts.interactive import InteractiveAdapter, at_terminal
+from agent_scripts.agents.claude.adapter import ClaudeCodeAdapter
 from agent_scripts.registry import create_adapter
+from agent_scripts.supervision import InteractiveAdapter, at_terminal
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r 1", environment="/env")
 _SESSION = "5e551000-0000-4000-8000-000000000001"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit, ExitReason
-from agent_scripts.adapters.claude_code_output import ClaudeCodeParser
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.agents.claude.output import ClaudeCodeParser
 from agent_scripts.events import (
+    AgentErrorCode,
     AgentEvent,
     TextDelta,
     ToolFinished,

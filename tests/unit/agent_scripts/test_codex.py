@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, AgentSession, AgentTurn, TurnMessage
-from agent_scripts.adapters.codex import CodexAdapter
+from agent_scripts.agents.codex.adapter import CodexAdapter
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r 1", environment="/env")
 _THREAD = "01a205ad-54f2-7743-93f7-5bc5aee237f3"

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit
-from agent_scripts.adapters.codex_output import CodexParser
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished, UsageReported
+from agent_scripts.agents.codex.output import CodexParser
+from agent_scripts.events import (
+    AgentErrorCode,
+    AgentEvent,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+    UsageReported,
+)
 from tests.unit.agent_scripts.transcripts import ENDED, read, recorded, streamed
 
 _THREAD = "01a205ad-54f2-7743-93f7-5bc5aee237f3"

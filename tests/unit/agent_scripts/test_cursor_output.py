@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import IDLE_NOTE, AgentExit
-from agent_scripts.adapters.cursor_output import CursorParser
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.agents.cursor.output import CursorParser
 from agent_scripts.events import (
+    AgentErrorCode,
     AgentEvent,
     TextDelta,
     ToolFinished,

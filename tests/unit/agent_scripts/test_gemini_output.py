@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit
-from agent_scripts.adapters.gemini_output import GeminiParser
-from agent_scripts.errors import AgentErrorCode
+from agent_scripts.agents.gemini.output import GeminiParser
 from agent_scripts.events import (
+    AgentErrorCode,
     AgentEvent,
     TextDelta,
     ToolFinished,

@@ -4,16 +4,16 @@ import json
 
 import pytest
 
-from agent_scripts.mcp_servers import InsideServer, RelayedServer, read_servers
-from app.brokerage.mcp_servers import McpServer, McpServers
+from agent_scripts.cli_agent import RELAY, RUN_TOKEN, InsideServer, RelayedServer, read_servers
+from app.settings.mcp import McpServers, OutsideServer
 
 
 def test_what_the_service_writes_is_read() -> None:
     """Both kinds; the headers of one outside are the broker's alone."""
     written = McpServers(
         inside={"a": {"command": "python3", "args": ["s.py", 1], "env": {"N": "1"}}},
-        outside={"b": McpServer(url="http://b", headers={"Authorization": "secret"})},
-    ).for_sandbox()
+        outside={"b": OutsideServer(url="http://b", headers={"Authorization": "secret"})},
+    ).for_sandbox(relay=RELAY, token=RUN_TOKEN)
     assert read_servers(written) == (
         InsideServer(name="a", command="python3", args=["s.py", "1"], env={"N": "1"}),
         RelayedServer(name="b", path="/broker/mcp/b"),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentPaths, AgentSession, AgentTurn, TurnMessage
-from agent_scripts.adapters.opencode import OpenCodeAdapter
+from agent_scripts.agents.opencode.adapter import OpenCodeAdapter
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r 1", environment="/env")
 _SESSION = "ses_dfa505f7cffe0GDrU7eA5GvKmk"

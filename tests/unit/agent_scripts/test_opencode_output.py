@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_scripts.adapter import IDLE_NOTE, AgentExit
-from agent_scripts.adapters.opencode_output import OpenCodeParser
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.events import AgentEvent, ToolFinished, ToolStarted, TurnFinished, UsageReported
+from agent_scripts.agents.opencode.output import OpenCodeParser
+from agent_scripts.events import (
+    AgentErrorCode,
+    AgentEvent,
+    ToolFinished,
+    ToolStarted,
+    TurnFinished,
+    UsageReported,
+)
 from tests.unit.agent_scripts.transcripts import ENDED, read, recorded, streamed
 
 _SESSION = "ses_dfa505f7cffe0GDrU7eA5GvKmk"

@@ -3,37 +3,46 @@
 import pytest
 
 from agent_scripts.adapter import IDLE_NOTE, UNENDED_NOTE, AgentExit, ExitReason
-from agent_scripts.errors import AgentErrorCode
-from agent_scripts.outcomes import Failure, Outcome, code_of_status, decide
+from agent_scripts.cli_output import Failure, code_of_status, end_turn
+from agent_scripts.events import AgentErrorCode, TurnFinished
 
 _GOOD = AgentExit(exit_code=0, reason="exited")
 _REFUSED = Failure(code=AgentErrorCode.MODEL_REFUSED, detail="it said no")
 
 
+def _end(
+    agent_exit: AgentExit, *, answer: str, failure: Failure | None = None, has_ended: bool = True
+) -> TurnFinished:
+    return end_turn(
+        agent_exit, answer=answer, written="So far.", failure=failure, has_ended=has_ended
+    )
+
+
 def test_an_answer_and_a_good_exit() -> None:
     """Both are needed."""
-    assert decide(_GOOD, answer="Done.", failure=None) == Outcome()
+    assert _end(_GOOD, answer="Done.") == TurnFinished(text="Done.")
 
 
 @pytest.mark.parametrize("answer", ["", " \n"])
 def test_no_answer(answer: str) -> None:
     """A good exit without words is a failure."""
-    assert decide(_GOOD, answer=answer, failure=None).error is AgentErrorCode.NO_ANSWER
+    assert _end(_GOOD, answer=answer).error is AgentErrorCode.NO_ANSWER
 
 
 def test_a_bad_exit_beats_the_answer() -> None:
     """Its detail has the code and what it said on stderr."""
     ended = AgentExit(exit_code=3, reason="exited", stderr_tail="broken")
-    outcome = decide(ended, answer="Done.", failure=None)
+    outcome = _end(ended, answer="Done.")
     assert outcome.error is AgentErrorCode.EXECUTION_FAILED
     assert outcome.detail == "exit code 3: broken"
 
 
 def test_a_told_failure_beats_a_good_exit() -> None:
     """Some exit with 0 after it."""
-    outcome = decide(_GOOD, answer="Done.", failure=_REFUSED)
+    outcome = _end(_GOOD, answer="Done.", failure=_REFUSED)
     assert outcome.error is AgentErrorCode.MODEL_REFUSED
     assert outcome.detail == "it said no (exit code 0: )"
+    assert outcome.text == "So far."
 
 
 @pytest.mark.parametrize(
@@ -48,30 +57,27 @@ def test_a_told_failure_beats_a_good_exit() -> None:
 def test_what_we_did_beats_all(reason: ExitReason, code: AgentErrorCode) -> None:
     """An answer or a failure told before does not count."""
     ended = AgentExit(exit_code=0, reason=reason)
-    assert decide(ended, answer="Done.", failure=None).error is code
-    assert decide(ended, answer="", failure=_REFUSED).error is code
+    assert _end(ended, answer="Done.").error is code
+    assert _end(ended, answer="", failure=_REFUSED).error is code
 
 
 def test_the_idle_limit_after_the_answer() -> None:
     """Is a success with a note; before it, and after a failure, it is not."""
     ended = AgentExit(exit_code=143, reason="idle")
-    assert decide(ended, answer="Done.", failure=None) == Outcome(notes=(IDLE_NOTE,))
-    assert decide(ended, answer="", failure=None).error is AgentErrorCode.IDLE
-    assert decide(ended, answer="Done.", failure=_REFUSED).error is AgentErrorCode.IDLE
+    assert _end(ended, answer="Done.") == TurnFinished(text="Done.", notes=(IDLE_NOTE,))
+    assert _end(ended, answer="").error is AgentErrorCode.IDLE
+    assert _end(ended, answer="Done.", failure=_REFUSED).error is AgentErrorCode.IDLE
 
 
 def test_a_final_text_of_a_turn_that_was_not_called_finished() -> None:
     """Counts at the idle limit, with a note that says so; neither when it was stopped or late, nor after an exit."""
     idle = AgentExit(exit_code=143, reason="idle")
-    told = decide(idle, answer="Done.", failure=None, has_ended=False)
-    assert told == Outcome(notes=(UNENDED_NOTE,))
+    told = _end(idle, answer="Done.", has_ended=False)
+    assert told == TurnFinished(text="Done.", notes=(UNENDED_NOTE,))
     for reason in ("timeout", "stopped", "output_limit"):
         ended = AgentExit(exit_code=143, reason=reason)
-        assert decide(ended, answer="Done.", failure=None, has_ended=False).error is not None
-    assert (
-        decide(_GOOD, answer="Done.", failure=None, has_ended=False).error
-        is AgentErrorCode.NO_ANSWER
-    )
+        assert _end(ended, answer="Done.", has_ended=False).error is not None
+    assert _end(_GOOD, answer="Done.", has_ended=False).error is AgentErrorCode.NO_ANSWER
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_scripts.output_lines import (
+from agent_scripts.cli_output import (
     cost_of,
     count_of,
     read_record,

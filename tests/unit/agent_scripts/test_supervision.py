@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from agent_scripts.adapter import AgentCommand, AgentFile, AgentPaths
-from agent_scripts.inside.records import LineSplitter
+from agent_scripts.inside.supervisor import LineSplitter
 from agent_scripts.supervision import (
     AgentExited,
     AgentLine,
@@ -18,8 +18,8 @@ from agent_scripts.supervision import (
     events_path,
     parse_record,
     stop_path,
-    supervised,
-    waiting,
+    supervise,
+    supervise_later,
 )
 
 _PATHS = AgentPaths(work="/work", home="/home/agent", run="/orion/r1", environment="/env")
@@ -41,7 +41,7 @@ _COMMAND = AgentCommand(
 
 def test_supervised_command_carries_all_in_its_configuration() -> None:
     """Argv, environment, stdin and limits of the agent travel in one file; nothing of them is on the command line."""
-    command = supervised(_COMMAND, paths=_PATHS, broker="/broker/b.sock", limits=_LIMITS)
+    command = supervise(_COMMAND, paths=_PATHS, broker="/broker/b.sock", limits=_LIMITS)
     assert command.argv == (
         "python3",
         "-I",
@@ -74,20 +74,20 @@ def test_supervised_command_carries_all_in_its_configuration() -> None:
 
 def test_supervised_command_brings_every_file_it_imports() -> None:
     """The supervisor and the modules beside it are among the files, in their package layout."""
-    command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
+    command = supervise(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     sources = {PurePosixPath(file.path).name: file.data for file in command.files}
     assert b"def main()" in sources["supervisor.py"]
-    imported = {"process_tree.py", "records.py", "relay.py", "standby.py", "usage.py", "waiting.py"}
+    imported = {"process_tree.py", "relay.py", "preload.py"}
     assert imported <= set(sources)
 
 
 @pytest.mark.parametrize(
     "name",
-    ["supervisor.py", "records.py", "relay.py", "process_tree.py", "standby.py", "waiting.py"],
+    ["supervisor.py", "relay.py", "process_tree.py", "preload.py"],
 )
 def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
     """Whatever `python3` a sandbox has from 3.9 on can read them, and they import nothing that is not its own."""
-    command = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
+    command = supervise(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     (source,) = (file.data for file in command.files if PurePosixPath(file.path).name == name)
     tree = ast.parse(source, feature_version=(3, 9))
     modules = {
@@ -107,7 +107,7 @@ def test_supervisor_files_run_on_old_interpreters(name: str) -> None:
 def test_one_that_waits_is_given_the_rest() -> None:
     """Scripts and plan come before; the task is the command's own files and, last, the configuration; nothing else is new."""
     paths = replace(_PATHS, waiting="/orion/waiting")
-    ahead = waiting(
+    ahead = supervise_later(
         AgentCommand(argv=("agent",), env={"LANG": "C"}, files=()), paths=paths, max_wait_s=60
     )
     assert ahead.argv[2:] == (
@@ -121,16 +121,16 @@ def test_one_that_waits_is_given_the_rest() -> None:
         "cwd": "/work",
         "max_wait_s": 60,
     }
-    task = supervised(_COMMAND, paths=paths, broker="/s", limits=_LIMITS)
+    task = supervise(_COMMAND, paths=paths, broker="/s", limits=_LIMITS)
     assert [file.path for file in task.files] == ["/orion/r1/in", "/orion/waiting/supervisor.json"]
-    whole = supervised(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
+    whole = supervise(_COMMAND, paths=_PATHS, broker="/s", limits=_LIMITS)
     assert task.files[-1].data == whole.files[-1].data
 
 
 def test_relay_without_a_socket_is_refused() -> None:
     """A command that wants the relay cannot be supervised where no relay can be."""
     with pytest.raises(ValueError, match="no broker socket"):
-        supervised(_COMMAND, paths=_PATHS, broker=None, limits=_LIMITS)
+        supervise(_COMMAND, paths=_PATHS, broker=None, limits=_LIMITS)
 
 
 def test_records_are_parsed() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import httpx
 
-from app.brokerage.admission import Admission
 from app.brokerage.broker import Upstream
-from app.runs.broker_ports import ModelGrant
-from app.runs.model import ModelCall, RunId
+from app.brokerage.registry import GrantRegistry
+from app.runs.testing import ModelCall, ModelGrant, RunId
 
 KEY = "sk-proj-canary-0123456789abcdef"
 MODELS = ("gpt-5.4", "gemini-2.5-pro")
@@ -68,7 +67,7 @@ GEMINI = Api(
 
 @dataclass
 class World:
-    admission: Admission
+    registry: GrantRegistry
     inside: httpx.AsyncClient
     """What an agent would use."""
     model: httpx.AsyncClient

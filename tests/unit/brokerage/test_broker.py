@@ -12,17 +12,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.brokerage.admission import Admission
-from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
-from app.brokerage.protocols import PROTOCOLS, Endpoint
-from app.brokerage.tokens import InvalidTokenError, create_token, load_signing_key, read_token
+from app.brokerage.http import MAX_REQUEST_BYTES
+from app.brokerage.registry import (
+    GrantRegistry,
+    InvalidTokenError,
+    create_token,
+    load_signing_key,
+    read_token,
+)
+from app.brokerage.rules import PROTOCOLS, Endpoint
 from app.brokerage.usage import UsageReader
-from app.playground.model import ModelPace, create_model_app
-from app.runs.broker_ports import Denied, ModelGrant
-from app.runs.clock import SystemClock
-from app.runs.model import ModelCall, RunId
+from app.playground.model.server import ModelPace, create_model_app
+from app.runs.testing import BudgetRefusal, GrantHooks, ModelCall, ModelGrant, RunId, SystemClock
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 
 KEY = b"k" * 32
 CANARY = "sk-ant-canary-0123456789abcdef"
@@ -59,7 +63,7 @@ def _shows(source: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class World:
-    admission: Admission
+    registry: GrantRegistry
     inside: httpx.AsyncClient
     """What an agent would use."""
     model: httpx.AsyncClient
@@ -80,29 +84,29 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     socket_path = tmp_path / "broker.sock"
     async with (
         serve(create_model_app(pace=ModelPace(word_s=0))) as model_url,
-        httpx.AsyncClient(trust_env=False) as http,
-        httpx.AsyncClient(base_url=model_url, trust_env=False) as model,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=model_url, trust_env=False) as model,
     ):
-        admission = Admission(signing_key=KEY, clock=SystemClock())
+        registry = GrantRegistry(signing_key=KEY, clock=SystemClock())
         broker = ModelsBroker(
-            admission=admission,
+            registry=registry,
             upstreams={
                 "anthropic": Upstream(base_url=model_url, key_headers={"x-api-key": CANARY})
             },
             http=http,
             clock=SystemClock(),
         )
-        transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
+        transport = httpx.AsyncHTTPTransport(verify=NO_TLS, uds=str(socket_path))
         async with (
             serve(create_broker_app(broker.router()), uds=socket_path),
             httpx.AsyncClient(transport=transport, base_url="http://broker") as inside,
         ):
-            yield World(admission=admission, inside=inside, model=model, calls=[])
+            yield World(registry=registry, inside=inside, model=model, calls=[])
 
 
 async def test_a_streamed_call_passes_with_the_key_added(world: World) -> None:
     """The agent's token goes no further, the provider gets the key, the stream comes through, usage is counted."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.ask(token, stream=True)
     assert answer.status_code == 200
     assert "event: message_stop" in answer.text
@@ -118,21 +122,27 @@ async def test_a_streamed_call_passes_with_the_key_added(world: World) -> None:
 
 async def test_a_plain_call_is_counted_too(world: World) -> None:
     """Usage is read from an answer that is not streamed."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.ask(token)
     assert answer.json()["usage"]["output_tokens"] == world.calls[0].usage.output_tokens > 0
 
 
 async def test_a_refusal_of_the_runs_owner_keeps_a_call_from_the_model(world: World) -> None:
-    """Asked before each call: once it says no, the model is asked no more, and the agent is told why in its protocol."""
-    replies = [None, Denied(reason="wait", may_pass=True), Denied(reason="the budget is used up")]
+    """IncomingRequest before each call: once it says no, the model is asked no more, and the agent is told why in its protocol."""
+    replies = [
+        None,
+        BudgetRefusal(reason="wait", may_pass=True),
+        BudgetRefusal(reason="the budget is used up"),
+    ]
     told: list[tuple[str, int]] = []
 
-    def refusal(model: str, asked_tokens: int) -> Denied | None:
+    def refusal(model: str, asked_tokens: int) -> BudgetRefusal | None:
         told.append((model, asked_tokens))
         return replies.pop(0)
 
-    with world.admission.open_grant(grant(), world.calls.append, None, refusal) as token:
+    with world.registry.open_grant(
+        grant(), GrantHooks(on_call=world.calls.append, refusal=refusal)
+    ) as token:
         assert (await world.ask(token)).status_code == 200
         ((model, asked_tokens),) = told
         assert model == world.calls[0].model
@@ -149,7 +159,7 @@ async def test_a_refusal_of_the_runs_owner_keeps_a_call_from_the_model(world: Wo
 
 async def test_provider_errors_come_through_untouched(world: World) -> None:
     """Status and error type are the provider's own, so every SDK reacts as it should."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.ask(token, text="!529")
     assert answer.status_code == 529
     assert answer.json()["error"]["type"] == "overloaded_error"
@@ -162,7 +172,7 @@ async def test_provider_errors_come_through_untouched(world: World) -> None:
 )
 async def test_only_granted_models(world: World, model: str, status: int) -> None:
     """A run may use its own models and no other."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         assert (await world.ask(token, model=model)).status_code == status
 
 
@@ -205,7 +215,7 @@ async def test_nothing_reaches_the_network_through_the_model(
     world: World, fields: dict[str, Any], status: int
 ) -> None:
     """Server-side tools, remote servers and content by URL are refused, and an answer is no longer than allowed."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         assert (await world.ask(token, **fields)).status_code == status
 
 
@@ -215,7 +225,7 @@ async def test_the_model_that_is_checked_is_the_model_that_is_asked(world: World
         b'{"model": "claude-opus-5-5", "model": "claude-sonnet-5-5", "max_tokens": 9,'
         b' "messages": [{"role": "user", "content": "hello"}]}'
     )
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         headers = {"x-api-key": token, "anthropic-version": "2026-10-21"}
         path = "/broker/anthropic/v1/messages"
         assert (await world.inside.post(path, content=body, headers=headers)).status_code == 200
@@ -229,18 +239,18 @@ async def test_a_run_has_only_so_many_calls(world: World) -> None:
     bounded = ModelGrant(
         run_id=RunId("run_1"), models=(MODEL,), expires_at=grant().expires_at, max_calls=2
     )
-    with world.admission.open_grant(bounded, world.calls.append) as token:
+    with world.registry.open_grant(bounded, GrantHooks(on_call=world.calls.append)) as token:
         statuses = [(await world.ask(token)).status_code for _ in range(4)]
     assert statuses == [200, 200, 403, 403]
 
 
 async def test_tokens_end_with_the_run(world: World) -> None:
     """Forged, altered, expired, foreign and finished tokens are refused, in the provider's own error shape."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         pass
     foreign = create_token(b"x" * 32, grant())
     expired = create_token(KEY, grant(minutes=-1))
-    with world.admission.open_grant(grant(), world.calls.append) as live:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as live:
         for bad in (foreign, expired, live[:-4], "x", "sk-ant-orion-", CANARY):
             answer = await world.ask(bad)
             assert answer.status_code == 401
@@ -252,7 +262,7 @@ async def test_tokens_end_with_the_run(world: World) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"model": 5}', b"[" * 100_000, b"\xff"])
 async def test_malformed_bodies_are_refused(world: World, body: bytes) -> None:
     """What is no JSON object with a model is a 400."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.inside.post(
             "/broker/anthropic/v1/messages", content=body, headers={"x-api-key": token}
         )
@@ -262,7 +272,7 @@ async def test_malformed_bodies_are_refused(world: World, body: bytes) -> None:
 async def test_odd_text_is_refused_in_a_short_sentence(world: World) -> None:
     """What no answer and no header can have, and what is very long, is no failure of the broker's."""
     half = "\ud800"
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         for odd in (half, "x" * 100_000):
             for fields in (
                 {"model": odd},
@@ -285,7 +295,7 @@ async def test_odd_text_is_refused_in_a_short_sentence(world: World) -> None:
 async def test_no_nesting_is_a_failure(world: World) -> None:
     """What can be read but not be written again is refused."""
     statuses = set()
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         headers = {"x-api-key": token, "anthropic-version": "2026-10-21"}
         for levels in range(700, 1000, 3):
             body = b'{"model": "%s", "max_tokens": 9, "metadata": %s, "messages": [%s]}' % (
@@ -302,7 +312,7 @@ async def test_no_nesting_is_a_failure(world: World) -> None:
 
 async def test_huge_bodies_are_refused(world: World) -> None:
     """More than the provider would take is cut off here."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.inside.post(
             "/broker/anthropic/v1/messages",
             content=b" " * (MAX_REQUEST_BYTES + 1),
@@ -313,7 +323,7 @@ async def test_huge_bodies_are_refused(world: World) -> None:
 
 async def test_other_paths_do_not_exist(world: World) -> None:
     """The broker is no proxy: only the messages endpoint is served."""
-    with world.admission.open_grant(grant(), world.calls.append) as token:
+    with world.registry.open_grant(grant(), GrantHooks(on_call=world.calls.append)) as token:
         for path in ("/", "/broker/anthropic/v1/files", "/v1/messages", "/requests"):
             assert (await world.inside.post(path, headers={"x-api-key": token})).status_code == 404
 
@@ -322,19 +332,19 @@ async def test_an_unreachable_provider_is_a_502(tmp_path: Path) -> None:
     """Nobody listening upstream is an answer the SDK retries, and a call that the trace shows."""
     calls: list[ModelCall] = []
     socket_path = tmp_path / "broker.sock"
-    async with httpx.AsyncClient(trust_env=False) as http:
-        admission = Admission(signing_key=KEY, clock=SystemClock())
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+        registry = GrantRegistry(signing_key=KEY, clock=SystemClock())
         broker = ModelsBroker(
-            admission=admission,
+            registry=registry,
             upstreams={"anthropic": Upstream(base_url="http://127.0.0.1:9", key_headers={})},
             http=http,
             clock=SystemClock(),
         )
         async with serve(create_broker_app(broker.router()), uds=socket_path):
-            transport = httpx.AsyncHTTPTransport(uds=str(socket_path))
+            transport = httpx.AsyncHTTPTransport(verify=NO_TLS, uds=str(socket_path))
             async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
-                world = World(admission=admission, inside=inside, model=inside, calls=calls)
-                with admission.open_grant(grant(), calls.append) as token:
+                world = World(registry=registry, inside=inside, model=inside, calls=calls)
+                with registry.open_grant(grant(), GrantHooks(on_call=calls.append)) as token:
                     assert (await world.ask(token)).status_code == 502
     assert (calls[0].status, calls[0].error) == (502, "ConnectError")
 

@@ -4,12 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.brokerage.git_lines import CommandError, find_refusal, read_commands, render_refusal
-from app.brokerage.git_remotes import GitRemotes, slug_of
-from app.brokerage.tokens import InvalidTokenError, create_token, read_git_token, read_token
-from app.runs.broker_ports import ModelGrant
-from app.runs.git_token import git_token
-from app.runs.model import RunId
+from app.brokerage.git import (
+    CommandError,
+    GitRemotes,
+    check_push,
+    read_commands,
+    render_refusal,
+    slug_of,
+)
+from app.brokerage.registry import InvalidTokenError, create_token, read_git_token, read_token
+from app.runs.testing import ModelGrant, RunId, git_token
 
 OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40
 OWN = "orion/quick-fox"
@@ -44,7 +48,7 @@ def test_only_the_own_branch_is_written(commands: tuple[str, ...], refused: str)
     """Created and updated, together with nothing else."""
     found = read_commands(_push(*commands))
     assert found is not None
-    reason = find_refusal(found, OWN)
+    reason = check_push(found, OWN)
     assert reason.startswith(refused)
     assert bool(reason) is bool(refused)
 
@@ -54,14 +58,14 @@ def test_push_options_are_refused(said: str) -> None:
     """They make a server do more than the commands say; a value does not hide them."""
     found = read_commands(_push(f"{OLD} {NEW} refs/heads/{OWN}", said=said))
     assert found is not None
-    assert find_refusal(found, OWN) == "push options may not be sent"
+    assert check_push(found, OWN) == "push options may not be sent"
 
 
 def test_before_the_branch_has_its_name_nothing_is_written() -> None:
     """Of whatever name."""
     found = read_commands(_push(f"{NONE} {NEW} refs/heads/{OWN}"))
     assert found is not None
-    assert find_refusal(found, "") == "nothing may be pushed yet"
+    assert check_push(found, "") == "nothing may be pushed yet"
 
 
 def test_commands_are_read_in_pieces() -> None:
@@ -111,11 +115,11 @@ async def test_servers_and_the_token() -> None:
     assert remotes.headers_for("https://github.com/a/b.git")
     for other in ("http://github.com/a/b", "https://github.com.evil.test/a/b", "https://x.test/a"):
         assert remotes.headers_for(other) == {}
-    assert "public" in await remotes.find_problem("https://127.0.0.1/a/b")
-    assert "public" in await remotes.find_problem("https://[::1]:8443/a/b")
-    assert "public" in await remotes.find_problem("https://169.254.169.254/latest")
-    assert "https" in await remotes.find_problem("http://93.184.215.14/a/b")
-    assert await remotes.find_problem("https://github.com/a/b") == ""
+    assert "public" in await remotes.check_server("https://127.0.0.1/a/b")
+    assert "public" in await remotes.check_server("https://[::1]:8443/a/b")
+    assert "public" in await remotes.check_server("https://169.254.169.254/latest")
+    assert "https" in await remotes.check_server("http://93.184.215.14/a/b")
+    assert await remotes.check_server("https://github.com/a/b") == ""
     assert slug_of("https://github.com/a/b.git/") == slug_of("github.com/a/b") == "github.com/a/b"
 
 
@@ -123,7 +127,7 @@ async def test_servers_and_the_token() -> None:
 async def test_a_name_that_no_server_can_have(host: str) -> None:
     """Is told, and no error of the broker's."""
     remotes = GitRemotes(github_url="https://github.com")
-    assert "name of a server" in await remotes.find_problem(f"https://{host}/a/b")
+    assert "name of a server" in await remotes.check_server(f"https://{host}/a/b")
 
 
 @pytest.mark.parametrize(
@@ -139,5 +143,5 @@ async def test_a_name_that_no_server_can_have(host: str) -> None:
 async def test_an_ipv4_address_inside_of_an_ipv6_one(address: str, *, is_public: bool) -> None:
     """Where a gateway translates, that is the server which is reached."""
     remotes = GitRemotes(github_url="https://github.com")
-    problem = await remotes.find_problem(f"https://[{address}]/a/b")
+    problem = await remotes.check_server(f"https://[{address}]/a/b")
     assert problem == ("" if is_public else f"{address} is not a public server")

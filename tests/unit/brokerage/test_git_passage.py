@@ -10,15 +10,20 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from app.brokerage.admission import Admission, Kind
 from app.brokerage.broker import create_broker_app
-from app.brokerage.git import GitBroker
-from app.brokerage.git_remotes import GitRemotes
-from app.runs.broker_ports import ModelGrant, RepositoryGrant
-from app.runs.clock import SystemClock
-from app.runs.git_token import git_token
-from app.runs.model import ModelCall, RunId
+from app.brokerage.git import GitBroker, GitRemotes, GitTimings
+from app.brokerage.registry import GrantRegistry, RequestKind
+from app.runs.testing import (
+    GrantHooks,
+    ModelCall,
+    ModelGrant,
+    RepositoryGrant,
+    RunId,
+    SystemClock,
+    git_token,
+)
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 
 OWN = "orion/quick-fox"
 LINE = f"{'0' * 40} {'2' * 40} refs/heads/{OWN}\0report-status".encode()
@@ -27,7 +32,7 @@ COMMANDS = f"{len(LINE) + 4:04x}".encode() + LINE + b"0000"
 
 @dataclass
 class World:
-    admission: Admission
+    registry: GrantRegistry
     broker: str
     grant: ModelGrant
     slug: str
@@ -63,6 +68,12 @@ def _chunk(data: bytes) -> bytes:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        yield world
+
+
+@asynccontextmanager
+async def open_world(timings: GitTimings | None = None) -> AsyncIterator[World]:
     pushed: list[bytes] = []
     server = FastAPI()
 
@@ -71,8 +82,8 @@ async def world() -> AsyncIterator[World]:
         pushed.append(await request.body())
         return Response(b"0000")
 
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with serve(server) as url, httpx.AsyncClient(trust_env=False) as http:
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
+    async with serve(server) as url, httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         repository = RepositoryGrant(url=f"{url}/acme/api.git", branch=OWN)
         grant = ModelGrant(
             run_id=RunId("run_1"),
@@ -81,39 +92,51 @@ async def world() -> AsyncIterator[World]:
             repository=repository,
         )
         remotes = GitRemotes(github_url=url)
-        broker = GitBroker(admission=admission, remotes=remotes, http=http, max_bytes=1000)
+        broker = GitBroker(
+            registry=registry,
+            remotes=remotes,
+            http=http,
+            max_bytes=1000,
+            timings=timings or GitTimings(),
+        )
         slug = repository.url.removeprefix("http://")
         async with serve(create_broker_app(broker.router())) as address, asyncio.timeout(10):
-            yield World(admission=admission, broker=address, grant=grant, slug=slug, pushed=pushed)
+            yield World(registry=registry, broker=address, grant=grant, slug=slug, pushed=pushed)
 
 
-@pytest.mark.parametrize("bound", ["MAX_SILENCE_S", "MAX_PASSAGE_S"])
+@pytest.mark.parametrize("timings", [GitTimings(max_silence_s=0.2), GitTimings(max_passage_s=0.2)])
 @pytest.mark.parametrize(("said", "status"), [(b"", b"408"), (_chunk(COMMANDS), b"502")])
 async def test_a_push_that_does_not_go_on_is_not_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch, bound: str, said: bytes, status: bytes
+    timings: GitTimings, said: bytes, status: bytes
 ) -> None:
     """Neither before it has said what it changes nor after; it keeps no place."""
-    monkeypatch.setattr(f"app.brokerage.git.{bound}", 0.2)
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
-        async with world.pushing(token) as (reader, writer):
-            writer.write(said)
-            assert (await reader.readline()).startswith(b"HTTP/1.1 " + status)
-    assert world.pushed == []
+    async with open_world(timings) as world:
+        with world.registry.open_grant(
+            world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+        ) as token:
+            async with world.pushing(token) as (reader, writer):
+                writer.write(said)
+                assert (await reader.readline()).startswith(b"HTTP/1.1 " + status)
+        assert world.pushed == []
 
 
 async def test_a_push_that_was_begun_in_time_changes_nothing_after_its_run(world: World) -> None:
     """git is told no; in time, the same passes."""
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         async with world.pushing(token) as (reader, writer):
             writer.write(_chunk(COMMANDS) + _chunk(b"PACK") + _chunk(b""))
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
         assert (world.pushed, world.effects) == ([COMMANDS + b"PACK"], ["noted"])
     with ExitStack() as going:
-        grant = world.admission.open_grant(world.grant, world.calls.append, world.on_effect)
+        grant = world.registry.open_grant(
+            world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+        )
         token = going.enter_context(grant)
         async with world.pushing(token) as (reader, writer):
             writer.write(_chunk(COMMANDS[:9]))
-            while not world.admission._live[world.grant.run_id].in_flight[Kind.GIT]:
+            while not world.registry._live[world.grant.run_id].in_flight[RequestKind.GIT]:
                 await asyncio.sleep(0.01)
             going.close()
             writer.write(_chunk(COMMANDS[9:]) + _chunk(b"PACK") + _chunk(b""))

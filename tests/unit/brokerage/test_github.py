@@ -8,10 +8,9 @@ import pytest
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from app.brokerage import github
-from app.brokerage.git_remotes import GitRemotes
-from app.brokerage.github import GitHub
-from app.runs.broker_ports import NothingToProposeError, Proposal
+from app.brokerage.git import GitRemotes
+from app.brokerage.github import TIMEOUT_S, GitHub
+from app.runs.testing import NothingToProposeError, Proposal
 from app.web.hosting import serve
 
 
@@ -28,12 +27,14 @@ async def _served(answer: Response) -> AsyncIterator[str]:
         yield url
 
 
-async def _open_at(url: str) -> str:
+async def _open_at(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
     remotes = GitRemotes(github_url="https://github.test", token="ghp_x")
     proposal = Proposal(
         url="https://github.test/acme/api.git", branch="orion/x", base="main", title="t", body=""
     )
-    return await GitHub(remotes=remotes, api_url=url).open_pull_request(proposal)
+    return await GitHub(remotes=remotes, api_url=url, timeout_s=timeout_s).open_pull_request(
+        proposal
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,13 +91,12 @@ async def test_a_server_that_is_not_there_is_named() -> None:
     assert str(caught.value) == f"the server at {host} could not be reached"
 
 
-async def test_a_server_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_is_silent_is_named() -> None:
     """By its host."""
-    monkeypatch.setattr(github, "TIMEOUT_S", 0.1)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         host = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(ConnectionError) as caught:
-            await _open_at(f"http://{host}")
+            await _open_at(f"http://{host}", timeout_s=0.1)
     assert str(caught.value) == f"the server at {host} did not answer in time"

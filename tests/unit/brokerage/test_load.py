@@ -12,18 +12,22 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 from structlog.testing import capture_logs
+from typing_extensions import override
 
-from app.brokerage.admission import MAX_IN_FLIGHT, TOLD_REFUSALS, Admission, Kind
-from app.brokerage.bodies import MAX_VALUES, has_too_many_values
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
-from app.brokerage.mcp import McpBroker
-from app.brokerage.mcp_servers import McpServer
-from app.brokerage.outgoing import create_client
-from app.runs.broker_ports import ModelGrant
-from app.runs.clock import SystemClock
-from app.runs.model import ModelCall, RunId
+from app.brokerage.http import MAX_VALUES, RunBounds, create_http_client, has_too_many_values
+from app.brokerage.mcp import McpBroker, McpServer
+from app.brokerage.registry import (
+    FORGOTTEN_S,
+    MAX_IN_FLIGHT,
+    TOLD_REFUSALS,
+    GrantRegistry,
+    RequestKind,
+)
+from app.runs.testing import GrantHooks, ModelCall, ModelGrant, RunId, SystemClock
 from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
+from tests.plain_http import NO_TLS
 
 ASKED = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
 MESSAGES = "/broker/anthropic/v1/messages"
@@ -73,7 +77,7 @@ class Outside:
 
 @dataclass
 class World:
-    admission: Admission
+    registry: GrantRegistry
     outside: Outside
     http: httpx.AsyncClient
     """What agents would use."""
@@ -102,18 +106,43 @@ def _bearer(token: str) -> dict[str, str]:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        yield world
+
+
+class HandClock(SystemClock):
+    """Goes on by hand alone."""
+
+    def __init__(self) -> None:
+        self.at = super().now()
+
+    @override
+    def now(self) -> datetime:
+        return self.at
+
+
+@asynccontextmanager
+async def open_world(
+    *, clock: SystemClock | None = None, bounds: RunBounds | None = None
+) -> AsyncIterator[World]:
     outside = Outside()
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with serve(outside.app()) as url, create_client() as models, create_client() as tools:
+    registry = GrantRegistry(
+        signing_key=b"k" * 32, clock=clock or SystemClock(), bounds=bounds or RunBounds()
+    )
+    async with (
+        serve(outside.app()) as url,
+        create_http_client() as models,
+        create_http_client() as tools,
+    ):
         parts = (
             ModelsBroker(
-                admission=admission,
+                registry=registry,
                 upstreams={"anthropic": Upstream(base_url=url, key_headers={"x-api-key": "k"})},
                 http=models,
                 clock=SystemClock(),
             ),
             McpBroker(
-                admission=admission,
+                registry=registry,
                 servers={"a": McpServer(url=f"{url}/mcp", headers={})},
                 http=tools,
             ),
@@ -124,9 +153,11 @@ async def world() -> AsyncIterator[World]:
         limits = httpx.Limits(max_connections=None)
         async with (
             serve(create_broker_app(router)) as broker,
-            httpx.AsyncClient(base_url=broker, trust_env=False, limits=limits) as http,
+            httpx.AsyncClient(
+                verify=NO_TLS, base_url=broker, trust_env=False, limits=limits
+            ) as http,
         ):
-            yield World(admission=admission, outside=outside, http=http)
+            yield World(registry=registry, outside=outside, http=http)
 
 
 async def _until(is_true: object) -> None:
@@ -138,10 +169,10 @@ async def _until(is_true: object) -> None:
 
 async def test_a_run_has_so_many_requests_in_flight(world: World) -> None:
     """One more is a 429 that says so; another run is served; what has ended makes room, also where the client hung up."""
-    most = MAX_IN_FLIGHT[Kind.MODEL]
+    most = MAX_IN_FLIGHT[RequestKind.MODEL]
     with (
-        world.admission.open_grant(grant("run_1"), world.calls.append) as one,
-        world.admission.open_grant(grant("run_2"), world.calls.append) as other,
+        world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append)) as one,
+        world.registry.open_grant(grant("run_2"), GrantHooks(on_call=world.calls.append)) as other,
     ):
         async with open_task_group() as group:
             asking = [group.create_task(world.ask(one, "think")) for _ in range(most)]
@@ -161,10 +192,10 @@ async def test_a_run_has_so_many_requests_in_flight(world: World) -> None:
 
 async def test_event_streams_of_one_run_take_no_connection_of_another(world: World) -> None:
     """Those of MCP servers are bounded for a run, and are none of the connections to models."""
-    most = MAX_IN_FLIGHT[Kind.MCP]
+    most = MAX_IN_FLIGHT[RequestKind.MCP]
     with (
-        world.admission.open_grant(grant("run_1"), world.calls.append) as one,
-        world.admission.open_grant(grant("run_2"), world.calls.append) as other,
+        world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append)) as one,
+        world.registry.open_grant(grant("run_2"), GrantHooks(on_call=world.calls.append)) as other,
     ):
         async with AsyncExitStack() as streams:
 
@@ -187,7 +218,9 @@ async def test_event_streams_of_one_run_take_no_connection_of_another(world: Wor
 async def test_no_cookie_of_one_run_is_sent_for_another(world: World) -> None:
     """A server's session is not shared by people who know nothing of each other."""
     for run_id in ("run_1", "run_2"):
-        with world.admission.open_grant(grant(run_id), world.calls.append) as token:
+        with world.registry.open_grant(
+            grant(run_id), GrantHooks(on_call=world.calls.append)
+        ) as token:
             answer = await world.http.post(
                 "/broker/mcp/a", json={"method": "ping"}, headers=_bearer(token)
             )
@@ -197,20 +230,21 @@ async def test_no_cookie_of_one_run_is_sent_for_another(world: World) -> None:
 
 
 async def test_a_body_that_is_announced_too_large_is_not_read(world: World) -> None:
-    """Refused before its first byte, and before its end where nothing was announced."""
-    with world.admission.open_grant(grant("run_1"), world.calls.append) as token:
+    """Refusal before its first byte, and before its end where nothing was announced."""
+    with world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append)) as token:
         too_large = f"content-length: {64 * MIB}"
         async with asyncio.timeout(10), world.asking(MESSAGES, token, too_large) as answer:
             assert answer.startswith(b"HTTP/1.1 413")
 
 
-async def test_a_body_that_does_not_come_is_not_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     """Nor does it keep its place."""
-    monkeypatch.setattr("app.brokerage.bodies.READ_TIMEOUT_S", 0.1)
-    with world.admission.open_grant(grant("run_1"), world.calls.append) as token:
-        for _ in range(MAX_IN_FLIGHT[Kind.MODEL] + 1):
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(open_world(bounds=RunBounds(body_timeout_s=0.1)))
+        token = stack.enter_context(
+            world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append))
+        )
+        for _ in range(MAX_IN_FLIGHT[RequestKind.MODEL] + 1):
             async with (
                 asyncio.timeout(10),
                 world.asking(MESSAGES, token, "content-length: 9") as said,
@@ -218,12 +252,15 @@ async def test_a_body_that_does_not_come_is_not_waited_for(
                 assert said.startswith(b"HTTP/1.1 408")
 
 
-async def test_bodies_in_flight_are_bounded_for_a_run(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_bodies_in_flight_are_bounded_for_a_run() -> None:
     """All together; what has been answered is not held any more."""
-    monkeypatch.setattr("app.brokerage.bodies.MAX_HELD_BYTES", 100_000)
-    with world.admission.open_grant(grant("run_1"), world.calls.append) as token:
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(
+            open_world(bounds=RunBounds(max_held_bytes=100_000))
+        )
+        token = stack.enter_context(
+            world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append))
+        )
         for _ in range(3):
             assert (await world.ask(token, "x" * 60_000)).status_code == 200
         async with open_task_group() as group:
@@ -239,7 +276,7 @@ async def test_bodies_in_flight_are_bounded_for_a_run(
 async def test_a_body_of_a_million_values_is_refused_at_once(world: World) -> None:
     """To parse it would hold up everybody's runs."""
     body = b'{"model":"m","max_tokens":9,"messages":[' + b",".join([b"[]"] * MIB) + b"]}"
-    with world.admission.open_grant(grant("run_1"), world.calls.append) as token:
+    with world.registry.open_grant(grant("run_1"), GrantHooks(on_call=world.calls.append)) as token:
         answer = await world.http.post(MESSAGES, content=body, headers=_bearer(token))
         assert answer.status_code == 400
         assert f"more than {MAX_VALUES} values" in answer.json()["error"]["message"]
@@ -258,7 +295,9 @@ def test_what_stands_in_strings_is_no_value() -> None:
 
 async def test_refused_requests_count(world: World) -> None:
     """To read one costs something, too: a loop in the sandbox ends."""
-    with world.admission.open_grant(grant("run_1", max_calls=2), world.calls.append) as token:
+    with world.registry.open_grant(
+        grant("run_1", max_calls=2), GrantHooks(on_call=world.calls.append)
+    ) as token:
         answers = [
             await world.http.post(MESSAGES, content=b"{", headers=_bearer(token)) for _ in range(3)
         ]
@@ -266,17 +305,23 @@ async def test_refused_requests_count(world: World) -> None:
     assert "has used its 2 model calls" in answers[-1].text
 
 
-async def test_refusals_do_not_fill_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refusals_do_not_fill_the_log() -> None:
     """Of a run so many are told, of whom nobody knows so many in a while; the last one says that it is."""
-    monkeypatch.setattr("app.brokerage.admission.FORGOTTEN_S", 1e9)
-    with (
-        capture_logs() as logged,
-        world.admission.open_grant(grant("run_1", max_calls=0), world.calls.append) as one,
-        world.admission.open_grant(grant("run_2", max_calls=0), world.calls.append) as other,
-    ):
+    clock = HandClock()
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(open_world(clock=clock))
+        logged = stack.enter_context(capture_logs())
+        one, other = (
+            stack.enter_context(
+                world.registry.open_grant(
+                    grant(run_id, max_calls=0), GrantHooks(on_call=world.calls.append)
+                )
+            )
+            for run_id in ("run_1", "run_2")
+        )
         for token in [one, "nobody's"] * (TOLD_REFUSALS + 5) + [other]:
             assert (await world.ask(token)).status_code in (401, 403)
-        monkeypatch.setattr("app.brokerage.admission.FORGOTTEN_S", 0.01)
+        clock.at += timedelta(seconds=FORGOTTEN_S)
         assert (await world.ask("nobody's")).status_code == 401
     told = [(line["run_id"], line["is_last_told"]) for line in logged]
     assert told.count(("run_1", False)) == told.count(("", False)) - 1 == TOLD_REFUSALS - 1

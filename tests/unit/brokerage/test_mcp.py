@@ -4,7 +4,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,15 +17,21 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
+from structlog.testing import capture_logs
 
-from app.brokerage.admission import Admission
-from app.brokerage.mcp import McpBroker, has_effect, is_start, read_messages
-from app.brokerage.mcp_servers import McpServer
-from app.runs.broker_ports import ModelGrant
-from app.runs.clock import SystemClock
-from app.runs.model import ModelCall, RunId
+from app.brokerage.mcp import (
+    START_TIMEOUT_S,
+    McpBroker,
+    McpServer,
+    has_effect,
+    is_start,
+    read_messages,
+)
+from app.brokerage.registry import LOGGED_FORWARDS, GrantRegistry
+from app.runs.testing import GrantHooks, ModelCall, ModelGrant, RunId, SystemClock
 from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
+from tests.plain_http import NO_TLS
 
 CANARY = "canary-of-the-operator"
 
@@ -74,7 +80,7 @@ async def open_silence() -> AsyncIterator[Silence]:
 
 @dataclass(kw_only=True)
 class World:
-    admission: Admission
+    registry: GrantRegistry
     url: str
     """Of the broker."""
     watched: Watched
@@ -108,7 +114,7 @@ class World:
             (name.encode(), value if isinstance(value, bytes) else value.encode())
             for name, value in (headers or {}).items()
         ]
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
             return await http.post(
                 f"{self.url}/broker/mcp/{name}",
                 json={"jsonrpc": "2.0", "id": 1, **message},
@@ -118,6 +124,12 @@ class World:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
+    async with open_world() as world:
+        yield world
+
+
+@asynccontextmanager
+async def open_world(*, start_timeout_s: float = START_TIMEOUT_S) -> AsyncIterator[World]:
     log: list[str] = []
     server = MCPServer("notes")
 
@@ -132,12 +144,12 @@ async def world() -> AsyncIterator[World]:
         serve(watched) as server_url,
         serve(_packed()) as packed_url,
         open_silence() as silent,
-        httpx.AsyncClient(trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
     ):
-        admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+        registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
         headers = {"Authorization": f"Bearer {CANARY}"}
         broker = McpBroker(
-            admission=admission,
+            registry=registry,
             servers={
                 "notes": McpServer(url=f"{server_url}/mcp", headers=headers),
                 "gone": McpServer(url="http://127.0.0.1:9/mcp", headers=headers),
@@ -148,9 +160,10 @@ async def world() -> AsyncIterator[World]:
                 "packed": McpServer(url=f"{packed_url}/mcp", headers=headers),
             },
             http=http,
+            start_timeout_s=start_timeout_s,
         )
         async with serve(_app(broker.router())) as url:
-            yield World(admission=admission, url=url, watched=watched, log=log, silent=silent)
+            yield World(registry=registry, url=url, watched=watched, log=log, silent=silent)
 
 
 def _packed() -> FastAPI:
@@ -174,7 +187,9 @@ def _app(router: APIRouter) -> FastAPI:
 
 async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
     """The SDK's client gets through; the run's token goes no further; the effect is noted once, before it happens."""
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         async with (
             httpx2.AsyncClient(
                 headers={"authorization": f"Bearer {token}"}, trust_env=False
@@ -193,7 +208,7 @@ async def test_a_tool_is_called_with_the_key_added(world: World) -> None:
 
 async def test_a_server_that_compresses_unasked(world: World) -> None:
     """Its answer comes through as plain bytes."""
-    with world.admission.open_grant(world.grant, world.calls.append) as token:
+    with world.registry.open_grant(world.grant, GrantHooks(on_call=world.calls.append)) as token:
         assert "ping" in (await world.post("packed", token, method="ping")).json()["result"][1]
 
 
@@ -213,8 +228,8 @@ async def test_a_server_reads_what_the_broker_read(
     world: World, body: bytes, came: str | None
 ) -> None:
     """Two readers of one text may read it differently: it is written anew, or refused."""
-    with world.admission.open_grant(world.grant, world.calls.append) as token:
-        async with httpx.AsyncClient(trust_env=False) as http:
+    with world.registry.open_grant(world.grant, GrantHooks(on_call=world.calls.append)) as token:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
             answer = await http.post(
                 f"{world.url}/broker/mcp/packed",
                 content=body,
@@ -236,17 +251,38 @@ async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
         "method": "tools/call",
         "params": {"name": "note", "arguments": {"text": "x"}},
     }
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         assert (await world.post("notes", token, **call)).status_code == 503
         assert (await world.post("notes", token, method="ping")).status_code != 503
-    with world.admission.open_grant(world.grant, world.calls.append) as token:
+    with world.registry.open_grant(world.grant, GrantHooks(on_call=world.calls.append)) as token:
         assert (await world.post("notes", token, **call)).status_code == 503
     assert world.log == []
 
 
+async def test_what_is_forwarded_does_not_fill_the_log(world: World) -> None:
+    """The first requests of a run have a line each; of the others their number is told at its end."""
+    with capture_logs() as logged:
+        with world.registry.open_grant(
+            world.grant, GrantHooks(on_call=world.calls.append)
+        ) as token:
+            for _ in range(LOGGED_FORWARDS + 3):
+                await world.post("notes", token, method="ping")
+        with world.registry.open_grant(
+            world.grant, GrantHooks(on_call=world.calls.append)
+        ) as token:
+            await world.post("notes", token, method="ping")
+    told = [line for line in logged if line["event"] == "broker.forwarded"]
+    assert [line.get("left_out") for line in told[LOGGED_FORWARDS:]] == [3, None]
+    assert {line["run_id"] for line in told} == {"run_1"}
+
+
 async def test_who_is_refused(world: World) -> None:
     """A server that nobody declared, one that is down, no token, the token of a run that is over: each has its status."""
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         assert (await world.post("other", token, method="ping")).status_code == 404
         assert (await world.post("gone", token, method="ping")).status_code == 502
         assert (await world.post("notes", "none", method="ping")).status_code == 401
@@ -258,7 +294,9 @@ async def test_who_is_refused(world: World) -> None:
 async def test_the_operators_header_takes_the_place_of_the_sandboxs(world: World) -> None:
     """Whatever the case of its name."""
     own: dict[str, str | bytes] = {"mcp-tenant": "another's", "mcp-session-id": "s1"}
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         await world.post("tenant", token, headers=own, method="ping")
     seen = world.watched.pairs
     assert [value for name, value in seen if name == "mcp-tenant"] == ["the operator's"]
@@ -267,7 +305,9 @@ async def test_the_operators_header_takes_the_place_of_the_sandboxs(world: World
 
 async def test_odd_text_is_a_400(world: World) -> None:
     """What no header can have is refused; a name that nobody declared is told shortened."""
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    with world.registry.open_grant(
+        world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+    ) as token:
         odd: dict[str, str | bytes] = {"mcp-session-id": b"caf\xe9"}
         answer = await world.post("notes", token, headers=odd, method="ping")
         assert (answer.status_code, "not ASCII" in answer.text) == (400, True)
@@ -276,10 +316,14 @@ async def test_odd_text_is_a_400(world: World) -> None:
     assert not world.watched.headers
 
 
-async def test_a_server_that_says_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_says_nothing() -> None:
     """What an agent asks at its start is given up soon; what it asks later as soon as it does not wait any more."""
-    monkeypatch.setattr("app.brokerage.mcp.START_TIMEOUT_S", 0.2)
-    with world.admission.open_grant(world.grant, world.calls.append, world.on_effect) as token:
+    async with AsyncExitStack() as stack:
+        world = await stack.enter_async_context(open_world(start_timeout_s=0.2))
+        grant = world.registry.open_grant(
+            world.grant, GrantHooks(on_call=world.calls.append, on_effect=world.on_effect)
+        )
+        token = stack.enter_context(grant)
         assert (await world.post("silent", token, method="initialize")).status_code == 502
         world.silent.came.clear()
         world.silent.went.clear()

@@ -12,12 +12,13 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
-from app.brokerage.admission import Admission
-from app.brokerage.bodies import MAX_REQUEST_BYTES
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
-from app.playground.model import ModelPace, create_model_app
-from app.runs.clock import SystemClock
+from app.brokerage.http import MAX_REQUEST_BYTES
+from app.brokerage.registry import GrantRegistry
+from app.playground.model.server import ModelPace, create_model_app
+from app.runs.testing import GrantHooks, SystemClock
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 from tests.unit.brokerage.asking import (
     CHAT,
     GEMINI,
@@ -96,7 +97,9 @@ async def test_the_key_of_a_run_comes_in_any_header(world: World, api: Api) -> N
 @each
 async def test_a_run_ends_and_other_runs_are_others(world: World, api: Api) -> None:
     """Forged, of an ended run, of none: 401 in the protocol's own shape, and nothing is asked."""
-    with world.admission.open_grant(grant(run_id="run_2"), world.calls.append) as ended:
+    with world.registry.open_grant(
+        grant(run_id="run_2"), GrantHooks(on_call=world.calls.append)
+    ) as ended:
         pass
     path, body = f"/broker/{api.protocol}{api.path}", json.dumps(api.body).encode()
     for token in (ended, world.token[:-4], "x", KEY):
@@ -195,20 +198,22 @@ async def test_an_answer_that_breaks_off_breaks_off(
 async def test_a_run_has_only_so_many_calls(world: World, api: Api) -> None:
     """A loop in the sandbox cannot spend without end."""
     few = grant(run_id="run_3", max_calls=2)
-    with world.admission.open_grant(few, world.calls.append) as world.token:
+    with world.registry.open_grant(few, GrantHooks(on_call=world.calls.append)) as world.token:
         assert [(await world.ask(api)).status_code for _ in range(3)] == [200, 200, 403]
 
 
 @each
 async def test_a_protocol_without_a_key_is_refused(api: Api) -> None:
     """As a missing key is: the operator must act. Nobody is asked."""
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with httpx.AsyncClient(trust_env=False) as http:
-        broker = ModelsBroker(admission=admission, upstreams={}, http=http, clock=SystemClock())
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+        broker = ModelsBroker(registry=registry, upstreams={}, http=http, clock=SystemClock())
         transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
-            world = World(admission=admission, inside=inside, model=inside)
-            with admission.open_grant(grant(), world.calls.append) as world.token:
+            world = World(registry=registry, inside=inside, model=inside)
+            with registry.open_grant(
+                grant(), GrantHooks(on_call=world.calls.append)
+            ) as world.token:
                 answer = await world.ask(api)
     assert (answer.status_code, api.told(answer)) == (401, api.said[0])
     assert f"no key for models of the protocol {api.protocol}" in answer.text
@@ -217,12 +222,12 @@ async def test_a_protocol_without_a_key_is_refused(api: Api) -> None:
 @each
 async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
     """At the vendor's address, for the one protocol that it is for; models of others are not asked beside it."""
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
     other = "gemini" if api.protocol == "openai" else "openai"
     async with (
         serve(create_model_app(pace=ModelPace(word_s=0))) as url,
-        httpx.AsyncClient(trust_env=False) as http,
-        httpx.AsyncClient(base_url=url, trust_env=False) as model,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url, trust_env=False) as model,
     ):
 
         def own_upstream(protocol: str, key: str) -> Upstream:
@@ -234,7 +239,7 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
             )
 
         broker = ModelsBroker(
-            admission=admission,
+            registry=registry,
             upstreams=upstreams("http://127.0.0.1:9"),
             own_upstream=own_upstream,
             http=http,
@@ -242,9 +247,9 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
         )
         transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
-            world = World(admission=admission, inside=inside, model=model)
+            world = World(registry=registry, inside=inside, model=model)
             own = replace(grant(), own_key="own-1", own_key_protocol=api.protocol)
-            with admission.open_grant(own, world.calls.append) as world.token:
+            with registry.open_grant(own, GrantHooks(on_call=world.calls.append)) as world.token:
                 assert (await world.ask(api)).status_code == 200
             seen = await world.seen()
             assert "Bearer own-1" in seen["headers"].values()
@@ -252,7 +257,7 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
             assert seen["body"].get("model") in (None, f"openai/{named}")
             assert ("model" in seen["body"]) is (api.protocol != "gemini")
             own = replace(own, own_key_protocol=other)
-            with admission.open_grant(own, world.calls.append) as world.token:
+            with registry.open_grant(own, GrantHooks(on_call=world.calls.append)) as world.token:
                 answer = await world.ask(api)
     assert (answer.status_code, api.told(answer)) == (403, api.said[1])
     assert "own key is not for models" in answer.text
@@ -262,18 +267,20 @@ async def test_a_persons_own_key_takes_the_operators_place(api: Api) -> None:
 @each
 async def test_an_unreachable_provider_is_a_502(api: Api) -> None:
     """In the protocol's own shape, so that clients try again; the trace shows the call."""
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with httpx.AsyncClient(trust_env=False) as http:
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         broker = ModelsBroker(
-            admission=admission,
+            registry=registry,
             upstreams=upstreams("http://127.0.0.1:9"),
             http=http,
             clock=SystemClock(),
         )
         transport = httpx.ASGITransport(app=create_broker_app(broker.router()))
         async with httpx.AsyncClient(transport=transport, base_url="http://broker") as inside:
-            world = World(admission=admission, inside=inside, model=inside)
-            with admission.open_grant(grant(), world.calls.append) as world.token:
+            world = World(registry=registry, inside=inside, model=inside)
+            with registry.open_grant(
+                grant(), GrantHooks(on_call=world.calls.append)
+            ) as world.token:
                 answer = await world.ask(api)
     assert (answer.status_code, api.told(answer)) == (502, api.said[3])
     assert (world.calls[0].status, world.calls[0].error) == (502, "ConnectError")
@@ -329,22 +336,24 @@ async def test_only_a_known_form_is_asked_for(world: World, api: Api) -> None:
 @each
 @pytest.mark.parametrize("host", ["", "x/broker/openai/v1/files?", "x@[", "caf\u00e9"])
 async def test_the_host_of_a_request_leads_nowhere(api: Api, tmp_path: Path, host: str) -> None:
-    """Nor does the path of a door: where a request goes is in its own path alone."""
-    door = tmp_path / "broker" / api.protocol / "sock"
-    door.parent.mkdir(parents=True)
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
+    """Nor does the path of a socket: where a request goes is in its own path alone."""
+    path = tmp_path / "broker" / api.protocol / "sock"
+    path.parent.mkdir(parents=True)
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
     async with (
         serve(create_model_app(pace=ModelPace(word_s=0))) as url,
-        httpx.AsyncClient(trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
     ):
         broker = ModelsBroker(
-            admission=admission, upstreams=upstreams(url), http=http, clock=SystemClock()
+            registry=registry, upstreams=upstreams(url), http=http, clock=SystemClock()
         )
         async with (
-            serve(create_broker_app(broker.router()), uds=door),
-            httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(uds=str(door))) as inside,
+            serve(create_broker_app(broker.router()), uds=path),
+            httpx.AsyncClient(
+                transport=httpx.AsyncHTTPTransport(verify=NO_TLS, uds=str(path))
+            ) as inside,
         ):
-            with admission.open_grant(grant(), lambda _call: None) as token:
+            with registry.open_grant(grant(), GrantHooks(on_call=lambda _call: None)) as token:
                 answer = await inside.post(
                     f"http://broker/broker/{api.protocol}{api.path}",
                     json=api.body,
@@ -370,16 +379,16 @@ async def test_a_stream_passes_as_it_comes() -> None:
 
         return StreamingResponse(events(), media_type="text/event-stream")
 
-    admission = Admission(signing_key=b"k" * 32, clock=SystemClock())
-    async with serve(provider) as url, httpx.AsyncClient(trust_env=False) as http:
+    registry = GrantRegistry(signing_key=b"k" * 32, clock=SystemClock())
+    async with serve(provider) as url, httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         broker = ModelsBroker(
-            admission=admission, upstreams=upstreams(url), http=http, clock=SystemClock()
+            registry=registry, upstreams=upstreams(url), http=http, clock=SystemClock()
         )
         async with (
             serve(create_broker_app(broker.router())) as broker_url,
-            httpx.AsyncClient(base_url=broker_url, trust_env=False) as inside,
+            httpx.AsyncClient(verify=NO_TLS, base_url=broker_url, trust_env=False) as inside,
         ):
-            with admission.open_grant(grant(), lambda _call: None) as token:
+            with registry.open_grant(grant(), GrantHooks(on_call=lambda _call: None)) as token:
                 async with asyncio.timeout(10):
                     headers = {"authorization": f"Bearer {token}"}
                     path = "/broker/openai/v1/responses"

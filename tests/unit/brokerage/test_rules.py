@@ -8,18 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.brokerage.anthropic_rules import read_messages_event
-from app.brokerage.gemini_rules import check_content, read_content_event
-from app.brokerage.openai_rules import (
+from app.brokerage.http import IncomingRequest, ModelRequest, Refusal
+from app.brokerage.rules import PROTOCOLS, Check, Endpoint
+from app.brokerage.rules.anthropic import read_messages_event
+from app.brokerage.rules.gemini import check_content, read_content_event
+from app.brokerage.rules.openai import (
     check_chat,
     check_responses,
     read_chat_event,
     read_responses_event,
 )
-from app.brokerage.protocols import PROTOCOLS, Check, Endpoint
-from app.brokerage.requests import Asked, ModelRequest, Refused
-from app.runs.broker_ports import ModelGrant
-from app.runs.model import RunId
+from app.runs.testing import ModelGrant, RunId
 from tests.unit.brokerage.recorded import CODEX, COPILOT, FUNCTION, GEMINI, OPENCODE, SEARCH
 
 GRANT = ModelGrant(
@@ -34,8 +33,8 @@ PATHS: dict[Check, str] = {
 }
 
 
-def ask(check: Check, body: dict[str, Any]) -> ModelRequest | Refused:
-    return check(Asked(path=PATHS[check], body=json.dumps(body).encode()), GRANT)
+def ask(check: Check, body: dict[str, Any]) -> ModelRequest | Refusal:
+    return check(IncomingRequest(path=PATHS[check], body=json.dumps(body).encode()), GRANT)
 
 
 def passed(check: Check, body: dict[str, Any]) -> dict[str, Any]:
@@ -130,7 +129,7 @@ _ITEM = {"type": "message", "role": "user"}
 def test_nothing_of_a_response_reaches_further(fields: dict[str, Any]) -> None:
     """What would be kept at the provider, fetched by it, or run there."""
     found = ask(check_responses, {"model": "gpt-5.4", "input": "hi"} | fields)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert found.status == 403
 
 
@@ -166,7 +165,7 @@ def test_nothing_of_a_response_reaches_further(fields: dict[str, Any]) -> None:
 def test_nothing_of_a_chat_reaches_further(fields: dict[str, Any]) -> None:
     """The same."""
     found = ask(check_chat, {"model": "gpt-5.4", "messages": []} | fields)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert found.status == 403
 
 
@@ -201,7 +200,7 @@ def test_nothing_of_a_chat_reaches_further(fields: dict[str, Any]) -> None:
 def test_nothing_of_gemini_reaches_further(fields: dict[str, Any]) -> None:
     """The same, in each spelling."""
     found = ask(check_content, GEMINI | fields)
-    assert isinstance(found, Refused)
+    assert isinstance(found, Refusal)
     assert found.status == 403
 
 
@@ -209,7 +208,9 @@ def test_a_count_has_no_answer_to_bound() -> None:
     """Counting takes contents alone, and its query is the broker's own."""
     path = "/v1beta/models/gemini-2.5-pro:countTokens"
     body = json.dumps({"contents": GEMINI["contents"]}).encode()
-    found = check_content(Asked(path=path, body=body, query={"key": "k", "alt": "x"}), GRANT)
+    found = check_content(
+        IncomingRequest(path=path, body=body, query={"key": "k", "alt": "x"}), GRANT
+    )
     assert isinstance(found, ModelRequest)
     assert (found.path, json.loads(found.body)) == (path, {"contents": GEMINI["contents"]})
 
@@ -258,14 +259,14 @@ def test_no_json_breaks_a_rule(endpoint: Endpoint, fields: dict[str, Any], inner
         *("include", "max_tokens", "toolConfig", "stream_options", "store", "response", "choices"),
     ):
         body = {"model": "gpt-5.4", name: inner} | fields
-        found = endpoint.check(Asked(path=path, body=json.dumps(body).encode()), GRANT)
-        assert isinstance(found, ModelRequest | Refused)
+        found = endpoint.check(IncomingRequest(path=path, body=json.dumps(body).encode()), GRANT)
+        assert isinstance(found, ModelRequest | Refusal)
         assert endpoint.read_event(body) is not None
 
 
 def test_a_kind_that_is_no_text_is_refused() -> None:
     """It is none that is known."""
-    assert isinstance(ask(check_responses, CODEX | {"input": [{"type": []}]}), Refused)
+    assert isinstance(ask(check_responses, CODEX | {"input": [{"type": []}]}), Refusal)
 
 
 def test_counts_are_read_from_each_protocols_fields() -> None:

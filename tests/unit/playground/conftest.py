@@ -1,4 +1,4 @@
-"""A served look-alike, and an app on the other side that records what Slack sends it."""
+"""A served fake Slack, and an app on the other side that records what Slack sends it."""
 
 import asyncio
 import json
@@ -13,13 +13,15 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.client import LookalikeClient, open_client, until
-from app.playground.lookalike import SlackLookalike
-from app.playground.model import ModelPace, create_model_app
-from app.playground.slack_app import create_slack_app
-from app.playground.slack_types import LookalikeConfig
+from app.playground.model.server import ModelPace, create_model_app
+from app.playground.slack.fake_slack import FakeSlack
+from app.playground.slack.types import FakeSlackConfig
+from app.playground.stack import create_slack_app
 from app.web.hosting import serve
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.plain_http import NO_TLS
 from tests.unit.playground.speaking import Model
+from tests.waiting import until
 
 
 @dataclass
@@ -60,32 +62,34 @@ def _parsed(headers: dict[str, str], body: bytes) -> dict[str, Any]:
 @dataclass
 class Playground:
     url: str
-    lookalike: SlackLookalike
-    client: LookalikeClient
+    fake_slack: FakeSlack
+    client: FakeSlackClient
     web: AsyncWebClient
     http: httpx.AsyncClient
     receiver: Receiver
 
 
-StartPlayground = Callable[[LookalikeConfig], Awaitable[Playground]]
+StartPlayground = Callable[[FakeSlackConfig], Awaitable[Playground]]
 
 
 @pytest.fixture
 async def start() -> AsyncIterator[StartPlayground]:
-    """Starts a look-alike with the given settings, and a receiver its events go to."""
+    """Starts a fake Slack with the given settings, and a receiver its events go to."""
     async with AsyncExitStack() as stack:
 
-        async def started(config: LookalikeConfig) -> Playground:
+        async def started(config: FakeSlackConfig) -> Playground:
             receiver = Receiver()
             receiver_url = await stack.enter_async_context(serve(receiver.app))
             app = create_slack_app(config)
             url = await stack.enter_async_context(serve(app))
-            lookalike: SlackLookalike = app.state.lookalike
-            lookalike.events_url = f"{receiver_url}/slack/events"
+            fake_slack: FakeSlack = app.state.fake_slack
+            fake_slack.events_url = f"{receiver_url}/slack/events"
             client = await stack.enter_async_context(open_client(url))
-            http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
+            http = await stack.enter_async_context(
+                httpx.AsyncClient(verify=NO_TLS, base_url=url, trust_env=False)
+            )
             web = AsyncWebClient(token=config.bot_token, base_url=f"{url}/api/", timeout=10)
-            return Playground(url, lookalike, client, web, http, receiver)
+            return Playground(url, fake_slack, client, web, http, receiver)
 
         yield started
 
@@ -93,7 +97,9 @@ async def start() -> AsyncIterator[StartPlayground]:
 @pytest.fixture
 async def playground(start: StartPlayground) -> Playground:
     """Without rate limits and with the app's own posts left out of the events."""
-    return await start(LookalikeConfig(rate_limits="off", send_bot_events=False, twin_gap_s=0.01))
+    return await start(
+        FakeSlackConfig(rate_limits="off", send_bot_events=False, mention_gap_s=0.01)
+    )
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ import pytest
 from fastapi import Response
 from slack_sdk.signature import SignatureVerifier
 
-from app.playground.client import LookalikeError
-from app.playground.slack_types import EXTERNAL, GENERAL, YOU, LookalikeConfig
+from app.playground.slack.types import EXTERNAL, GENERAL, YOU, FakeSlackConfig
+from tests.fake_slack_client import FakeSlackError
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground, StartPlayground
 
-QUICK = LookalikeConfig(
+QUICK = FakeSlackConfig(
     rate_limits="off",
     send_bot_events=False,
-    twin_gap_s=0.01,
+    mention_gap_s=0.01,
     ack_timeout_s=0.3,
     retry_delays_s=(0.0, 0.05, 0.05),
 )
@@ -61,7 +61,7 @@ async def test_a_mention_is_delivered_twice(
     start: StartPlayground, order: Literal["message_first", "mention_first"], types: list[str]
 ) -> None:
     """One mention makes a message and an app_mention event with the same ts and different event ids."""
-    playground = await start(replace(QUICK, twin_order=order, twin_gap_s=0.2))
+    playground = await start(replace(QUICK, mention_order=order, mention_gap_s=0.2))
     ts = await playground.client.say("@Orion a < b")
     first, second = await playground.receiver.wait(2)
     assert [first["event"]["type"], second["event"]["type"]] == types
@@ -110,7 +110,7 @@ async def test_an_external_author_is_marked(playground: Playground) -> None:
     (payload,) = await playground.receiver.wait(1)
     assert payload["is_ext_shared_channel"] is True
     assert payload["event"]["user_team"] == "T0ACMEPARTNER" != payload["team_id"]
-    with pytest.raises(LookalikeError, match="not_in_channel"):
+    with pytest.raises(FakeSlackError, match="not_in_channel"):
         await playground.client.say("hello", user=EXTERNAL)
 
 
@@ -226,7 +226,7 @@ async def test_a_pressed_button_is_a_block_action(playground: Playground) -> Non
         "feedback_buttons",
         "bad",
     )
-    with pytest.raises(LookalikeError, match="action_not_found"):
+    with pytest.raises(FakeSlackError, match="action_not_found"):
         await playground.client.press(reply, "no_such_button")
 
 
@@ -260,7 +260,7 @@ async def test_the_native_stop_needs_a_processing_session(playground: Playground
     """Stop is refused outside `processing` and is an agent_session_stopped event within it."""
     root = await playground.client.say("root")
     await playground.receiver.wait(1)
-    with pytest.raises(LookalikeError, match="session_not_processing"):
+    with pytest.raises(FakeSlackError, match="session_not_processing"):
         await playground.client.stop(root)
     await playground.web.agents_sessions_setStatus(
         channel_id=GENERAL, thread_ts=root, status="processing"

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from starlette.responses import StreamingResponse
 
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 
 
 def _app(events: list[str]) -> FastAPI:
@@ -45,7 +46,10 @@ def _app(events: list[str]) -> FastAPI:
 async def test_serves_with_lifespan_on_a_free_port() -> None:
     """The app answers while the block runs, and its lifespan surrounds that."""
     events: list[str] = []
-    async with serve(_app(events)) as url, httpx.AsyncClient(trust_env=False) as http:
+    async with (
+        serve(_app(events)) as url,
+        httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http,
+    ):
         assert (await http.get(f"{url}/hello")).json() == "hello"
         assert events == ["started"]
     assert events == ["started", "stopped"]
@@ -55,7 +59,7 @@ async def test_an_endless_response_does_not_hold_up_the_end() -> None:
     """Leaving the block with an open stream takes under three seconds and ends the stream's generator."""
     events: list[str] = []
     loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
         async with serve(_app(events)) as url:
             response = await http.send(http.build_request("GET", f"{url}/endless"), stream=True)
             left_at = loop.time()
@@ -99,7 +103,7 @@ async def test_a_unix_socket_is_private_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with serve(_app([]), uds=path) as url:
         assert path.stat().st_mode & 0o777 == 0o600
-        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        transport = httpx.AsyncHTTPTransport(verify=NO_TLS, uds=str(path))
         async with httpx.AsyncClient(transport=transport, base_url=url) as http:
             assert (await http.get("/hello")).json() == "hello"
     assert not path.exists()

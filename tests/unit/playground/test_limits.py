@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.playground import limits
-from app.playground.slack_types import SlackError
+from app.playground.slack import block_kit
+from app.playground.slack.types import SlackError
 
 Block = dict[str, Any]
 
@@ -64,9 +64,9 @@ def _feedback(value: str) -> Block:
 )
 def test_block_limits(fits: Block, too_much: Block) -> None:
     """The last allowed value passes; the next is invalid_blocks with a pointer to the place."""
-    assert limits.check_blocks([fits])[0]["type"] == fits["type"]
+    assert block_kit.check_blocks([fits])[0]["type"] == fits["type"]
     with pytest.raises(SlackError) as caught:
-        limits.check_blocks([too_much])
+        block_kit.check_blocks([too_much])
     assert caught.value.error == "invalid_blocks"
     body = caught.value.body()
     assert body["response_metadata"]["messages"][0].startswith("[ERROR] ")
@@ -75,7 +75,7 @@ def test_block_limits(fits: Block, too_much: Block) -> None:
 
 def _is_too_long(blocks: list[Block]) -> bool:
     try:
-        limits.check_blocks(blocks)
+        block_kit.check_blocks(blocks)
     except SlackError as refused:
         return refused.error == "msg_blocks_too_long"
     return False
@@ -125,11 +125,13 @@ def test_rendered_elements_count_towards_fifty() -> None:
 )
 def test_what_renders_to_an_element(markdown: str, count: int) -> None:
     """Headings, fences and tables are elements of their own; text between them is one."""
-    assert limits.rendered_elements(markdown) == count
+    assert block_kit.rendered_elements(markdown) == count
 
 
 def test_blocks_without_id_get_one() -> None:
     """Slack fills in missing block ids and keeps given ones."""
-    first, second = limits.check_blocks([{"type": "divider"}, {"type": "divider", "block_id": "b"}])
+    first, second = block_kit.check_blocks(
+        [{"type": "divider"}, {"type": "divider", "block_id": "b"}]
+    )
     assert first["block_id"]
     assert second["block_id"] == "b"

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from app.playground.feed import QUEUE_MAX, Feed
-from app.playground.slack_types import GENERAL
+from app.playground.page.event_stream import QUEUE_MAX, EventStream
+from app.playground.slack.types import GENERAL, WallClock
+from app.playground.slack.workspace import Workspace
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground
@@ -44,13 +45,13 @@ async def test_a_page_hears_of_every_change(playground: Playground) -> None:
 
 async def test_a_slow_page_is_told_to_start_over() -> None:
     """A reader that falls behind gets one reset instead of everything it missed."""
-    feed = Feed()
-    stream = feed.stream()
+    events = EventStream(Workspace(clock=WallClock()))
+    stream = events.stream()
     await anext(stream)
     for number in range(QUEUE_MAX + 1):
-        feed.publish({"number": number})
+        events.publish({"number": number})
     assert json.loads((await anext(stream)).removeprefix("data: ")) == {"kind": "reset"}
-    feed.publish({"number": -1})
+    events.publish({"number": -1})
     assert json.loads((await anext(stream)).removeprefix("data: ")) == {"number": -1}
     await stream.aclose()
 

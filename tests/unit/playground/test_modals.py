@@ -1,13 +1,13 @@
-"""Modals of the look-alike: opened once, in time, within Slack's limits; sent by the one person who sees them."""
+"""Modals of the fake Slack: opened once, in time, within Slack's limits; sent by the one person who sees them."""
 
 from typing import Any
 
 import pytest
 from slack_sdk.errors import SlackApiError
 
-from app.playground.client import LookalikeError
-from app.playground.slack_types import COLLEAGUE, YOU
-from tests.unit.playground.conftest import Playground
+from app.playground.slack.types import COLLEAGUE, YOU, FakeSlackConfig
+from tests.fake_slack_client import FakeSlackError
+from tests.unit.playground.conftest import Playground, StartPlayground
 
 VIEW: dict[str, Any] = {
     "type": "modal",
@@ -45,7 +45,7 @@ def _changed(**fields: Any) -> dict[str, Any]:
 
 async def test_a_modal_is_opened_once_and_sent_by_its_person(playground: Playground) -> None:
     """The app is told what was written, by blocks and actions; then it is closed."""
-    modals = playground.lookalike.modals
+    modals = playground.fake_slack.modals
     trigger = modals.trigger(YOU)
     opened = await playground.web.views_open(trigger_id=trigger, view=VIEW)
     view = modals.opened_by(trigger)
@@ -53,10 +53,10 @@ async def test_a_modal_is_opened_once_and_sent_by_its_person(playground: Playgro
     assert view["id"] == opened["view"]["id"]
     with pytest.raises(SlackApiError, match="exchanged_trigger_id"):
         await playground.web.views_open(trigger_id=trigger, view=VIEW)
-    with pytest.raises(LookalikeError, match="view_not_found"):
+    with pytest.raises(FakeSlackError, match="view_not_found"):
         await playground.client.submit(view, {"name": "Ada"}, user=COLLEAGUE)
     for bad in ({"name": ""}, {"name": "too long"}):
-        with pytest.raises(LookalikeError, match="invalid_value"):
+        with pytest.raises(FakeSlackError, match="invalid_value"):
             await playground.client.submit(view, bad)
     sent = await playground.client.submit(view, {"name": "Ada", "extras": ["b", "c"]})
     assert (sent["ok"], sent["errors"]) == (True, {})
@@ -71,7 +71,7 @@ async def test_a_modal_is_opened_once_and_sent_by_its_person(playground: Playgro
             }
         },
     }
-    with pytest.raises(LookalikeError, match="view_not_found"):
+    with pytest.raises(FakeSlackError, match="view_not_found"):
         await playground.client.submit(view, {"name": "Ada"})
 
 
@@ -91,19 +91,18 @@ async def test_what_slack_refuses_is_refused(
     playground: Playground, view: object, error: str
 ) -> None:
     """Limits and shapes of views; the trigger is not used up by it."""
-    trigger = playground.lookalike.modals.trigger(YOU)
+    trigger = playground.fake_slack.modals.trigger(YOU)
     with pytest.raises(SlackApiError, match=error):
         await playground.web.api_call("views.open", json={"trigger_id": trigger, "view": view})
     await playground.web.views_open(trigger_id=trigger, view=VIEW)
 
 
-async def test_a_trigger_is_soon_dead(
-    playground: Playground, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_trigger_is_soon_dead(start: StartPlayground) -> None:
     """Three seconds after the press, and unknown ones always."""
+    assert FakeSlackConfig().trigger_lifetime_s == 3
+    playground = await start(FakeSlackConfig(rate_limits="off", trigger_lifetime_s=-0.001))
     with pytest.raises(SlackApiError, match="invalid_trigger_id"):
         await playground.web.views_open(trigger_id="1.2.3", view=VIEW)
-    monkeypatch.setattr("app.playground.modals.TRIGGER_LIFETIME_S", -0.001)
-    trigger = playground.lookalike.modals.trigger(YOU)
+    trigger = playground.fake_slack.modals.trigger(YOU)
     with pytest.raises(SlackApiError, match="expired_trigger_id"):
         await playground.web.views_open(trigger_id=trigger, view=VIEW)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from agent_scripts.adapter import TurnMessage
-from agent_scripts.prompts import render_prompt
-from app.playground.model import ModelPace, create_model_app
+from agent_scripts.cli_agent import render_prompt
+from app.playground.model.server import ModelPace, create_model_app
 
 _HEADERS = {"x-api-key": "k", "anthropic-version": "2026-10-21"}
 _SHELL = {"name": "shell", "input_schema": {"type": "object"}}

@@ -6,8 +6,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.playground.model import ModelPace, create_model_app
+from app.playground.model.server import ModelPace, create_model_app
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 from tests.unit.playground.speaking import Model, Speech, Turn, data_lines, turns_of
 from tests.unit.playground.speeches import CHAT, GEMINI, RESPONSES, SPEECHES
 
@@ -280,7 +281,7 @@ async def test_a_cut_answer_breaks_off(speech: Speech, is_stream: bool) -> None:
     """The connection ends in the middle of the text."""
     async with (
         serve(create_model_app(pace=ModelPace(word_s=0))) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+        httpx.AsyncClient(verify=NO_TLS, base_url=url, trust_env=False) as http,
     ):
         body = speech.body(turns_of("!cut"), is_stream=is_stream)
         with pytest.raises(httpx.RemoteProtocolError):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from app.playground.offline.question import REVOKED
+from app.playground.model.question import REVOKED
 from tests.unit.playground.speaking import Model, Speech, turns_of
 from tests.unit.playground.speeches import CHAT, GEMINI, RESPONSES
 

@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.playground.rates import RateLimiter
-from app.playground.slack_types import SlackError
+from app.playground.slack.types import SlackError
+from app.playground.slack.web_api import RateLimiter
 
 
 class HandClock:

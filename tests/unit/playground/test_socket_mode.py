@@ -14,14 +14,14 @@ from slack_bolt.async_app import AsyncAck, AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 from websockets.asyncio.client import ClientConnection, connect
 
-from app.playground.client import until
-from app.playground.slack_types import GENERAL, LookalikeConfig
+from app.playground.slack.types import GENERAL, FakeSlackConfig
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground, StartPlayground
 
 WAIT_S = 10.0
-DEFAULTS = LookalikeConfig()
+DEFAULTS = FakeSlackConfig()
 
 
 class Heard:
@@ -52,7 +52,7 @@ async def _bolt(playground: Playground) -> AsyncIterator[Heard]:
     handler = AsyncSocketModeHandler(app, DEFAULTS.app_token, ping_interval=0.2)
     await handler.connect_async()  # type: ignore[no-untyped-call]  # slack_bolt does not annotate it
     try:
-        await until(lambda: playground.lookalike.sockets.count > 0)
+        await until(lambda: playground.fake_slack.sockets.count > 0)
         yield heard
     finally:
         await handler.close_async()  # type: ignore[no-untyped-call]  # slack_bolt does not annotate it
@@ -79,7 +79,7 @@ async def test_bolt_reconnects_when_told(playground: Playground) -> None:
     """After a refresh the handler opens a new socket and goes on hearing events."""
     async with _bolt(playground) as heard:
         assert await playground.client.disconnect_sockets("refresh_requested") == 1
-        await until(lambda: playground.lookalike.sockets.count > 0)
+        await until(lambda: playground.fake_slack.sockets.count > 0)
         await playground.client.say("after")
         await heard.wait(events=1)
     assert heard.events[0]["text"] == "after"
@@ -87,7 +87,7 @@ async def test_bolt_reconnects_when_told(playground: Playground) -> None:
 
 async def test_an_unacknowledged_envelope_comes_again(start: StartPlayground) -> None:
     """Without an acknowledgement in time the event is redelivered in a new envelope that says so."""
-    config = LookalikeConfig(ack_timeout_s=0.2, retry_delays_s=(0.0,), send_bot_events=False)
+    config = FakeSlackConfig(ack_timeout_s=0.2, retry_delays_s=(0.0,), send_bot_events=False)
     playground = await start(config)
     async with connect(await _socket_url(playground), proxy=None) as socket:
         hello = await _frame(socket)

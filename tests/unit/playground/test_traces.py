@@ -14,10 +14,10 @@ from fastapi import FastAPI
 from langfuse import Langfuse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-import app.playground.traces as traces_module
-from app.playground.trace_store import TraceStore
-from app.playground.traces import create_trace_app, create_trace_router
+from app.playground.traces import receiver
+from app.playground.traces.receiver import TraceStore, create_trace_app
 from app.web.hosting import serve
+from tests.plain_http import NO_TLS
 
 
 class Keys(TypedDict):
@@ -26,7 +26,7 @@ class Keys(TypedDict):
 
 
 KEYS = Keys(public_key="pk-lf-t", secret_key="sk-lf-t")
-STATIC = Path(traces_module.__file__).parent / "static"
+STATIC = Path(receiver.__file__).parent / "static"
 
 
 def headers(**changes: str) -> dict[str, str]:
@@ -158,7 +158,7 @@ async def test_the_sdk_accepts_the_project(client: httpx.AsyncClient) -> None:
     """The SDK's own check of its keys passes; wrong ones are 401."""
 
     def check(url: str) -> bool:
-        with httpx.Client() as http:
+        with httpx.Client(verify=NO_TLS) as http:
             langfuse = Langfuse(**KEYS, base_url=url, tracing_enabled=False, httpx_client=http)
             try:
                 return langfuse.auth_check()
@@ -275,7 +275,7 @@ async def test_the_routes_stand_beside_others() -> None:
     async def other() -> dict[str, bool]:
         return {"ok": True}
 
-    app.include_router(create_trace_router(**KEYS))
+    app.include_router(create_trace_app(**KEYS).router)
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=app), base_url="http://x"
     ) as client:
@@ -285,6 +285,6 @@ async def test_the_routes_stand_beside_others() -> None:
 
 async def test_a_zip_bomb_is_refused(client: httpx.AsyncClient) -> None:
     """A small body that inflates beyond the limit is refused without inflating it."""
-    bomb = gzip.compress(b"\0" * (traces_module.MAX_INFLATED_BYTES + 1), compresslevel=1)
+    bomb = gzip.compress(b"\0" * (receiver.MAX_INFLATED_BYTES + 1), compresslevel=1)
     response = await client.post("/api/public/otel/v1/traces", content=bomb, headers=headers())
     assert response.status_code == 400

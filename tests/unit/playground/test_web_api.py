@@ -12,12 +12,12 @@ import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.slack_types import COLLEAGUE, EXTERNAL, GENERAL, YOU, LookalikeConfig
+from app.playground.slack.types import COLLEAGUE, EXTERNAL, GENERAL, YOU, FakeSlackConfig
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground, StartPlayground
 
-DEFAULTS = LookalikeConfig()
+DEFAULTS = FakeSlackConfig()
 SECTION = {"type": "section", "text": {"type": "mrkdwn", "text": "hello"}}
 
 
@@ -61,7 +61,7 @@ async def test_an_unknown_method_is_named(playground: Playground) -> None:
 
 async def test_a_missing_scope_is_named(start: StartPlayground) -> None:
     """Without chat:write a post says what is needed and what was provided."""
-    playground = await start(LookalikeConfig(scopes=frozenset({"users:read"})))
+    playground = await start(FakeSlackConfig(scopes=frozenset({"users:read"})))
     with pytest.raises(SlackApiError) as caught:
         await playground.web.chat_postMessage(channel=GENERAL, text="x")
     assert caught.value.response["needed"] == "chat:write"
@@ -265,7 +265,7 @@ async def test_half_a_character_from_the_page(
 
 async def test_a_status_expires_and_a_post_clears_it(start: StartPlayground) -> None:
     """setStatus shows a line that ends by itself, or with the app's next post in the thread."""
-    playground = await start(LookalikeConfig(status_lifetime_s=0.4, send_bot_events=False))
+    playground = await start(FakeSlackConfig(status_lifetime_s=0.4, send_bot_events=False))
     root = await playground.client.say("root")
 
     async def shown() -> str:
@@ -312,7 +312,7 @@ async def test_a_file_is_uploaded_and_shared(playground: Playground) -> None:
 
 async def test_too_many_posts_are_rate_limited(start: StartPlayground) -> None:
     """With real limits the sixth post in a second is a 429 with Retry-After."""
-    playground = await start(LookalikeConfig(rate_limits="real", send_bot_events=False))
+    playground = await start(FakeSlackConfig(rate_limits="real", send_bot_events=False))
 
     async def post_many() -> None:
         for _ in range(20):

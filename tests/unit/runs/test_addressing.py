@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_scripts.registry import agent_names, ambiguous_names
-from app.runs.options import Options, parse_options
+from app.runs.testing import MessageOptions, parse_options
 
 _FIRST_WORD = re.compile(
     r"\W*_*(?:use|with|settings|hey|hi|hello|hallo|ok|okay|please)", re.IGNORECASE
@@ -156,7 +156,7 @@ def test_an_ordinary_question_is_left_whole(text: str) -> None:
 )
 def test_text_that_begins_like_no_option_is_the_prompt(text: str) -> None:
     """Without `=`, `/` and `:`, and with another first word than ours, nothing is read into it."""
-    assert parse_options(text) == Options(prompt=text)
+    assert parse_options(text) == MessageOptions(prompt=text)
 
 
 @given(

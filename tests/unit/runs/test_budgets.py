@@ -7,10 +7,18 @@ from decimal import Decimal
 import pytest
 from typing_extensions import override
 
-from app.runs.budgets import KEPT_DAYS, Budgets, Ledger, Spending
-from app.runs.costs import Price, Prices
-from app.runs.model import ModelCall, Run, Usage
-from app.store.spending import MemorySpendingStore
+from app.runs.testing import (
+    KEPT_DAYS,
+    Budgets,
+    Ledger,
+    ModelCall,
+    Price,
+    Prices,
+    Run,
+    Spending,
+    Usage,
+)
+from app.store.memory import MemorySpendingStore
 from tests.building import make_request, make_run
 
 NOON = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -61,13 +69,13 @@ def run_of(user: str = "U1", channel: str = "C1", *, number: int = 1, attempt: i
 
 
 async def spend(ledger: Ledger, world: World, tokens: int, run: Run) -> Spending:
-    spending = await ledger.spending(run)
+    spending = await ledger.begin_spending(run)
     spending.count(world.call(tokens))
     return spending
 
 
 def said_to(spending: Spending, tokens: int = 0) -> str:
-    denied = spending.refusal("m-1", tokens)
+    denied = spending.find_refusal("m-1", tokens)
     return denied.reason if denied else ""
 
 
@@ -93,15 +101,15 @@ async def test_a_day_that_is_used_up_refuses_until_midnight(
     assert said in said_to(spending)
     assert "$0.00010" in said_to(spending)
     assert "00:00 UTC, in 12 h" in said_to(spending)
-    assert said in said_to(await ledger.spending(asking))
+    assert said in said_to(await ledger.begin_spending(asking))
     if other is not None:
-        assert said_to(await ledger.spending(other)) == ""
+        assert said_to(await ledger.begin_spending(other)) == ""
     world.clock.at = NOON.replace(hour=23, minute=58)
-    assert "in 2 min" in said_to(await ledger.spending(asking))
+    assert "in 2 min" in said_to(await ledger.begin_spending(asking))
     world.clock.at = NOON.replace(hour=0) + timedelta(days=1)
-    assert said_to(await ledger.spending(asking)) == ""
+    assert said_to(await ledger.begin_spending(asking)) == ""
     world.clock.at = NOON  # a clock that jumps back opens nothing anew
-    assert said in said_to(await ledger.spending(asking))
+    assert said in said_to(await ledger.begin_spending(asking))
 
 
 async def test_a_clock_that_jumps_ahead_and_back_finds_its_day_again() -> None:
@@ -110,7 +118,7 @@ async def test_a_clock_that_jumps_ahead_and_back_finds_its_day_again() -> None:
     ledger = world.ledger(day=100)
     await spend(ledger, world, 60, run_of())
     world.clock.at = NOON + timedelta(days=400)
-    assert ledger.excess(run_of().request) is None
+    assert ledger.find_excess(run_of().request) is None
     world.clock.at = NOON
     spending = await spend(ledger, world, 39, run_of(number=2))
     assert said_to(spending) == ""
@@ -119,7 +127,7 @@ async def test_a_clock_that_jumps_ahead_and_back_finds_its_day_again() -> None:
     for _ in range(20):
         world.clock.at += timedelta(days=1)
         await spend(ledger, world, 100, run_of(number=3))
-        assert ledger.excess(run_of().request) is not None
+        assert ledger.find_excess(run_of().request) is not None
     assert len(ledger._spent) == KEPT_DAYS
 
 
@@ -144,16 +152,16 @@ async def test_the_budget_of_a_run_is_its_own_and_survives_a_crash() -> None:
 
     later = world.ledger(run=100, day=150)
     await later.load()
-    again = await later.spending(run_of(attempt=2))
+    again = await later.begin_spending(run_of(attempt=2))
     assert (again.cost, again.usage) == (60, first.usage)
     assert said_to(again) == ""
     again.count(world.call(40))
     assert "this request has used the $0.00010 that one may cost" in said_to(again)
-    other = await later.spending(run_of("U2", "C2", number=2))
+    other = await later.begin_spending(run_of("U2", "C2", number=2))
     assert said_to(other) == ""
     other.count(world.call(50))
     assert "Orion's budget" in said_to(other)
-    assert "Orion's budget" in said_to(await later.spending(run_of(number=4)))
+    assert "Orion's budget" in said_to(await later.begin_spending(run_of(number=4)))
 
 
 async def test_what_was_spent_yesterday_does_not_count_today() -> None:
@@ -166,14 +174,14 @@ async def test_what_was_spent_yesterday_does_not_count_today() -> None:
     world.clock.at = NOON
     later = world.ledger(day=100)
     await later.load()
-    assert said_to(await later.spending(run_of())) == ""
+    assert said_to(await later.begin_spending(run_of())) == ""
 
 
 async def test_a_model_without_a_price_makes_the_cost_unknown() -> None:
     """Not zero; its tokens are counted."""
     world = World()
     ledger = world.ledger()
-    spending = await ledger.spending(run_of())
+    spending = await ledger.begin_spending(run_of())
     assert spending.count(world.call(7)).cost == 7
     assert spending.cost == 7
     assert spending.count(world.call(9, model="other")).cost is None
@@ -214,15 +222,15 @@ async def test_what_people_pay_themselves_uses_no_budget_up() -> None:
     """Not the run's, not the day's, also in the next process; its cost is known all the same."""
     world = World()
     ledger = world.ledger(run=100, day=150)
-    spending = await ledger.spending(run_of())
+    spending = await ledger.begin_spending(run_of())
     spending.is_own_key = True
     assert spending.count(world.call(500)).cost == 500
     assert (said_to(spending), spending.cost) == ("", 500)
     await ledger.write()
     later = world.ledger(run=100, day=150)
     await later.load()
-    assert later.excess(run_of(number=2).request) is None
-    again = await later.spending(run_of(attempt=2))
+    assert later.find_excess(run_of(number=2).request) is None
+    again = await later.begin_spending(run_of(attempt=2))
     assert (said_to(again), again.cost) == ("", 500)
 
 
@@ -232,20 +240,20 @@ async def test_calls_in_flight_count_for_what_they_read(name: str) -> None:
     world = World()
     ledger = world.ledger(**{name: 100})
     spending = await spend(ledger, world, 10, run_of())
-    passed = [spending.refusal("m-1", 30) for _ in range(360)]
+    passed = [spending.find_refusal("m-1", 30) for _ in range(360)]
     assert passed.count(None) == 3
     assert passed[3] == passed[-1]
     assert passed[3] is not None
     assert (passed[3].may_pass, spending.excess) == (True, None)
     assert passed[3].reason.startswith("with the calls that are in flight, ")
     spending.count(world.call(0, is_refused=True))
-    assert spending.refusal("m-1", 30) is not None
+    assert spending.find_refusal("m-1", 30) is not None
     for _ in range(3):
         spending.count(world.call(5))
-    assert spending.refusal("m-1", 30) is None
+    assert spending.find_refusal("m-1", 30) is None
     spending.count(world.call(75))
-    denied = spending.refusal("m-1", 0)
+    denied = spending.find_refusal("m-1", 0)
     assert denied is not None
     assert (denied.may_pass, spending.excess is not None) == (False, True)
     spending.is_own_key = True
-    assert spending.refusal("m-1", 1000) is None
+    assert spending.find_refusal("m-1", 1000) is None

@@ -8,25 +8,28 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.choice import (
-    AgentOffer,
+from app.runs.testing import (
+    Catalog,
+    CatalogAgent,
     Chosen,
-    Circumstances,
-    Offers,
+    Defaults,
+    Outcome,
+    Run,
+    RunOptions,
+    RunState,
+    SelectionContext,
+    Session,
     Source,
     choose,
     find_problem,
+    session_id_for,
 )
-from app.runs.defaults import Defaults
-from app.runs.model import Run
-from app.runs.options import Wishes
-from app.runs.session import Session, session_id_for
 from tests.building import T0, make_request, make_run
 
-OFFERS = Offers(
+CATALOG = Catalog(
     agents={
-        "anthropic": AgentOffer(model="a-1"),
-        "claude": AgentOffer(
+        "anthropic": CatalogAgent(model="a-1"),
+        "claude": CatalogAgent(
             model="c-1",
             source=Source.SETTING,
             models=("opus", "c-2"),
@@ -44,12 +47,12 @@ def _ran(text: str, agent: str, error_code: ErrorCode | None = None) -> Run:
         request=make_request(text=text),
         agent=agent,
         attempt=1,
-        error_code=error_code,
+        outcome=Outcome(state=RunState.FAILED, error_code=error_code) if error_code else None,
     )
 
 
 def _session(**fields: Any) -> Session:
-    defaults = {"repo": "", "extra": {}, **fields}
+    defaults = {"repo": "", **fields}
     thread = make_request().thread
     return Session(
         id=session_id_for(thread),
@@ -62,38 +65,38 @@ def _session(**fields: Any) -> Session:
 
 
 @pytest.mark.parametrize(
-    ("said", "around", "agent", "model"),
+    ("said", "context", "agent", "model"),
     [
-        (Wishes(), {}, ("anthropic", "default"), ("a-1", "default")),
-        (Wishes(agent="claude"), {}, ("claude", "message"), ("c-1", "setting")),
-        (Wishes(), {"file": Wishes(agent="claude", model="c-2")}, ("claude", "orion.toml"), ("c-2", "orion.toml")),
+        (RunOptions(), {}, ("anthropic", "default"), ("a-1", "default")),
+        (RunOptions(agent="claude"), {}, ("claude", "message"), ("c-1", "setting")),
+        (RunOptions(), {"file": RunOptions(agent="claude", model="c-2")}, ("claude", "orion.toml"), ("c-2", "orion.toml")),
         (
-            Wishes(),
-            {"file": Wishes(agent="anthropic"), "channel": Defaults(agent="claude")},
+            RunOptions(),
+            {"file": RunOptions(agent="anthropic"), "channel": Defaults(agent="claude")},
             ("claude", "channel"),
             ("c-1", "setting"),
         ),
         (
-            Wishes(),
+            RunOptions(),
             {"channel": Defaults(agent="claude", model="c-2", model_agent="claude"), "person": Defaults(agent="anthropic")},
             ("anthropic", "you"),
             ("a-1", "default"),
         ),
         (
-            Wishes(),
+            RunOptions(),
             {"person": Defaults(agent="anthropic"), "earlier": [_ran("use claude model=c-2 hi", "claude"), _ran("hi", "claude")]},
             ("claude", "thread"),
             ("c-2", "thread"),
         ),
         (
-            Wishes(agent="anthropic"),
+            RunOptions(agent="anthropic"),
             {"earlier": [_ran("use claude model=c-2 hi", "claude")]},
             ("anthropic", "message"),
             ("a-1", "default"),
         ),
-        (Wishes(), {"person": Defaults(agent="gone")}, ("anthropic", "default"), ("a-1", "default")),
+        (RunOptions(), {"person": Defaults(agent="gone")}, ("anthropic", "default"), ("a-1", "default")),
         (
-            Wishes(agent="claude"),
+            RunOptions(agent="claude"),
             {"person": Defaults(model="c-9", model_agent="claude")},
             ("claude", "message"),
             ("c-1", "setting"),
@@ -101,20 +104,20 @@ def _session(**fields: Any) -> Session:
     ],
 )  # fmt: skip
 def test_the_nearest_wish_counts(
-    said: Wishes, around: dict[str, object], agent: tuple[str, str], model: tuple[str, str]
+    said: RunOptions, context: dict[str, object], agent: tuple[str, str], model: tuple[str, str]
 ) -> None:
     """A model is dropped with its agent; what is not offered (any more) does not count."""
-    choice = choose(said, Circumstances(**around), OFFERS)  # type: ignore[arg-type]  # fields by name
+    choice = choose(said, SelectionContext(**context), CATALOG)  # type: ignore[arg-type]  # fields by name
     assert (choice.agent.value, str(choice.agent.source)) == agent
     assert (choice.model.value, str(choice.model.source)) == model
 
 
 def test_a_branch_belongs_to_its_repository() -> None:
     """Another repository drops it; a branch alone is of the thread's repository."""
-    around = Circumstances(person=Defaults(repo="acme/api", branch="dev"))
-    assert choose(Wishes(), around, OFFERS).branch.value == "dev"
-    assert choose(Wishes(repo="acme/web"), around, OFFERS).branch.value == ""
-    branch = choose(Wishes(branch="fix"), around, OFFERS)
+    context = SelectionContext(person=Defaults(repo="acme/api", branch="dev"))
+    assert choose(RunOptions(), context, CATALOG).branch.value == "dev"
+    assert choose(RunOptions(repo="acme/web"), context, CATALOG).branch.value == ""
+    branch = choose(RunOptions(branch="fix"), context, CATALOG)
     assert (branch.repo.value, branch.branch.value) == ("acme/api", "fix")
 
 
@@ -123,56 +126,58 @@ def test_a_branch_belongs_to_its_repository() -> None:
 )
 def test_a_thread_stays_where_its_files_are(person: Defaults) -> None:
     """Whoever asks next, and whatever that person has for a default: provider, repository and its branch are the thread's."""
-    session = _session(repo="acme/api", extra={"base_branch": "dev"})
-    around = Circumstances(earlier=[_ran("look", "claude")], session=session, person=person)
-    choice = choose(Wishes(), around, OFFERS)
+    session = _session(repo="acme/api", base_branch="dev")
+    context = SelectionContext(earlier=[_ran("look", "claude")], session=session, person=person)
+    choice = choose(RunOptions(), context, CATALOG)
     found = (choice.sandbox, choice.repo, choice.branch)
     assert [one.value for one in found] == ["docker", "acme/api", "dev"]
     assert {one.source for one in found} == {Source.THREAD}
-    assert choose(Wishes(sandbox="local"), around, OFFERS).sandbox.value == "local"
+    assert choose(RunOptions(sandbox="local"), context, CATALOG).sandbox.value == "local"
 
 
 def test_a_chosen_model_stays_with_its_thread_and_agent() -> None:
     """One that a person or channel chose; the operator's own may be changed under a thread."""
-    around = Circumstances(
-        earlier=[_ran("hi", "claude")], session=_session(extra={"chosen_model": "c-2"})
-    )
-    choice = choose(Wishes(), around, OFFERS)
+    context = SelectionContext(earlier=[_ran("hi", "claude")], session=_session(chosen_model="c-2"))
+    choice = choose(RunOptions(), context, CATALOG)
     assert (choice.model.value, choice.chosen_model) == ("c-2", "c-2")
-    assert choose(Wishes(agent="anthropic"), around, OFFERS).model.value == "a-1"
-    assert choose(Wishes(agent="claude"), Circumstances(), OFFERS).chosen_model == ""
-    file = Circumstances(file=Wishes(agent="claude", model="c-2"))
-    assert choose(Wishes(), file, OFFERS).chosen_model == ""
+    assert choose(RunOptions(agent="anthropic"), context, CATALOG).model.value == "a-1"
+    assert choose(RunOptions(agent="claude"), SelectionContext(), CATALOG).chosen_model == ""
+    file = SelectionContext(file=RunOptions(agent="claude", model="c-2"))
+    assert choose(RunOptions(), file, CATALOG).chosen_model == ""
 
 
 def test_a_repository_that_could_not_be_had_is_not_kept() -> None:
     """Neither the repository of a first message nor its branch; who answered is."""
     failed = _ran("repo=acme/wrong branch=nope fix", "claude", ErrorCode.REPO_UNAVAILABLE)
-    choice = choose(Wishes(), Circumstances(earlier=[failed]), OFFERS)
+    choice = choose(RunOptions(), SelectionContext(earlier=[failed]), CATALOG)
     assert (choice.agent.value, choice.repo.value, choice.branch.value) == ("claude", "", "")
 
 
 def test_none_is_no_repository() -> None:
     """Said, or by default: it hides a repository that is further away, and its branch."""
     person = Defaults(repo="acme/api", branch="dev")
-    choice = choose(Wishes(repo="none"), Circumstances(person=person), OFFERS)
+    choice = choose(RunOptions(repo="none"), SelectionContext(person=person), CATALOG)
     assert (choice.repo, choice.branch.value) == (Chosen(value="", source=Source.MESSAGE), "")
-    around = Circumstances(person=Defaults(repo="none"), channel=person)
-    assert choose(Wishes(), around, OFFERS).repo == Chosen(value="", source=Source.PERSON)
+    context = SelectionContext(person=Defaults(repo="none"), channel=person)
+    assert choose(RunOptions(), context, CATALOG).repo == Chosen(value="", source=Source.PERSON)
 
 
 @pytest.mark.parametrize(
     ("said", "agent", "problem"),
     [
-        (Wishes(agent="claude", model="opus"), "", ""),
-        (Wishes(model="anything"), "", ""),
-        (Wishes(model="anything"), "claude", "there is no model 'anything'"),
-        (Wishes(agent="claude", model="ops"), "", "did you mean opus? There are: c-1, c-2, opus"),
-        (Wishes(agent="codex"), "", "there is no agent 'codex' here"),
+        (RunOptions(agent="claude", model="opus"), "", ""),
+        (RunOptions(model="anything"), "", ""),
+        (RunOptions(model="anything"), "claude", "there is no model 'anything'"),
+        (
+            RunOptions(agent="claude", model="ops"),
+            "",
+            "did you mean opus? There are: c-1, c-2, opus",
+        ),
+        (RunOptions(agent="codex"), "", "there is no agent 'codex' here"),
     ],
 )
-def test_what_is_not_offered_is_told(said: Wishes, agent: str, problem: str) -> None:
+def test_what_is_not_offered_is_told(said: RunOptions, agent: str, problem: str) -> None:
     """With the nearest, and with what there is."""
-    found = find_problem(said, OFFERS.agents, agent)
+    found = find_problem(said, CATALOG.agents, agent)
     assert problem in found
     assert bool(found) == bool(problem)

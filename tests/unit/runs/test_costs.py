@@ -7,8 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.costs import MICRO, Price, Prices, known_cost, money_text, to_dollars, to_micro
-from app.runs.model import Usage
+from app.runs.testing import (
+    MICRO,
+    Price,
+    Prices,
+    Usage,
+    check_cost,
+    render_money,
+    to_dollars,
+    to_micro,
+)
 
 SONNET = Price(
     input=Decimal(3), output=Decimal(15), cache_read=Decimal("0.3"), cache_write=Decimal("3.75")
@@ -86,7 +94,7 @@ def test_the_longest_beginning_names_the_price() -> None:
 )
 def test_money_is_told_shortly(micro: int, text: str) -> None:
     """As much of it as says something."""
-    assert money_text(micro) == text
+    assert render_money(micro) == text
 
 
 @given(st.integers(0, 10**13))
@@ -98,10 +106,10 @@ def test_money_survives_a_record(micro: int) -> None:
 @pytest.mark.parametrize("said", [float("inf"), -float("inf"), float("nan"), -3.0, True, 1e300])
 def test_what_is_no_amount_of_money_is_unknown(said: float) -> None:
     """Whatever an agent says, and whatever an old record holds; and no sum fails for it."""
-    assert known_cost(said) is None
-    assert money_text(to_micro(said))
+    assert check_cost(said) is None
+    assert render_money(to_micro(said))
 
 
 def test_an_amount_of_money_is_as_it_was() -> None:
     """Nothing at all, too; None is unknown."""
-    assert (known_cost(0), known_cost(0.25), known_cost(None)) == (0, 0.25, None)
+    assert (check_cost(0), check_cost(0.25), check_cost(None)) == (0, 0.25, None)

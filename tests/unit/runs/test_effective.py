@@ -2,15 +2,21 @@
 
 import pytest
 
-from app.runs.choice import AgentOffer, Circumstances, Offers
-from app.runs.defaults import Defaults
-from app.runs.effective import carry_out, find_command_problem
-from app.runs.options import Wishes, parse_options
-from app.store.defaults import MemoryDefaultStore
+from app.runs.testing import (
+    Catalog,
+    CatalogAgent,
+    Defaults,
+    RunOptions,
+    SelectionContext,
+    carry_out,
+    find_command_problem,
+    parse_options,
+)
+from app.store.memory import MemoryDefaultStore
 from tests.building import make_request
 
-OFFERS = Offers(
-    agents={"anthropic": AgentOffer(model="a-1")},
+CATALOG = Catalog(
+    agents={"anthropic": CatalogAgent(model="a-1")},
     agent="anthropic",
     sandboxes={"local": "local"},
     provider="local",
@@ -24,9 +30,9 @@ async def _after(*commands: str) -> Defaults:
         command = parse_options(text).command
         assert command is not None
         person = await store.get(request.team, request.user)
-        around = Circumstances(person=person)
-        assert find_command_problem(command, around, OFFERS) == ""
-        await carry_out(command, request, store, around, OFFERS)
+        context = SelectionContext(person=person)
+        assert find_command_problem(command, context, CATALOG) == ""
+        await carry_out(command, request, store, context, CATALOG)
     return await store.get(request.team, request.user)
 
 
@@ -60,5 +66,5 @@ def test_a_default_branch_needs_its_repository(text: str, person: Defaults) -> N
     """Of the same owner."""
     command = parse_options(text).command
     assert command is not None
-    around = Circumstances(person=person, file=Wishes(repo="acme/other"))
-    assert "needs its repository" in find_command_problem(command, around, OFFERS)
+    context = SelectionContext(person=person, file=RunOptions(repo="acme/other"))
+    assert "needs its repository" in find_command_problem(command, context, CATALOG)

@@ -6,14 +6,18 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.history import (
+from app.runs.testing import (
     FAILED_UNANSWERED,
     LEFT_OUT,
     STOPPED_UNANSWERED,
     Conversation,
+    Outcome,
+    Run,
+    RunId,
+    RunState,
+    ThreadMessage,
     build_messages,
 )
-from app.runs.model import Run, RunId, RunState, ThreadMessage
 from tests.building import make_request, make_run
 
 ROOT = "1795302300.000100"
@@ -25,7 +29,7 @@ def message(ts: str, text: str, *, user: str = "U1", name: str = "Ada") -> Threa
 
 def answered(ts: str, question: str, answer: str, state: RunState = RunState.SUCCEEDED) -> Run:
     run = make_run(make_request(ts=ts, thread_ts=ROOT, text=question))
-    return replace(run, state=state, outcome=state, answer=answer, attempt=1)
+    return replace(run, state=state, outcome=Outcome(state=state, answer=answer), attempt=1)
 
 
 def test_a_single_message_is_one_turn() -> None:

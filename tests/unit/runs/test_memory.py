@@ -3,9 +3,7 @@
 from dataclasses import replace
 
 from agent_scripts.events import TurnFinished
-from app.runs.memory import AgentMemory
-from app.runs.model import Thread
-from app.runs.session import Session, SessionId
+from app.runs.testing import AgentMemory, Session, SessionId, Thread
 from tests.building import T0
 
 SESSION = Session(
@@ -37,19 +35,14 @@ def test_an_older_question_that_is_tried_again_takes_nothing_from_it() -> None:
 
 
 def test_the_record_keeps_it_with_its_session() -> None:
-    """Of another session, of none, and of a record from before, nobody knows how far it goes; the rest stays."""
-    changes = SESSION.with_memory(KNOWN)
-    kept = replace(SESSION, extra={"elsewhere": {}}, agent_session_id="a")
+    """Of another session and at another provider there is none."""
+    kept = replace(SESSION, agent_session_id="a")
     assert kept.memory == AgentMemory(session_id="a")
-    kept = replace(kept, extra=kept.with_memory(KNOWN)["extra"])
+    kept = replace(kept, heard_until=KNOWN.until_ts)
     assert kept.memory == KNOWN
-    assert "elsewhere" in kept.extra
-    assert replace(kept, agent_session_id="b").memory == AgentMemory(session_id="b")
     assert kept.moved_to("docker").memory == AgentMemory()
-    unnamed = AgentMemory(until_ts="9.000001")
-    assert unnamed.is_unnamed
-    kept = replace(SESSION, **SESSION.with_memory(unnamed))
-    assert kept.memory == unnamed
+    kept = replace(SESSION, heard_until="9.000001")
+    assert kept.memory == AgentMemory(until_ts="9.000001")
+    assert kept.memory.is_unnamed
     assert kept.moved_to("docker").memory == AgentMemory()
     assert kept.without_memory().memory == AgentMemory()
-    assert changes["agent_session_id"] == "a"

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.option_values import SANDBOX_WORDS, unknown_word
-from app.runs.options import Scope, SettingsCommand, Wishes, parse_options
+from app.runs.testing import (
+    SANDBOX_WORDS,
+    RunOptions,
+    Scope,
+    SettingsCommand,
+    parse_options,
+    unknown_word,
+)
 
 _ALL = {"sandbox": "local", "agent": "claude", "repo": "acme/api", "branch": "fix/a"}
 
@@ -190,7 +196,7 @@ def test_wrong_values_are_told(text: str) -> None:
         ("settings reset", SettingsCommand(is_reset=True)),
         ("settings channel reset", SettingsCommand(scope=Scope.CHANNEL, is_reset=True)),
         ("settings channel", SettingsCommand(scope=Scope.CHANNEL)),
-        ("settings use claude", SettingsCommand(wishes=Wishes(agent="claude"))),
+        ("settings use claude", SettingsCommand(options=RunOptions(agent="claude"))),
         ("use claude settings", SettingsCommand()),
         ("hey settings", SettingsCommand()),
         ("`settings` reset!", SettingsCommand(is_reset=True)),

@@ -3,8 +3,7 @@
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import RunRequest, Surface
-from app.runs.policy import RunPolicy, find_invalid, find_refusal, may_stop
+from app.runs.testing import RunPolicy, RunRequest, Surface, find_invalid, find_refusal, may_stop
 from tests.building import make_request
 
 STRICT = RunPolicy(

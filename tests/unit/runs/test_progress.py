@@ -1,7 +1,7 @@
 """What a person sees of an agent's events."""
 
 from agent_scripts.events import TextDelta, ToolFinished, ToolStarted
-from app.runs.progress import ProgressTracker
+from app.runs.testing import ProgressTracker
 
 
 def test_progress_names_the_running_tool_masked() -> None:

@@ -6,9 +6,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.record_lines import RecordLines
-from app.runs.starting import MAX_LINE_BYTES
-from app.runs.tail import MAX_RECORD_CHARS
+from app.runs.testing import MAX_LINE_BYTES, MAX_RECORD_CHARS, RecordLines
 
 
 @given(st.lists(st.text(st.sampled_from("ab\n"))))

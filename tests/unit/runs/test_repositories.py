@@ -10,14 +10,29 @@ from typing import Any, Literal
 import pytest
 
 from agent_scripts.adapter import AgentPaths
+from agent_scripts.events import TurnFinished
 from agent_scripts.repository import RepositoryProblem, find_reason, parse_report
 from app.errors import OrionError
-from app.runs.broker_ports import NothingToProposeError, Proposal
-from app.runs.model import Thread
-from app.runs.repositories import Asking, Repositories, RepositoryPolicy
-from app.runs.repository_names import ThreadRepository, canonical_name, repository_key
-from app.runs.repository_wording import title_of, why_not_pushed
-from app.runs.session import Session, SessionId
+from app.runs.testing import (
+    Asker,
+    Checkout,
+    Choice,
+    Chosen,
+    GitContext,
+    NothingToProposeError,
+    Proposal,
+    Repositories,
+    RepositoryPolicy,
+    Session,
+    SessionId,
+    Source,
+    Thread,
+    ThreadRepository,
+    canonical_name,
+    repository_key,
+    title_of,
+    why_not_pushed,
+)
 from app.tracing.null import NullRunTrace
 from sandbox_runtime.types import ExecResult
 
@@ -95,15 +110,16 @@ def _repositories(
 def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = False) -> Any:
     options = SimpleNamespace(prompt="change it")
     return SimpleNamespace(
-        repo=repo,
-        is_repo_said=is_said,
-        branch="",
-        is_branch_said=False,
+        choice=Choice(
+            repo=Chosen(value=repo, source=Source.MESSAGE if is_said else Source.THREAD),
+            wants_pull_request=wants,
+        ),
         notes=[],
         enter=lambda _phase: None,
         trace=NullRunTrace(),
-        wants_pull_request=wants,
-        run=SimpleNamespace(request=SimpleNamespace(options=options)),
+        asker=Asker(name="Ada `@admin`"),
+        run=SimpleNamespace(request=SimpleNamespace(options=options, user="U1")),
+        stop=SimpleNamespace(user=None),
     )
 
 
@@ -113,12 +129,19 @@ def _found(repositories: Repositories, session: Session = _SESSION) -> ThreadRep
     return found
 
 
-def _asking(sandbox: Any) -> Asking:
-    return Asking(sandbox=sandbox, paths=_PATHS, token="t")
+def _checkout(repositories: Repositories) -> Checkout:
+    return Checkout(repositories, _found(repositories))
+
+
+def _context(sandbox: Any) -> GitContext:
+    workspace: Any = SimpleNamespace(
+        session=_SESSION, sandbox=sandbox, is_new=True, may_be_gone=False
+    )
+    return GitContext(workspace=workspace, paths=_PATHS, token="t")
 
 
 @pytest.mark.parametrize(
-    ("wish", "name"),
+    ("repo", "name"),
     [
         ("acme/api", "acme/api"),
         ("acme/api.git/", "acme/api"),
@@ -128,11 +151,11 @@ def _asking(sandbox: Any) -> Asking:
         ("https://Git.Example/Acme/API.git/", "https://git.example/Acme/API.git"),
     ],
 )
-def test_one_name_for_each_repository(wish: str, name: str) -> None:
+def test_one_name_for_each_repository(repo: str, name: str) -> None:
     """What is on the operator's host is `owner/name`; case does not make another one."""
-    assert canonical_name(wish, GITHUB) == name
-    assert repository_key(wish.upper().replace(".GIT", ".git"), GITHUB) == repository_key(
-        wish, GITHUB
+    assert canonical_name(repo, GITHUB) == name
+    assert repository_key(repo.upper().replace(".GIT", ".git"), GITHUB) == repository_key(
+        repo, GITHUB
     )
 
 
@@ -140,10 +163,10 @@ def test_a_thread_knows_its_repository_in_any_spelling() -> None:
     """It stays where it is; only another one is refused."""
     repositories, _ = _repositories()
     has = replace(_SESSION, repo="acme/api", branch="orion/happy-fox")
-    for wish in ("Acme/API", "acme/api.git/", "https://github.com/acme/api"):
-        found = repositories.find(_attempt(wish), has, "/work")
+    for repo in ("Acme/API", "acme/api.git/", "https://github.com/acme/api"):
+        found = repositories.find(_attempt(repo), has, "/work")
         assert found is not None
-        assert (found.wish, found.url) == ("acme/api", "https://github.com/acme/api.git")
+        assert (found.name, found.url) == ("acme/api", "https://github.com/acme/api.git")
         assert found.directory == "/work/api"
     with pytest.raises(OrionError, match="works in acme/api"):
         repositories.find(_attempt("acme/other"), has, "/work")
@@ -152,12 +175,13 @@ def test_a_thread_knows_its_repository_in_any_spelling() -> None:
 async def test_the_branch_gets_its_name_with_the_clone() -> None:
     """Before, nothing may be written; then only what the clone took, which the session remembers."""
     repositories, sessions = _repositories()
-    found = _found(repositories)
+    checkout = _checkout(repositories)
+    found = checkout.found
     assert found.own_branches[:2] == ("orion/happy-fox", "orion/happy-fox-4711")
     assert found.grant.branch == ""
     sandbox = _Sandbox({"is_new": True, "own_branch": "orion-happy-fox"})
-    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
-    named = await repositories.prepare(_attempt(), workspace, found, _asking(sandbox))
+    await checkout.clone(_attempt(), _context(sandbox))
+    named = checkout.found
     assert named.grant.branch == named.own_branch == "orion-happy-fox"
     (changes,) = sessions.changes
     assert (changes["repo"], changes["branch"]) == ("acme/api", "orion-happy-fox")
@@ -169,9 +193,8 @@ async def test_a_name_that_was_not_offered_is_not_believed() -> None:
     """A sandbox whose git was changed by an agent cannot choose what may be pushed."""
     repositories, sessions = _repositories()
     sandbox = _Sandbox({"is_new": True, "own_branch": "main"})
-    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
     with pytest.raises(OrionError, match="could not be cloned"):
-        await repositories.prepare(_attempt(), workspace, _found(repositories), _asking(sandbox))
+        await _checkout(repositories).clone(_attempt(), _context(sandbox))
     assert sessions.changes == []
 
 
@@ -179,8 +202,7 @@ async def test_commands_of_the_operator_hold_for_all_spellings() -> None:
     """As `orion.toml` writes the repository, and as a message does."""
     repositories, _ = _repositories(init={"https://github.com/Acme/API.git": ("make deps",)})
     sandbox = _Sandbox({"is_new": True, "own_branch": "orion/happy-fox"})
-    workspace: Any = SimpleNamespace(session=_SESSION, is_new=True)
-    await repositories.prepare(_attempt(), workspace, _found(repositories), _asking(sandbox))
+    await _checkout(repositories).clone(_attempt(), _context(sandbox))
     assert sandbox.ran[-1] == ["sh", "-c", "make deps"]
 
 
@@ -211,9 +233,22 @@ async def test_what_is_told_of_a_push(
     """Where all answers publish, one that changed nothing says nothing; who asks for a pull request gets an answer."""
     repositories, _ = _repositories(pull_requests="always")
     attempt = _attempt(wants=wants)
-    found = _found(repositories)
-    await repositories.publish(attempt, found, _asking(_Sandbox(report)), answer="done")
+    checkout = _checkout(repositories)
+    await checkout.publish(attempt, _context(_Sandbox(report)), TurnFinished(text="done"))
     assert attempt.notes == list(notes)
+
+
+async def test_a_pull_request_names_who_asked() -> None:
+    """Below the answer, by name and Slack id, as code: nobody at the code host is notified by a name."""
+    host = _Host()
+    repositories, _ = _repositories(host)
+    sandbox = _Sandbox({"base": "main", "commit": "1", "is_new": True})
+    answered = TurnFinished(text="x" * 9_000)
+    await _checkout(repositories).publish(_attempt(wants=True), _context(sandbox), answered)
+    (proposal,) = host.proposals
+    answer, _, asker = proposal.body.partition("\n\n---\n")
+    assert len(answer) == 4_000
+    assert asker == "Asked for in Slack by `Ada '@admin'` (`U1`)."
 
 
 async def test_nothing_to_propose_is_no_failure() -> None:
@@ -221,7 +256,7 @@ async def test_nothing_to_propose_is_no_failure() -> None:
     repositories, _ = _repositories(_Host(NothingToProposeError()))
     attempt = _attempt(wants=True)
     sandbox = _Sandbox({"base": "main", "commit": "1", "is_new": True})
-    await repositories.publish(attempt, _found(repositories), _asking(sandbox), answer="done")
+    await _checkout(repositories).publish(attempt, _context(sandbox), TurnFinished(text="done"))
     (note,) = attempt.notes
     assert "nothing to propose: `main` has all of it" in note
 

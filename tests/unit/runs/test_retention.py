@@ -7,8 +7,7 @@ import pytest
 from typing_extensions import override
 
 from app.dispatch.inline import InlineDispatcher
-from app.runs.model import RunId, RunState
-from app.runs.retention import INTERVAL_S, START_DELAY_S, Retention
+from app.runs.testing import RETENTION_INTERVAL_S, START_DELAY_S, Retention, RunId, RunState
 from app.store.memory import MemoryRunStore
 from tests.building import T0, make_request, make_run
 
@@ -65,12 +64,12 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
         store=store,
         dispatcher=engine,
         remove_sessions=remove_sessions,
-        kept_for=timedelta(days=8),
+        keep_for=timedelta(days=8),
         clock=clock,
     )
     with pytest.raises(EndOfTestError):
         await retention.run_forever()
-    assert clock.slept == [START_DELAY_S, INTERVAL_S, INTERVAL_S]
+    assert clock.slept == [START_DELAY_S, RETENTION_INTERVAL_S, RETENTION_INTERVAL_S]
     assert engine.asked == [(T0 - timedelta(days=8), [unfinished.id])] * 2
     assert [run.id for run in await store.recent(limit=9)] == [unfinished.id]
     assert asked == [T0 - timedelta(days=8)]

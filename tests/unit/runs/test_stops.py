@@ -5,9 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from app.runs import stops
-from app.runs.model import Run, RunId, RunState
-from app.runs.stops import StopSignals
+from app.runs.testing import POLL_INTERVAL_S, Run, RunId, RunState, StopSignals
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_run
@@ -32,7 +30,7 @@ async def _refuse(run: Run) -> None:
 
 async def test_a_sick_database_does_not_end_the_listening() -> None:
     """A store that fails costs one look, not the service."""
-    assert stops.POLL_INTERVAL_S <= 0.5
+    assert POLL_INTERVAL_S <= 0.5
     signals, store, run = StopSignals(), _SickStore(), make_run()
     await store.add(run)
     await store.request_stop(run.id, user="operator", at=T0)
@@ -56,7 +54,7 @@ async def test_a_waiting_run_is_ended_at_once_and_by_one_only() -> None:
         calls.append(waiting.id)
         if len(calls) == 1:
             raise OSError("once")
-        await asyncio.sleep(2 * stops.POLL_INTERVAL_S)
+        await asyncio.sleep(2 * POLL_INTERVAL_S)
         await store.update(waiting.id, state=RunState.STOPPED)
         done.set()
 
@@ -65,6 +63,6 @@ async def test_a_waiting_run_is_ended_at_once_and_by_one_only() -> None:
         await store.request_stop(run.id, user="U1", at=T0)
         signals.notify(run.id, "U1")
         await done.wait()
-        await asyncio.sleep(2 * stops.POLL_INTERVAL_S)
+        await asyncio.sleep(2 * POLL_INTERVAL_S)
         listening.cancel()
     assert calls == [run.id, run.id]

@@ -1,6 +1,6 @@
 """What is kept of a run's output."""
 
-from app.runs.transcript import HEAD_CHARS, MAX_CHARS, Transcript, last_lines
+from app.runs.testing import HEAD_CHARS, MAX_CHARS, Transcript, last_lines
 
 
 def _mask(line: str) -> str:

@@ -12,12 +12,8 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.deno.errors import (
-    ConnectionLost,
-    RemoteError,
-    UnexpectedAnswer,
-    map_deno_errors,
-)
+from sandbox_runtime.providers.deno.client import map_errors
+from sandbox_runtime.providers.deno.rpc import ConnectionLost, RemoteError, UnexpectedAnswer
 
 _U, _C, _N, _L = (
     SandboxErrorCode.UNAVAILABLE,
@@ -68,7 +64,7 @@ _CASES: list[tuple[Exception, SandboxErrorCode, bool]] = [
 )
 def test_mapping(raised: Exception, code: SandboxErrorCode, retryable: bool) -> None:
     """Code, whether trying again may help, and the cause."""
-    with pytest.raises(SandboxError, match="cannot try") as caught, map_deno_errors("cannot try", otherwise=_C):  # fmt: skip
+    with pytest.raises(SandboxError, match="cannot try") as caught, map_errors.unbounded("cannot try", otherwise=_C):  # fmt: skip
         raise raised
     assert (caught.value.code, caught.value.retryable) == (code, retryable)
     assert caught.value.__cause__ is raised

@@ -5,11 +5,12 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_runtime.owner import Owner
-from sandbox_runtime.providers.deno.labels import MANAGED, SandboxLabels
-from sandbox_runtime.providers.deno.slugs import (
+from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.providers.deno.labels import (
+    MANAGED,
     MAX_SLUG,
     Kind,
+    SandboxLabels,
     Slug,
     name_digest,
     namespace_digest,

@@ -2,8 +2,13 @@
 
 import pytest
 
-from sandbox_runtime.providers.deno.errors import ConnectionLost, UnexpectedAnswer
-from sandbox_runtime.providers.deno.streams import MAX_STREAM_BYTES, InboundStreams, MergedStreams
+from sandbox_runtime.providers.deno.rpc import (
+    MAX_STREAM_BYTES,
+    ConnectionLost,
+    InboundStreams,
+    MergedStreams,
+    UnexpectedAnswer,
+)
 from sandbox_runtime.types import ExecOutput, OutputStream
 
 

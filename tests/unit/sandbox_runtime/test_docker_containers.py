@@ -1,11 +1,12 @@
 """What a sandbox's container is made of, without an engine."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sandbox_runtime import BrokeredNetwork, Network, OpenNetwork, SandboxSpec
-from sandbox_runtime.command_sandbox import Command
+from sandbox_runtime.command import Command
 from sandbox_runtime.host import HostView
 from sandbox_runtime.providers.docker.containers import (
     Hosting,
@@ -14,6 +15,7 @@ from sandbox_runtime.providers.docker.containers import (
     sandbox_env,
 )
 from sandbox_runtime.providers.docker.processes import encode
+from sandbox_runtime.providers.seccomp import engine_profile
 from sandbox_runtime.types import ClosedNetwork, SandboxLimits
 
 _HOSTING = Hosting(
@@ -24,6 +26,7 @@ _HOSTING = Hosting(
         env={"PIP_INDEX_URL": "https://index"}, files=(Path("/opt/wheels"), Path("/work/x"))
     ),
     max_age_s=60.0,
+    has_seccomp=True,
 )
 
 
@@ -52,7 +55,8 @@ def test_hardening_is_always_on(network: Network, writable: bool) -> None:
     config = container_config(spec, _HOSTING, image="image", env={}, labels={})
     host = _host_config(spec)
     assert config["User"] == "10001:10001"
-    assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true"])
+    profile = f"seccomp={engine_profile()}"
+    assert (host["CapDrop"], host["SecurityOpt"]) == (["ALL"], ["no-new-privileges:true", profile])
     assert host["ReadonlyRootfs"] is not writable
     assert host["NetworkMode"] == ("bridge" if isinstance(network, OpenNetwork) else "none")
     assert host["Memory"] == host["MemorySwap"] == spec.limits.memory_bytes
@@ -96,5 +100,15 @@ def test_command_encoding() -> None:
         merge_output=True,
     )
     limits = SandboxLimits(max_file_bytes=5, max_open_files=6)
-    body = "0\0001\0005\0006\0/work\0003\0a b\0\0ü\n\0N=v=1".encode()
+    options = "FSIZE=5 NOFILE=6 window=0 merged=True"
+    body = f"{options}\0/work\0003\0a b\0\0ü\n\0N=v=1".encode()
     assert encode(command, limits) == b"%012d%012d" % (len(body), 3) + body + b"\0in"
+
+
+def test_engine_without_filter() -> None:
+    """One that cannot filter system calls is not asked to: it would refuse every container, and `probe` tells of it."""
+    hosting = replace(_HOSTING, has_seccomp=False)
+    config = container_config(SandboxSpec(), hosting, image="image", env={}, labels={})
+    host = config["HostConfig"]
+    assert isinstance(host, dict)
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from sandbox_runtime import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.docker.errors import _from_status, map_docker_errors
+from sandbox_runtime.providers.docker.client import map_errors
 
 _GONE = SandboxErrorCode.UNAVAILABLE
 
@@ -27,7 +27,7 @@ def _vendor_errors() -> list[type[BaseException]]:
 
 
 def _mapped(error: BaseException, **codes: SandboxErrorCode) -> SandboxError:
-    with pytest.raises(SandboxError) as caught, map_docker_errors("cannot do it", **codes):
+    with pytest.raises(SandboxError) as caught, map_errors.unbounded("cannot do it", **codes):
         raise error
     assert caught.value.__cause__ is error
     return caught.value
@@ -41,7 +41,7 @@ def test_every_vendor_error_is_mapped(kind: type[BaseException]) -> None:
     error: Any = silent.__new__(silent)  # type: ignore[call-overload]  # made at run time
     if issubclass(kind, aiodocker.exceptions.DockerError):
         error.status, error.message = 500, "text"
-    with pytest.raises(SandboxError), map_docker_errors("cannot do it"):
+    with pytest.raises(SandboxError), map_errors.unbounded("cannot do it"):
         raise error
 
 
@@ -84,13 +84,13 @@ def test_forbidden_socket_names_its_own_fix() -> None:
     """A socket that may not be opened is told apart from an engine that is not there."""
     error = aiodocker.DockerError(900, "cannot connect")
     error.__context__ = PermissionError(13, "Permission denied")
-    assert "group docker" in str(_from_status(error, "x", otherwise=_GONE, missing=_GONE))
+    assert "group docker" in str(_mapped(error))
 
 
 def test_others_pass() -> None:
     """Our own errors and bugs are not touched."""
     for error in (SandboxError(SandboxErrorCode.SETUP_FAILED, "x"), ValueError("bug")):
-        with pytest.raises(type(error)) as caught, map_docker_errors("x"):
+        with pytest.raises(type(error)) as caught, map_errors.unbounded("x"):
             raise error
         assert caught.value is error
 

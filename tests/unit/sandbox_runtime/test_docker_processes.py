@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from sandbox_runtime import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.docker.exec_stream import ExecStream
+from sandbox_runtime.providers.docker.client import ExecStream
 from sandbox_runtime.providers.docker.processes import ContainerProcess, Host
 from sandbox_runtime.types import ExecOutput, OutputStream
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from sandbox_runtime import ExecResult, SandboxError, SandboxErrorCode
-from sandbox_runtime.exec_files import read_file, write_file, write_files
+from sandbox_runtime.command import read_file, write_file, write_files
 
 
 async def _killed(

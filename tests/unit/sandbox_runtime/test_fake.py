@@ -5,16 +5,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from sandbox_runtime import (
-    ExecEvent,
-    ExecExited,
-    ExecOutput,
     ExecResult,
-    OutputStream,
     SandboxSpec,
     open_sandbox,
 )
 from sandbox_runtime.testing.fake import FakeProvider
-from sandbox_runtime.testing.scripts import FakeCall
 
 _OK = ExecResult(exit_code=0, stdout=b"scripted", stderr=b"")
 
@@ -36,27 +31,6 @@ async def test_later_scripts_win_and_the_rest_really_runs(fake: FakeProvider) ->
         assert (await sandbox.exec(["echo"], timeout_s=5, stdin=b"special")).exit_code == 9
         assert (await sandbox.exec(["printf", "real"], timeout_s=5)).text == "real"
     assert [call.argv for call in fake.calls] == [("echo", "x"), ("echo",), ("printf", "real")]
-
-
-async def test_scripted_stream_and_kill(fake: FakeProvider) -> None:
-    """A scripted process yields its events; after a kill it ends with 137."""
-
-    async def stream(_call: FakeCall) -> AsyncIterator[ExecEvent]:
-        for piece in (b"1", b"2", b"3"):
-            yield ExecOutput(stream=OutputStream.STDOUT, data=piece)
-        yield ExecExited(exit_code=0)
-
-    fake.script_stream(["agent"], stream)
-    async with open_sandbox(fake, SandboxSpec()) as sandbox:
-        whole = [event async for event in (await sandbox.spawn(["agent"])).events()]
-        assert whole[-1] == ExecExited(exit_code=0)
-        assert len(whole) == 4
-        process = await sandbox.spawn(["agent"])
-        cut: list[ExecEvent] = []
-        async for event in process.events():
-            cut.append(event)
-            await process.kill()
-        assert cut[1:] == [ExecExited(exit_code=137)]
 
 
 async def test_nth_call_fails_once(fake: FakeProvider) -> None:

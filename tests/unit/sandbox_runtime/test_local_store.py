@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_runtime.owner import Owner
-from sandbox_runtime.providers.local.records import SandboxRecord, SnapshotRecord
-from sandbox_runtime.providers.local.store import SUPERSEDED_KEPT, LocalStore
+from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.providers.local.store import (
+    SUPERSEDED_KEPT,
+    LocalStore,
+    SandboxRecord,
+    SnapshotRecord,
+)
 
 _NOW = datetime(2026, 11, 21, tzinfo=UTC)
 

@@ -7,6 +7,7 @@ import pytest
 
 import sandbox_runtime
 from sandbox_runtime import PROVIDERS, SandboxError, SandboxErrorCode, load_provider
+from sandbox_runtime.registry import provider_names, provider_spec, provider_specs
 
 
 def test_all_is_sorted_and_complete() -> None:
@@ -40,7 +41,23 @@ def test_missing_package_names_the_extra() -> None:
 
 
 def test_importing_loads_no_provider() -> None:
-    """The library itself imports no provider: those are loaded when they are chosen."""
-    code = "import sandbox_runtime, sys; print([m for m in sys.modules if 'providers.' in m])"
+    """The library itself imports of providers only what is known without them: they are loaded when they are chosen."""
+    code = "import sandbox_runtime, sys; print(*[m for m in sys.modules if '.providers.' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert done.stdout == "[]\n"
+    inside = {module.partition(".providers.")[2] for module in done.stdout.split()}
+    assert inside == set(provider_names())
+
+
+def test_every_spec_is_its_own() -> None:
+    """It has the name of its line, and a value of each credential and a region are known words."""
+    for name, spec in zip(provider_names(), provider_specs(), strict=True):
+        assert (spec.name, spec.provider) == (name, PROVIDERS[name])
+        known = {one.name for one in spec.settings}
+        assert {word for group in spec.credentials for word in group} <= known
+        assert spec.is_cloud is bool(spec.credentials)
+
+
+def test_unknown_spec_names_the_known() -> None:
+    """As an unknown provider does."""
+    with pytest.raises(ValueError, match="unknown sandbox provider 'nope'"):
+        provider_spec("nope")

@@ -11,7 +11,7 @@ from vercel._internal.core.http.transport import (
 )
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.providers.vercel.errors import ask, map_vercel_errors
+from sandbox_runtime.providers.vercel.client import ask, map_errors
 
 _GONE, _FAILED = SandboxErrorCode.UNAVAILABLE, SandboxErrorCode.CREATE_FAILED
 _MISSING, _LIMIT = SandboxErrorCode.NOT_FOUND, SandboxErrorCode.LIMIT_REACHED
@@ -24,7 +24,7 @@ def _api_error(status: int, code: str = "code", message: str = "message") -> sdk
 
 
 def _map(exc: BaseException, **codes: Any) -> SandboxError:
-    with pytest.raises(SandboxError) as caught, map_vercel_errors("cannot act", **codes):
+    with pytest.raises(SandboxError) as caught, map_errors.unbounded("cannot act", **codes):
         raise exc
     assert caught.value.__cause__ is exc
     return caught.value

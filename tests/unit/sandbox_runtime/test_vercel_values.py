@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_runtime import BrokeredNetwork, ClosedNetwork, OpenNetwork, SandboxError
-from sandbox_runtime.owner import Owner
+from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.providers.vercel import VercelSettings
-from sandbox_runtime.providers.vercel import tags as keys
-from sandbox_runtime.providers.vercel.network import network_policy
-from sandbox_runtime.providers.vercel.tags import SnapshotTags
+from sandbox_runtime.providers.vercel import labels as keys
+from sandbox_runtime.providers.vercel.client import network_policy
+from sandbox_runtime.providers.vercel.labels import SnapshotTags
 
 _CREDENTIALS: dict[str, Any] = {"token": "t", "team_id": "team", "project_id": "prj"}
 

@@ -4,17 +4,18 @@ import hashlib
 import hmac
 import json
 import time
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from slack_bolt.async_app import AsyncApp
+from typing_extensions import override
 
-from app.runs.intake import RetryWish, Revision
-from app.runs.model import RunId, RunRequest, Thread
-from app.slack.identity import BotIdentity
+from app.runs.testing import Intake, RetryIntent, Revision, RunId, RunRequest, Thread
+from app.slack.api import BotIdentity
+from app.slack.key_modal import KeyModal
 from app.slack.listeners import create_bolt_app, handle_http
-from app.slack.own_keys import KeyDesk
-from app.slack.verification import check_request
+from app.slack.signature import check_request
 
 KEY = "signs-it-all"
 BOT = "xoxb-1"
@@ -22,48 +23,61 @@ NOWHERE = "http://127.0.0.1:9/api/"
 IDENTITY = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
 
 
-class RecordingIntake:
+class RecordingIntake(Intake):
     """Keeps what it is given; may be told to fail."""
 
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.error: Exception | None = None
 
-    def _hear(self, wish: object) -> None:
+    def _hear(self, intent: object) -> None:
         if self.error:
             raise self.error
-        self.heard.append(wish)
+        self.heard.append(intent)
 
+    @override
     async def accept(self, request: RunRequest) -> None:
         self._hear(request)
 
-    async def retry(self, wish: RetryWish) -> None:
-        self._hear(wish)
+    @override
+    async def retry(self, intent: RetryIntent) -> None:
+        self._hear(intent)
 
+    @override
     async def revise(self, revision: Revision) -> bool:
         self._hear(revision)
         return True
 
-    async def stop_run(self, run_id: RunId, *, user: str) -> bool:
+    @override
+    async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
+        del at
         self._hear(("stop_run", run_id, user))
         return True
 
-    async def stop_thread(self, thread: Thread, *, user: str) -> bool:
-        self._hear(("stop_thread", thread.thread_ts, user))
+    @override
+    async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
+        self._hear(("stop_thread", thread.thread_ts, user, ts))
         return True
 
+    @override
+    async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
+        self._hear(("stop_channel", team, channel, user, ts))
+        return True
+
+    @override
     async def show_log(self, run_id: RunId, *, user: str) -> None:
         self._hear(("show_log", run_id, user))
 
+    @override
     async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
         self._hear(("feedback", run_id, user, is_positive))
 
 
 def make_app(
-    intake: RecordingIntake,
+    intake: Intake,
     identity: BotIdentity | None = IDENTITY,
     *,
-    keys: KeyDesk | None = None,
+    keys: KeyModal | None = None,
 ) -> AsyncApp:
     return create_bolt_app(
         signing_secret=KEY,

@@ -13,10 +13,10 @@ from aiohttp import web
 from pydantic import SecretStr
 from slack_bolt.async_app import AsyncApp
 
-from app.runs.model import Run, RunRequest, Surface, run_id_for
+from app.runs.testing import Run, RunRequest, Surface, run_id_for
 from app.slack.api import RetryPolicy
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
-from app.slack.live import Rhythm
+from app.slack.live import UpdateTiming
 from tests.unit.slack.building import RecordingIntake, make_app
 
 MESSAGE_TS = "1799999999.000100"
@@ -153,7 +153,7 @@ def slack_options(slack_server: SlackServer) -> SlackOptions:
         bot_token=SecretStr("xoxb-test"),
         base_url=slack_server.url,
         policy=RetryPolicy(first_wait_s=0.02, max_wait_s=0.05, call_timeout_s=0.4),
-        rhythm=Rhythm(first_after_s=0.05, interval_s=0.3, refresh_after_s=1.0),
+        timing=UpdateTiming(first_after_s=0.05, interval_s=0.3, refresh_after_s=1.0),
         look_again_after_s=0.05,
     )
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from app.runs.model import QueuePosition, Run, RunResult, RunState
+from app.runs.testing import Outcome, QueuePosition, Run, RunState
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection
 
 FREE = QueuePosition()
-DONE = RunResult(outcome=RunState.SUCCEEDED, answer="The answer.", duration_s=12, steps=3)
+DONE = Outcome(state=RunState.SUCCEEDED, answer="The answer.", duration_s=12, steps=3)
 
 
 async def place(slack: SlackConnection, run: Run, *, maybe_posted: bool = False) -> Run:

@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode
-from app.runs.model import Progress, QueuePosition, Run, RunResult, RunState
-from app.slack.blocks import plain_result, progress, result, thinking
+from app.runs.testing import Outcome, Progress, QueuePosition, Run, RunState, Usage
+from app.slack.blocks import (
+    error_text,
+    render_plain_result,
+    render_progress,
+    render_result,
+    render_thinking,
+    spent_text,
+)
 from app.slack.manifest import manifest
-from app.slack.wording import error_text, spent_text
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -64,7 +70,7 @@ def test_quoted_sentences_are_verbatim() -> None:
 )
 def test_thinking_says_why_it_waits(run: Run, position: QueuePosition, text: str) -> None:
     """The first message says what is waited for and can be stopped."""
-    part = thinking(run, position, capacity=32)
+    part = render_thinking(run, position, capacity=32)
     assert part.text == text
     (actions,) = blocks_of(part, "actions")
     (button,) = actions["elements"]
@@ -85,7 +91,7 @@ def test_progress_names_tool_steps_and_time(run: Run) -> None:
         steps=3,
         text="So far",
     )
-    part = progress(run, shown)
+    part = render_progress(run, shown)
     (context,) = blocks_of(part, "context")
     text = context["elements"][0]["text"]
     assert text.startswith("shell `echo ˋidˋ ")  # noqa: RUF001 - the look-alike is meant
@@ -99,7 +105,7 @@ def test_a_long_answer_so_far_is_cut_from_the_front(run: Run) -> None:
     """Progress shows at most 3,000 characters of the answer, its end."""
     text = "\n".join(f"line {n}" for n in range(2_000))
     (markdown,) = blocks_of(
-        progress(run, Progress(phase="Writing", elapsed_s=1, text=text)), "markdown"
+        render_progress(run, Progress(phase="Writing", elapsed_s=1, text=text)), "markdown"
     )
     assert len(markdown["text"]) <= 3_000
     assert markdown["text"].endswith("line 1999")
@@ -107,8 +113,8 @@ def test_a_long_answer_so_far_is_cut_from_the_front(run: Run) -> None:
 
 def test_answer_has_footer_and_feedback(run: Run) -> None:
     """The last part carries duration, steps and both thumbs."""
-    ended = RunResult(outcome=RunState.SUCCEEDED, answer="Hello <!channel>", duration_s=12, steps=3)
-    (part,) = result(run, ended)
+    ended = Outcome(state=RunState.SUCCEEDED, answer="Hello <!channel>", duration_s=12, steps=3)
+    (part,) = render_result(run, ended)
     assert "<!channel>" not in json.dumps([dict(block) for block in part.blocks])
     (context,) = blocks_of(part, "context")
     assert context["elements"][0]["text"] == "12 s · 3 steps"
@@ -131,43 +137,61 @@ def test_answer_has_footer_and_feedback(run: Run) -> None:
 )
 def test_what_was_used_says_what_it_cost(tokens: int, cost_usd: float | None, said: str) -> None:
     """Where tokens were counted and nobody knows their price, that is said."""
-    used = RunResult(outcome=RunState.SUCCEEDED, tokens=tokens, cost_usd=cost_usd)
+    used = Outcome(state=RunState.SUCCEEDED, usage=Usage(output_tokens=tokens), cost_usd=cost_usd)
     assert spent_text(used) == said
 
 
 def test_stopped_run_keeps_what_was_written(run: Run) -> None:
-    """The partial answer stays, and below it stands who stopped it and when."""
-    ended = RunResult(outcome=RunState.STOPPED, answer="Half", stopped_by="U7", duration_s=42)
-    (part,) = result(replace(run, attempt=1), ended)
+    """The partial answer stays, and below it stands who stopped it and when, and how many steps it had taken."""
+    ended = Outcome(state=RunState.STOPPED, answer="Half", stopped_by="U7", duration_s=42, steps=3)
+    (part,) = render_result(replace(run, attempt=1), ended)
     assert blocks_of(part, "markdown")[0]["text"] == "Half"
-    assert blocks_of(part, "context")[0]["elements"][0]["text"] == "Stopped by <@U7> after 42 s"
-    (unbegun,) = result(run, replace(ended, answer=""))
+    small_print = blocks_of(part, "context")[0]["elements"][0]["text"]
+    assert small_print == "Stopped by <@U7> after 42 s · 3 steps"
+    (unbegun,) = render_result(run, replace(ended, answer="", steps=0))
     assert unbegun.text == "Stopped by <@U7> before it began"
     assert not blocks_of(part, "context_actions")
 
 
 def test_failed_run_says_what_happened(run: Run) -> None:
     """Sentence, code and run id, with the partial answer above."""
-    ended = RunResult(
-        outcome=RunState.FAILED, answer="Half", error_code=ErrorCode.SANDBOX_TIMEOUT, duration_s=600
+    ended = Outcome(
+        state=RunState.FAILED, answer="Half", error_code=ErrorCode.SANDBOX_TIMEOUT, duration_s=600
     )
-    (part,) = result(run, ended)
+    (part,) = render_result(run, ended)
     assert blocks_of(part, "markdown")[0]["text"] == "Half"
     assert blocks_of(part, "section")[0]["text"]["text"] == error_text(ErrorCode.SANDBOX_TIMEOUT)
     assert f"`SANDBOX_TIMEOUT` · `{run.id}`" in blocks_of(part, "context")[0]["elements"][0]["text"]
     assert part.text == error_text(ErrorCode.SANDBOX_TIMEOUT)
 
 
+@pytest.mark.parametrize(
+    ("code", "offered"),
+    [
+        (ErrorCode.MODEL_OVERLOADED, ["orion_retry", "orion_show_log"]),
+        (ErrorCode.MODEL_CONTEXT_EXCEEDED, ["orion_show_log"]),
+    ],
+)
+def test_retry_is_offered_where_it_can_help(run: Run, code: ErrorCode, offered: list[str]) -> None:
+    """A thread that is too long for the model is too long again; the sentence says what helps: a new one."""
+    failed = Outcome(state=RunState.FAILED, error_code=code)
+    (part,) = render_result(replace(run, attempt=1), failed)
+    (actions,) = blocks_of(part, "actions")
+    assert [button["action_id"] for button in actions["elements"]] == offered
+    (unbegun,) = render_result(run, failed)
+    assert len(blocks_of(unbegun, "actions")) == len(offered) - 1
+
+
 def test_a_limit_is_named(run: Run) -> None:
     """Which limit was reached is the sentence; the code is the same for all of them."""
-    ended = RunResult(
-        outcome=RunState.FAILED,
+    ended = Outcome(
+        state=RunState.FAILED,
         error_code=ErrorCode.LIMIT_EXCEEDED,
         detail="its <files> took too much",
     )
-    (part,) = result(run, ended)
+    (part,) = render_result(run, ended)
     assert part.text == "Its &lt;files&gt; took too much. Please ask for a smaller step."
-    (unnamed,) = result(run, replace(ended, detail=""))
+    (unnamed,) = render_result(run, replace(ended, detail=""))
     assert unnamed.text == error_text(ErrorCode.LIMIT_EXCEEDED)
 
 
@@ -181,8 +205,8 @@ def test_a_limit_is_named(run: Run) -> None:
 )
 def test_every_result_fits_slack(run: Run, answer: str, outcome: RunState) -> None:
     """Whatever the answer, each message has a text below 4,000 characters and blocks within their limits."""
-    ended = RunResult(outcome=outcome, answer=answer, error_code=ErrorCode.INTERNAL)
-    for parts in (result(run, ended), plain_result(run, ended)):
+    ended = Outcome(state=outcome, answer=answer, error_code=ErrorCode.INTERNAL)
+    for parts in (render_result(run, ended), render_plain_result(run, ended)):
         assert parts
         for part in parts:
             assert 0 < len(part.text) < 4_000
@@ -192,18 +216,18 @@ def test_every_result_fits_slack(run: Run, answer: str, outcome: RunState) -> No
 
 def test_without_blocks_the_same_is_said(run: Run) -> None:
     """The line of facts stands below the answer, or below what is said instead of one."""
-    ended = RunResult(outcome=RunState.SUCCEEDED, answer="Hello", duration_s=12, steps=3)
-    (done,) = plain_result(run, ended)
+    ended = Outcome(state=RunState.SUCCEEDED, answer="Hello", duration_s=12, steps=3)
+    (done,) = render_plain_result(run, ended)
     assert done.text == "Hello\n\n12 s · 3 steps"
-    *rest, last = plain_result(run, replace(ended, answer="word\n" * 2_000))
+    *rest, last = render_plain_result(run, replace(ended, answer="word\n" * 2_000))
     assert last.text.endswith("word\n\n12 s · 3 steps")
     assert not [part for part in rest if "3 steps" in part.text]
-    failed = replace(ended, outcome=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
-    _, why = plain_result(run, failed)
+    failed = replace(ended, state=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
+    _, why = render_plain_result(run, failed)
     assert why.text.startswith(error_text(ErrorCode.SANDBOX_TIMEOUT))
     assert why.text.endswith(f"\n`SANDBOX_TIMEOUT` · `{run.id}` · 12 s")
-    stopped = replace(ended, outcome=RunState.STOPPED, answer="")
-    (part,) = plain_result(run, stopped)
+    stopped = replace(ended, state=RunState.STOPPED, answer="", steps=0)
+    (part,) = render_plain_result(run, stopped)
     assert part.text == "Stopped before it began"
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.runs.model import Thread
+from app.runs.testing import Thread
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection
@@ -88,3 +88,13 @@ async def test_a_failing_page_is_repeated(
     slack_server.pages["all"] = [message(ROOT_TS)]
     slack_server.fail("conversations.replies", answer(status=502), answer(cut=True))
     assert len(await slack.reader.read(THREAD, before_ts=BEFORE)) == 1
+
+
+async def test_a_person_is_called_by_name(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """Asked for once; who cannot be looked up is called by their id."""
+    slack_server.fail("users.info", answer(error="user_not_found"))
+    assert await slack.reader.name_of("UBOB") == "UBOB"
+    assert [await slack.reader.name_of("UALICE") for _ in range(2)] == ["Ualice"] * 2
+    assert len(slack_server.arguments("users.info")) == 2

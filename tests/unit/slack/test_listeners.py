@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from slack_bolt.async_app import AsyncApp
 
-from app.runs.model import RunRequest
+from app.runs.testing import RunRequest
 from tests.unit.slack.building import (
     RecordingIntake,
     deliver,
@@ -76,14 +76,24 @@ async def test_environment_does_not_change_the_app(
 @pytest.mark.parametrize(
     ("payload", "heard"),
     [
-        (mention(type="agent_session_stopped", thread_ts="1.0"), ("stop_thread", "1.0", "U1")),
-        (mention(text="stop", thread_ts="1.0", type="message"), ("stop_thread", "1.0", "U1")),
+        (
+            mention(type="agent_session_stopped", thread_ts="1.0", event_ts="2.0"),
+            ("stop_thread", "1.0", "U1", "2.0"),
+        ),
+        (
+            mention(text="stop", thread_ts="1.0", ts="2.0", type="message"),
+            ("stop_thread", "1.0", "U1", "2.0"),
+        ),
+        (
+            mention(text="stop", channel="D1", ts="2.0", type="message"),
+            ("stop_channel", "T1", "D1", "U1", "2.0"),
+        ),
     ],
 )
 async def test_stops_of_a_thread(
     bolt: AsyncApp, intake: RecordingIntake, payload: dict[str, Any], heard: tuple[str, ...]
 ) -> None:
-    """Slack's own Stop and the word end in the same call."""
+    """Slack's own Stop and the word end in the same call; at the top of a direct message the word means all of it."""
     assert (await deliver_json(bolt, payload))[0] == 200
     assert intake.heard == [heard]
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.runs.model import Progress, Run
-from app.slack.live import Publisher, Rhythm, UpdateBudget, publishing
+from app.runs.testing import Progress, Run
+from app.slack.limits import Bucket, Rate
+from app.slack.live import Publisher, UpdateTiming, publishing
 from sandbox_runtime.task_group import open_task_group
 from tests.unit.slack.placing import DONE, place
 
@@ -117,7 +118,7 @@ async def test_cancellation_passes_through_the_live_reply(
 @pytest.mark.alone
 async def test_updates_of_all_runs_share_a_budget() -> None:
     """A burst is granted, then one update per period, in the order of asking; who gives up makes room."""
-    budget = UpdateBudget(burst=3, per_s=20)
+    budget = Bucket(Rate(burst=3, per_s=20))
     loop = asyncio.get_running_loop()
     begun_at = loop.time()
     granted: list[tuple[int, float]] = []
@@ -138,17 +139,17 @@ async def test_updates_of_all_runs_share_a_budget() -> None:
 
 async def test_a_run_that_waits_for_the_budget_ends_at_once(run: Run) -> None:
     """Leaving gives its place in line up: nothing more is sent, and the next in line is served in time."""
-    budget = UpdateBudget(burst=1, per_s=10)
+    budget = Bucket(Rate(burst=1, per_s=10))
     sent: list[Progress] = []
 
     async def send(progress: Progress) -> None:
         sent.append(progress)
 
-    def publisher(*, budget: UpdateBudget) -> Publisher:
-        rhythm = Rhythm(first_after_s=0)
-        return Publisher(run, send=send, pause_s=lambda: 0.0, budget=budget, rhythm=rhythm)
+    def publisher(*, budget: Bucket) -> Publisher:
+        timing = UpdateTiming(first_after_s=0)
+        return Publisher(run, send=send, turn=budget.take, pause_s=lambda: 0.0, timing=timing)
 
-    slow = UpdateBudget(burst=1, per_s=0.01)
+    slow = Bucket(Rate(burst=1, per_s=0.01))
     await slow.take()
     async with asyncio.timeout(5):
         async with publishing(publisher(budget=slow)) as reply:

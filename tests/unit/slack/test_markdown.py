@@ -6,9 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.slack.markdown import neutralise, plain_fallback, split_markdown, tail_markdown
-from app.slack.splitting import split_pieces
-from app.slack.structure import balanced, lines_of, parse
+from app.slack.markdown import (
+    balanced,
+    lines_of,
+    neutralise,
+    parse,
+    plain_fallback,
+    split_markdown,
+    split_pieces,
+    tail_markdown,
+)
 
 WORDS = st.text(alphabet="abc XYZ.,*_`~|#>-1é\t", min_size=1, max_size=120)
 ELEMENTS = st.one_of(

@@ -7,20 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.intake import RetryWish, Revision
-from app.runs.model import RunId, RunRequest, Surface, Thread, run_id_for
-from app.slack.payloads import (
-    LOG_ACTION,
-    RETRY_ACTION,
-    Feedback,
-    Ignored,
-    ShowLog,
-    StopRun,
-    StopThread,
-    from_action,
-    from_event,
-    session_stopped,
-)
+from app.runs.testing import Revision, RunRequest, Surface, Thread, run_id_for
+from app.slack.actions import parse_click
+from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 TS = "1800000000.000100"
@@ -45,7 +34,7 @@ def envelope(**event: object) -> dict[str, Any]:
     }
 
 
-def parsed(**event: object) -> RunRequest | Revision | StopThread | Ignored:
+def parsed(**event: object) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
     return from_event(envelope(**event), bot_user_id="UBOT", received_at=AT)
 
 
@@ -138,7 +127,15 @@ def test_ignored_events(event: dict[str, Any], reason: str) -> None:
 def test_bare_stop_in_a_thread_stops_it(text: str, kind: str) -> None:
     """The word alone stops the thread, with or without the mention, in any case, with punctuation."""
     thread = Thread(team="T1", channel="C1", thread_ts=ROOT)
-    assert parsed(type=kind, text=text, thread_ts=ROOT) == StopThread(thread=thread, user="U1")
+    stop = StopThread(thread=thread, user="U1", ts=TS)
+    assert parsed(type=kind, text=text, thread_ts=ROOT) == stop
+
+
+def test_bare_stop_outside_threads() -> None:
+    """At the top of a direct message it stops all of that; at the top of a channel it is a question like any other."""
+    stop = StopDirectMessages(team="T1", channel="D1", user="U1", ts=TS)
+    assert parsed(type="message", text="stop", channel="D1") == stop
+    assert isinstance(parsed(text="<@UBOT> stop"), RunRequest)
 
 
 @pytest.mark.parametrize(
@@ -213,40 +210,11 @@ def test_unknown_identity_is_taken_from_the_envelope() -> None:
     assert request.text == "hi"
 
 
-def action(action_id: str, value: str) -> dict[str, Any]:
-    return {
-        "type": "block_actions",
-        "user": {"id": "U1", "team_id": "T1"},
-        "team": {"id": "T1"},
-        "channel": {"id": "C1"},
-        "container": {"message_ts": TS, "channel_id": "C1", "thread_ts": ROOT},
-        "actions": [{"action_id": action_id, "value": value}],
-    }
-
-
-def test_buttons() -> None:
-    """Stop names run, person and thread; feedback its verdict; anything else is ignored."""
-    thread = Thread(team="T1", channel="C1", thread_ts=ROOT)
-    stop = from_action(action("orion_stop", "run_1"))
-    assert (
-        stop == StopRun(run_id=stop.run_id, user="U1", thread=thread)
-        if isinstance(stop, StopRun)
-        else False
-    )
-    up, down = (from_action(action("orion_feedback", f"{word}:run_1")) for word in ("up", "down"))
-    assert isinstance(up, Feedback)
-    assert up.is_positive
-    assert isinstance(down, Feedback)
-    assert not down.is_positive
-    assert from_action(action("orion_feedback", "maybe:run_1")) == Ignored(reason="incomplete")
-    assert from_action(action("else", "run_1")) == Ignored(reason="unknown_action")
-
-
 def test_native_stop() -> None:
     """Slack's own Stop stops the thread it was pressed in."""
-    body = envelope(type="agent_session_stopped", thread_ts=ROOT, streaming_message_ts=[])
+    body = envelope(type="agent_session_stopped", thread_ts=ROOT, event_ts=TS)
     assert session_stopped(body) == StopThread(
-        thread=Thread(team="T1", channel="C1", thread_ts=ROOT), user="U1"
+        thread=Thread(team="T1", channel="C1", thread_ts=ROOT), user="U1", ts=TS
     )
     assert session_stopped({"event": {}}) == Ignored(reason="incomplete")
 
@@ -280,11 +248,11 @@ FIELDS = st.sampled_from(
 def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:
     """Whatever is in the fields, the parser answers."""
     body = {**envelope(**event), "authorizations": authorizations}
-    kinds = (RunRequest, StopThread, StopRun, Feedback, Ignored)
+    kinds = (RunRequest, StopThread, StopDirectMessages, Ignored)
     assert isinstance(from_event(body, bot_user_id="UBOT", received_at=AT), kinds)
     assert isinstance(session_stopped(body), kinds)
-    pressed = {"user": authorizations, "actions": actions, "container": event}
-    assert isinstance(from_action(pressed), kinds)
+    clicked = {"user": authorizations, "actions": actions, "container": event}
+    assert isinstance(parse_click(clicked), (Ignored, tuple))
 
 
 def revised(before: dict[str, Any], after: dict[str, Any] | None) -> object:
@@ -324,23 +292,3 @@ def test_revisions(
 ) -> None:
     """An edit or a deletion names the run of its message; unfurled links and the bot's own edits are nothing."""
     assert revised(before, after) == expected
-
-
-def test_show_log_names_run_and_person() -> None:
-    """The button under a failed answer."""
-    action = {"action_id": LOG_ACTION, "value": "run_1", "action_ts": "1.5"}
-    body = {"user": {"id": "U1"}, "actions": [action]}
-    assert from_action(body) == ShowLog(run_id=RunId("run_1"), user="U1")
-    action["value"] = "not an id"
-    assert from_action(body) == Ignored(reason="incomplete")
-
-
-def test_retry_button() -> None:
-    """A press of Retry names the failed run and the press, so that a repeated delivery is the same run."""
-    action = {"action_id": RETRY_ACTION, "value": "run_1", "action_ts": "1.5"}
-    body = {"user": {"id": "U1", "team_id": "T1"}, "team": {"id": "T1"}, "actions": [action]}
-    assert from_action(body) == RetryWish(run_id=RunId("run_1"), user="U1", press="1.5")
-    guest = body | {"user": {"id": "U1", "team_id": "T2"}}
-    wish = from_action(guest)
-    assert isinstance(wish, RetryWish)
-    assert wish.is_external

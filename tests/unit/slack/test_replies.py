@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.model import QueuePosition, Run
+from app.runs.testing import QueuePosition, Run, channel_change
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
@@ -267,3 +267,19 @@ async def test_a_run_without_a_thinking_message_gets_its_answer(
         assert (await slack.replies.finish(run, DONE, resumed=True)).text == "sent"
     (message,) = slack_server.messages.values()
     assert message["blocks"][0]["text"] == "The answer."
+
+
+async def test_a_change_of_a_channels_defaults_is_told_to_all_of_it(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """In the thread and in the channel, once also after a crash; nobody but who changed them is mentioned."""
+    request = run.request.model_copy(update={"text": "settings channel agent=codex"})
+    change = channel_change(request)
+    assert change is not None
+    for resumed in (False, True):
+        await slack.replies.tell_change(run, change, resumed=resumed)
+    (posted,) = slack_server.arguments("chat.postMessage")
+    assert posted["reply_broadcast"] is True
+    assert posted["text"].startswith("<@UASKER> changed this channel's defaults: `agent=codex`.")
+    await slack.replies.tell_change(run, dataclasses.replace(change, said="reset"), resumed=False)
+    assert "reset this channel's defaults." in slack_server.arguments("chat.postMessage")[1]["text"]

@@ -1,20 +1,17 @@
 """The real Socket Mode client against a websocket server."""
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiohttp import WSMsgType, web
 from slack_bolt.async_app import AsyncApp
 
-from app.runs.intake import RetryWish, Revision
-from app.runs.model import RunId, RunRequest, Thread
-from app.slack.api import SlackRefusal
-from app.slack.identity import BotIdentity
-from app.slack.listeners import create_bolt_app
-from app.slack.socket_mode import open_socket_mode
+from app.runs.testing import RunRequest
+from app.slack.api import BotIdentity, SlackRefusal
+from app.slack.listeners import create_bolt_app, open_socket_mode
+from tests.unit.slack.building import RecordingIntake
+from tests.waiting import until
 
 APP = "xapp-1"
 BOT = "xoxb-1"
@@ -30,35 +27,6 @@ PAYLOAD = {
         "channel": "C1",
     },
 }
-
-
-class CountingIntake:
-    def __init__(self) -> None:
-        self.requests: list[RunRequest] = []
-        self.error: Exception | None = None
-
-    async def accept(self, request: RunRequest) -> None:
-        if self.error:
-            raise self.error
-        self.requests.append(request)
-
-    async def retry(self, wish: RetryWish) -> None:
-        raise NotImplementedError
-
-    async def revise(self, revision: Revision) -> bool:
-        raise NotImplementedError
-
-    async def stop_run(self, run_id: RunId, *, user: str) -> bool:
-        return bool(run_id and user)
-
-    async def stop_thread(self, thread: Thread, *, user: str) -> bool:
-        return bool(thread.key and user)
-
-    async def show_log(self, run_id: RunId, *, user: str) -> None:
-        raise NotImplementedError
-
-    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        raise NotImplementedError
 
 
 class SocketServer:
@@ -100,15 +68,6 @@ class SocketServer:
         await self.sockets[-1].send_json(envelope)
 
 
-async def until(condition: Callable[[], bool], *, timeout_s: float = 5) -> None:
-    deadline = time.monotonic() + timeout_s
-    for _ in range(int(timeout_s / 0.01)):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    assert condition(), f"not so {time.monotonic() - deadline + timeout_s:.1f} s later"
-
-
 @pytest.fixture
 async def server() -> AsyncIterator[SocketServer]:
     slack = SocketServer()
@@ -127,12 +86,12 @@ async def server() -> AsyncIterator[SocketServer]:
 
 
 @pytest.fixture
-def intake() -> CountingIntake:
-    return CountingIntake()
+def intake() -> RecordingIntake:
+    return RecordingIntake()
 
 
 @pytest.fixture
-def bolt(server: SocketServer, intake: CountingIntake) -> AsyncApp:
+def bolt(server: SocketServer, intake: RecordingIntake) -> AsyncApp:
     identity = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
     return create_bolt_app(
         signing_secret="",
@@ -144,29 +103,39 @@ def bolt(server: SocketServer, intake: CountingIntake) -> AsyncApp:
 
 
 async def test_events_are_acknowledged_when_durable(
-    server: SocketServer, bolt: AsyncApp, intake: CountingIntake
+    server: SocketServer, bolt: AsyncApp, intake: RecordingIntake
 ) -> None:
-    """A taken-in event is acknowledged, one that intake refused is not, a malformed one is dropped."""
-    async with open_socket_mode(bolt, app_token=APP, base_url=server.url):
+    """A taken-in event is acknowledged, one that intake refused is not, a malformed one is dropped; each is measured."""
+    told: list[int] = []
+    async with open_socket_mode(
+        bolt,
+        app_token=APP,
+        base_url=server.url,
+        on_ack=lambda status, seconds: told.append(status if 0 < seconds < 3 else 0),
+    ):
         await server.send("e1", PAYLOAD)
         await until(lambda: server.acknowledged == ["e1"])
-        assert [request.text for request in intake.requests] == ["hi"]
+        assert [request.text for request in intake.heard if isinstance(request, RunRequest)] == [
+            "hi"
+        ]
         intake.error = OSError("disk full")
         await server.send("e2", PAYLOAD)
         await server.send("e3", {"type": "event_callback", "event": {"type": "message", "text": 5}})
         await until(lambda: "e3" in server.acknowledged)
         assert server.acknowledged == ["e1", "e3"]
+        await until(lambda: len(told) == 3)
+        assert sorted(told) == [200, 200, 500]
 
 
 async def test_a_closed_socket_is_replaced(
-    server: SocketServer, bolt: AsyncApp, intake: CountingIntake
+    server: SocketServer, bolt: AsyncApp, intake: RecordingIntake
 ) -> None:
     """After Slack closes the socket, events arrive over a new one."""
     async with open_socket_mode(bolt, app_token=APP, base_url=server.url, ping_interval_s=0.2):
         await server.sockets[0].close()
         await until(lambda: len(server.sockets) > 1)
         await server.send("e1", PAYLOAD)
-        await until(lambda: len(intake.requests) == 1)
+        await until(lambda: len(intake.heard) == 1)
 
 
 async def test_a_deaf_socket_is_replaced(server: SocketServer, bolt: AsyncApp) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from app.errors import ErrorCode
-from app.slack.wording import failure_text
+from app.slack.blocks import failure_text
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from app.playground.trace_store import TraceStore
-from app.runs.model import ModelCall, Run, RunResult, RunState, Usage
-from app.runs.ports import RunTrace, StepKind
+from app.playground.traces.receiver import TraceStore
+from app.runs.testing import ModelCall, Outcome, Run, RunState, RunTrace, StepKind, Usage
 from app.tracing.langfuse import LangfuseTracer
 
 MakeRun = Callable[..., Run]
 OpenTracer = Callable[..., AbstractAsyncContextManager[LangfuseTracer]]
 
-ANSWERED = RunResult(outcome=RunState.SUCCEEDED, answer="42", duration_s=8.25, steps=1)
 USAGE = Usage(input_tokens=30, output_tokens=5, cache_read_tokens=900, model_calls=1)
+ANSWERED = Outcome(state=RunState.SUCCEEDED, answer="42", duration_s=8.25, steps=1, usage=USAGE)
 
 
 @dataclass
@@ -76,7 +75,7 @@ def go_through(trace: RunTrace, run: Run) -> None:
         step.tool(
             name="shell", argument="ls", started_at=at(run, 4), ended_at=at(run, 5), is_error=False
         )
-    trace.finish(ANSWERED, usage=USAGE, delivery="sent")
+    trace.finish(ANSWERED, delivery="sent")
 
 
 async def traced(

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.playground.trace_store import TraceStore
-from app.playground.traces import create_trace_app
+from app.playground.traces.receiver import TraceStore, create_trace_app
 from app.redaction import Masker
-from app.runs.model import Run, RunRequest, Surface, run_id_for
+from app.runs.testing import Run, RunRequest, Surface, run_id_for
 from app.tracing.langfuse import LangfuseTracer, open_langfuse_tracer
 from app.web.hosting import serve
 from tests.unit.tracing.building import MakeRun, OpenTracer, Wire

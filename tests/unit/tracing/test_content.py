@@ -6,9 +6,8 @@ import pytest
 
 from app.errors import ErrorCode
 from app.redaction import Masker
-from app.runs.model import Run, RunResult, RunState, Usage
-from app.runs.ports import RunTrace
-from app.tracing.ids import trace_id_for
+from app.runs.testing import Outcome, Run, RunState, RunTrace
+from app.tracing.observations import trace_id_for
 from tests.unit.tracing.building import MakeRun, OpenTracer, Wire, at, call, traced
 
 CANARY = "canary-7f3a91c2e5"
@@ -46,10 +45,9 @@ async def test_no_secret_is_on_the_wire(
         with pytest.raises(RuntimeError), trace.step("raises"):
             raise RuntimeError(f"token {CANARY}") from ValueError(CANARY)
         trace.finish(
-            RunResult(
-                outcome=RunState.FAILED, answer="x" * 32_760 + CANARY, error_code=ErrorCode.INTERNAL
+            Outcome(
+                state=RunState.FAILED, answer="x" * 32_760 + CANARY, error_code=ErrorCode.INTERNAL
             ),
-            usage=Usage(),
             delivery=f"failed({CANARY})",
         )
 
@@ -82,8 +80,8 @@ async def test_content_stays_home_when_switched_off(
                 ended_at=at(run, 2),
                 is_error=False,
             )
-        result = RunResult(outcome=RunState.SUCCEEDED, answer=words[1])
-        trace.finish(result, usage=Usage(), delivery="sent")
+        result = Outcome(state=RunState.SUCCEEDED, answer=words[1])
+        trace.finish(result, delivery="sent")
 
     found = wire.flat(await traced(open_tracer, wire.url, run, body, trace_content=False))
     sent = b"".join(wire.bodies)
@@ -100,10 +98,10 @@ async def test_content_is_clipped_and_media_removed(
     run = make_run(text="é" * 40_000, user="U" * 300)
 
     def body(trace: RunTrace, _run: Run) -> None:
-        result = RunResult(
-            outcome=RunState.SUCCEEDED, answer="data:image/png;base64," + "iVBORw0KGgo" * 9
+        result = Outcome(
+            state=RunState.SUCCEEDED, answer="data:image/png;base64," + "iVBORw0KGgo" * 9
         )
-        trace.finish(result, usage=Usage(), delivery="sent")
+        trace.finish(result, delivery="sent")
 
     root = wire.flat(await traced(open_tracer, wire.url, run, body))["run"]
     assert root["input"].endswith("[clipped: 80000 bytes]")

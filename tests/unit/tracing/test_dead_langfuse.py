@@ -12,16 +12,17 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import override
 
 from app.log import _ExportFailures
-from app.playground.traces import create_trace_app
+from app.playground.traces.receiver import create_trace_app
 from app.redaction import Masker
-from app.runs.model import RunResult, RunState, Usage
+from app.runs.testing import Outcome, RunState
 from app.tracing.langfuse import SHUTDOWN_TIMEOUT_S
 from app.web.hosting import serve
+from tests.long import long_but
 from tests.unit.tracing.building import MakeRun, OpenTracer, Wire
 
 RUNS = 60
 STEPS = 9
-DONE = RunResult(outcome=RunState.SUCCEEDED, answer="a" * 1000)
+DONE = Outcome(state=RunState.SUCCEEDED, answer="a" * 1000)
 
 
 class Counting(logging.Handler):
@@ -44,7 +45,9 @@ def counted() -> Iterator[Counting]:
     logging.getLogger().removeHandler(handler)
 
 
-@pytest.fixture(params=["refused", "black hole", "401", "503"])
+@pytest.fixture(
+    params=long_but(("refused", "black hole", "401", "503"), lambda kind: kind == "black hole")
+)
 async def sick_url(request: pytest.FixtureRequest) -> AsyncIterator[str]:
     if request.param == "refused":
         with socket.socket() as closed:
@@ -77,7 +80,7 @@ async def test_a_sick_langfuse_delays_nothing(
                     for number in range(STEPS):
                         with trace.step(f"step-{number}") as step:
                             step.set(number=number)
-                    trace.finish(DONE, usage=Usage(), delivery="sent")
+                    trace.finish(DONE, delivery="sent")
                 tracer.score(run.id, user="U1", is_positive=True)
                 costs.append((time.perf_counter() - began) / (STEPS + 1))
                 await asyncio.sleep(0.02)
@@ -109,6 +112,6 @@ async def test_a_bug_of_the_tracer_is_swallowed(
                 step.fail("CODE", "detail")
             with pytest.raises(KeyError), trace.step("z"):
                 raise KeyError("the run's own")
-            trace.finish(DONE, usage=Usage(), delivery="sent")
+            trace.finish(DONE, delivery="sent")
         with pytest.raises(KeyError), tracer.trace(run):
             raise KeyError("the run's own")

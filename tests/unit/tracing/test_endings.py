@@ -6,9 +6,8 @@ import json
 import pytest
 
 from app.errors import ErrorCode, OrionError
-from app.runs.model import Run, RunResult, RunState, Usage
-from app.runs.ports import RunTrace, StepKind
-from app.tracing.ids import trace_id_for
+from app.runs.testing import Outcome, Run, RunState, RunTrace, StepKind
+from app.tracing.observations import trace_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from tests.unit.tracing.building import ANSWERED, MakeRun, OpenTracer, Wire, traced, tree_of
 
@@ -29,8 +28,8 @@ async def test_failures_carry_their_code(
                 raise exc
         with trace.step("told") as step:
             step.fail("AGENT_IDLE", "silent for 180 s")
-        failed = RunResult(outcome=RunState.FAILED, error_code=ErrorCode.AGENT_IDLE)
-        trace.finish(failed, usage=Usage(), delivery="failed(token_revoked)")
+        failed = Outcome(state=RunState.FAILED, error_code=ErrorCode.AGENT_IDLE)
+        trace.finish(failed, delivery="failed(token_revoked)")
 
     found = wire.flat(await traced(open_tracer, wire.url, make_run(), body))
     seen = {
@@ -54,10 +53,10 @@ async def test_stopped_and_undelivered_runs_are_warnings(
     stopped, unsaid = make_run(), make_run()
     async with open_tracer(wire.url) as tracer:
         with tracer.trace(stopped) as trace:
-            result = RunResult(outcome=RunState.STOPPED, stopped_by="U2")
-            trace.finish(result, usage=Usage(), delivery="sent")
+            result = Outcome(state=RunState.STOPPED, stopped_by="U2")
+            trace.finish(result, delivery="sent")
         with tracer.trace(unsaid) as trace:
-            trace.finish(ANSWERED, usage=Usage(), delivery="failed(is_archived)")
+            trace.finish(ANSWERED, delivery="failed(is_archived)")
     root = wire.flat(trace_id_for(stopped.id))["run"]
     assert (root["level"], root["status"]) == ("WARNING", "STOPPED: by U2")
     root = wire.flat(trace_id_for(unsaid.id))["run"]
@@ -88,7 +87,7 @@ async def test_a_resumed_run_is_one_trace_with_one_root(
         with second.trace(run) as trace:
             with trace.step("slack-update", StepKind.TOOL):
                 pass
-            trace.finish(ANSWERED, usage=Usage(), delivery="sent")
+            trace.finish(ANSWERED, delivery="sent")
     (root,) = tree_of(wire, trace_id_for(run.id))["observations"]
     assert [node["name"] for node in root["children"]] == ["execute-agent", "slack-update"]
 

@@ -11,10 +11,9 @@ import pytest
 from langfuse import Langfuse, propagate_attributes
 from opentelemetry.sdk.trace import TracerProvider
 
-from app.runs.model import Run, RunId, Usage
-from app.runs.ports import RunTrace, Tracer
-from app.tracing.ids import trace_id_for
+from app.runs.testing import Run, RunId, RunTrace, Tracer, Usage
 from app.tracing.null import NullTracer
+from app.tracing.observations import trace_id_for
 from tests.unit.tracing.building import (
     ANSWERED,
     MakeRun,
@@ -182,7 +181,7 @@ async def test_feedback_is_a_score_that_the_latest_replaces(
     run = make_run()
     async with open_tracer(wire.url) as tracer:
         with tracer.trace(run) as trace:
-            trace.finish(ANSWERED, usage=Usage(), delivery="sent")
+            trace.finish(ANSWERED, delivery="sent")
         tracer.score(run.id, user="U1", is_positive=True)
         tracer.score(run.id, user="U2", is_positive=True)
         await asyncio.sleep(1.2)  # the SDK sends scores once a second

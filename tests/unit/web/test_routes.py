@@ -8,15 +8,13 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from fastapi import APIRouter, FastAPI
 
-from app.runs.budgets import CallFigures
-from app.runs.model import RunState
-from app.runs.pool_figures import PoolFigures
+from app.runs.testing import CallFigures, PoolFigures, RunState
 from app.store.memory import MemoryRunStore
-from app.web.health import Health
+from app.web.health import Health, Metrics
 from app.web.hosting import serve
-from app.web.metrics import Metrics
 from app.web.routes import MAX_BODY_BYTES, WebParts, install_routes
 from tests.building import make_run
+from tests.plain_http import NO_TLS
 
 POOL = PoolFigures(
     provider="local", size=2, waiting=1, taken=5, missed=3, failed=0, is_stopped=False
@@ -72,7 +70,7 @@ async def client_of(parts: WebParts) -> AsyncIterator[httpx.AsyncClient]:
     install_routes(app, parts)
     async with (
         serve(app) as base_url,
-        httpx.AsyncClient(base_url=base_url, trust_env=False) as client,
+        httpx.AsyncClient(verify=NO_TLS, base_url=base_url, trust_env=False) as client,
     ):
         yield client
 

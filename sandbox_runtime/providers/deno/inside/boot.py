@@ -20,7 +20,7 @@ _RECORD = f"{_SESSION}/sandbox.json"
 
 
 def main() -> None:
-    """Do the one or the other."""
+    """Starts or stops, as the first argument says."""
     config = json.loads(sys.argv[2])
     if sys.argv[1] == "start":
         _start(config)
@@ -72,7 +72,7 @@ def _give(path: str, user: int) -> None:
 
 
 def _forbid_namespaces() -> None:
-    """Capabilities would return in one."""
+    """Allows no user namespaces: capabilities would return in one."""
     try:
         with open("/proc/sys/user/max_user_namespaces", "w") as file:  # noqa: PTH123  # quick start
             file.write("0")

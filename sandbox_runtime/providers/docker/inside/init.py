@@ -19,7 +19,7 @@ _WATCHED = (signal.SIGCHLD, _KILL_ALL)
 
 
 def main() -> None:
-    """Wait for children, orders and the end of time."""
+    """Waits for children, orders and the end of time."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     deadline = time.monotonic() + float(sys.argv[1])

@@ -16,23 +16,15 @@ import sys
 AGENT, AGENT_UID = "agent", 10001
 WORK, HOME, RUN, ENVIRONMENT, OWN = "/work", "/home/agent", "/orion", "/env", "/run/sandbox-runtime"
 _ENV_NAMES = (
-    "PATH",
-    "CURL_CA_BUNDLE",
-    "GIT_SSL_CAINFO",
-    "NODE_EXTRA_CA_CERTS",
-    "PIP_CERT",
-    "REQUESTS_CA_BUNDLE",
-    "SSL_CERT_DIR",
-    "SSL_CERT_FILE",
-    "AWS_CA_BUNDLE",
-    "DENO_CERT",
+    *("PATH", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS", "PIP_CERT"),
+    *("REQUESTS_CA_BUNDLE", "SSL_CERT_DIR", "SSL_CERT_FILE", "AWS_CA_BUNDLE", "DENO_CERT"),
 )
 _ARGUMENTS_OF_USER = 3
 _NAMESPACES = "/proc/sys/user/max_user_namespaces"
 
 
 def boot(task: dict[str, object], env: dict[str, str]) -> None:
-    """The agent's user, its directories, the runner, and what to remember of this sandbox."""
+    """Makes the agent's user and its directories, and writes the runner and what to remember of this sandbox."""
     _add_user()
     _clear(OWN)
     os.makedirs(OWN, mode=0o700, exist_ok=True)
@@ -56,15 +48,16 @@ def boot(task: dict[str, object], env: dict[str, str]) -> None:
 
 
 def save(_task: dict[str, object], _env: dict[str, str]) -> None:
-    """Nothing of a run stays, and the environment is nobody's to change; says how much there is to save."""
+    """Removes what is of a run, makes the environment nobody's to change, and says how much there is to save."""
     for path in (RUN, "/tmp", OWN):  # noqa: S108  # the machine's own
         _clear(path)
     _own(ENVIRONMENT, 0)
     print(sum(_size(path) for path in (WORK, HOME, ENVIRONMENT)))  # noqa: T201  # the answer
 
 
-def about(_task: dict[str, object], _env: dict[str, str]) -> None:
-    """What `boot` was told to remember, and its environment."""
+def about(task: dict[str, object], _env: dict[str, str]) -> None:
+    """Says what `boot` was told to remember, and its environment; replaces the runner by the present one."""
+    _write(OWN + "/run.py", str(task["run"]))
     with open(OWN + "/about.json") as file:
         remembered = json.load(file)
     with open(OWN + "/env.json") as file:
@@ -72,7 +65,7 @@ def about(_task: dict[str, object], _env: dict[str, str]) -> None:
 
 
 def pack(task: dict[str, object], _env: dict[str, str]) -> None:
-    """The workspace into an archive."""
+    """Packs the workspace into an archive."""
     path = str(task["path"])
     saved = [WORK[1:], HOME[1:]]
     subprocess.run(["tar", "-C", "/", "--numeric-owner", "-czf", path, *saved], check=True)
@@ -80,7 +73,7 @@ def pack(task: dict[str, object], _env: dict[str, str]) -> None:
 
 
 def unpack(task: dict[str, object], _env: dict[str, str]) -> None:
-    """An archive in the place of the workspace."""
+    """Puts an archive's files in the place of the workspace."""
     path = str(task["path"])
     for directory in (WORK, HOME):
         _clear(directory)
@@ -101,7 +94,7 @@ def _add_user() -> None:
 
 
 def _clear(path: str) -> None:
-    """What is in it, not itself; links are removed, not followed."""
+    """Removes what is in a directory, not itself; links are removed, not followed."""
     if not os.path.isdir(path) or os.path.islink(path):
         return
     for entry in os.scandir(path):
@@ -132,7 +125,7 @@ def _write(path: str, text: str) -> None:
 
 
 def main() -> None:
-    """Once as the image's user, once as root."""
+    """Runs once as the image's user, once as root."""
     task, source = json.loads(base64.b64decode(sys.argv[1])), sys.argv[2]
     if len(sys.argv) == _ARGUMENTS_OF_USER:
         env = {name: os.environ[name] for name in _ENV_NAMES if name in os.environ}

@@ -1,0 +1,32 @@
+"""What the service needs of asyncio beside the standard library: task groups, and patience with a store."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
+
+from sandbox_runtime.task_group import TaskGroup, open_task_group
+
+__all__ = ["TaskGroup", "open_task_group", "retry_store"]
+
+RETRY_S = 60.0
+"""What an agent worked for must not be lost to a database that is locked for a moment."""
+PAUSE_S = 1.0
+
+T = TypeVar("T")
+
+
+async def retry_store(work: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of a store's call that is safe to repeat, tried again for `RETRY_S`; then raises its last error.
+
+    KeyError is no outage: it is raised at once.
+    """
+    async for attempt in AsyncRetrying(
+        retry=retry_if_not_exception_type(KeyError),
+        stop=stop_after_delay(RETRY_S),
+        wait=wait_fixed(PAUSE_S),
+        reraise=True,
+    ):
+        with attempt:
+            return await work()
+    raise AssertionError("tenacity ends with a result or an error")

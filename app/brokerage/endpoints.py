@@ -1,0 +1,151 @@
+"""How a sandbox reaches the broker: a unix socket of its thread, the public address, or the provider's own network."""
+
+import shutil
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Protocol
+
+from fastapi import APIRouter
+
+from app.brokerage.registry import GrantRegistry
+from app.runs.ports import BrokerEndpoint, GrantHooks, ModelGrant
+from app.runs.session import SessionId
+
+NAME_CHARS = 12
+SOCKET_NAME = "sock"
+"""Short: the path of a unix socket has 107 bytes. Source: Linux, unix(7)."""
+MAX_PATH_BYTES = 107
+
+
+class OpenListener(Protocol):
+    """Listens at a unix socket while inside; requests that come by it carry the name."""
+
+    def __call__(self, path: Path, name: str, /) -> AbstractAsyncContextManager[None]: ...
+
+
+class SocketBroker:
+    """Implements ModelBroker by a unix socket for each thread: a token is good only in the sandbox that it was made for.
+
+    An endpoint's directory exists as long as a sandbox that mounts it; its socket while a run goes.
+    """
+
+    def __init__(
+        self,
+        registry: GrantRegistry,
+        *,
+        router: APIRouter,
+        directory: Path,
+        open_listener: OpenListener,
+    ) -> None:
+        """Raises: OSError: `directory` has too long a path."""
+        self.registry = registry
+        self.router = router
+        """For the public address, where only the token counts: no sandbox of this machine reaches it."""
+        self._directory = directory
+        self._open_listener = open_listener
+        longest = directory / ("x" * NAME_CHARS) / SOCKET_NAME
+        if len(bytes(longest)) > MAX_PATH_BYTES:
+            raise OSError(f"too long for a unix socket: {longest}")
+
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
+        path = self._path(session_id)
+        path.parent.mkdir(mode=0o755, exist_ok=True)
+        return BrokerEndpoint(address=str(path))
+
+    @asynccontextmanager
+    async def open_grant(
+        self,
+        grant: ModelGrant,
+        hooks: GrantHooks,
+    ) -> AsyncIterator[str]:
+        path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
+        # In this order: an agent that waits for its broker must not be told that its run is over.
+        with self.registry.open_grant(grant, hooks) as token:
+            async with self._open_listener(path, grant.session_id):
+                yield token
+
+    def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
+        self.close(session_id)
+        # The sandbox sees that directory itself; the name leads there, also after a restart.
+        self._path(session_id).parent.symlink_to(self._path(endpoint_id).parent.name)
+
+    def close(self, session_id: SessionId) -> None:
+        directory = self._path(session_id).parent
+        if directory.is_symlink():
+            rebound = directory.resolve()
+            directory.unlink()
+            directory = rebound
+        shutil.rmtree(directory, ignore_errors=True)
+
+    def close_others(self, kept: Collection[SessionId]) -> None:
+        """Removes the endpoints that an earlier process left, except those of sandboxes that will be attached to."""
+        directories = [self._path(session_id).parent for session_id in kept]
+        names = {path.name for path in (*directories, *(one.resolve() for one in directories))}
+        for path in self._directory.iterdir():
+            if path.name in names:
+                continue
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _path(self, session_id: SessionId) -> Path:
+        return socket_path(self._directory, session_id)
+
+
+def socket_path(directory: Path, session_id: SessionId) -> Path:
+    """Returns the path of a session's socket."""
+    return directory / session_id[-NAME_CHARS:] / SOCKET_NAME
+
+
+STAND_IN = "sk-ant-orion-added-outside"
+"""The placeholder for a key where the sandbox's network adds the real one; any text of the right shape will do."""
+
+
+class _SharedEndpoint:
+    """The part of ModelBroker for brokers that all sessions reach in the same way: nothing is opened for one."""
+
+    def __init__(self, endpoint: BrokerEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
+        del session_id
+        return self._endpoint
+
+    def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
+        pass
+
+    def close(self, session_id: SessionId) -> None:
+        pass
+
+
+class PublicBroker(_SharedEndpoint):
+    """Implements ModelBroker: the same routes and tokens as at the sockets, reached over the internet."""
+
+    def __init__(self, registry: GrantRegistry, *, url: str) -> None:
+        super().__init__(BrokerEndpoint(address=url.rstrip("/")))
+        self._registry = registry
+
+    @asynccontextmanager
+    async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
+        with self._registry.open_grant(grant, hooks) as token:
+            yield token
+
+
+class DirectBroker(_SharedEndpoint):
+    """Implements ModelBroker by the sandbox provider's network, which adds the key to requests to the model.
+
+    Against a broker it lacks the check of the model, limits and counts of calls, and MCP servers that are reached by URL.
+    """
+
+    def __init__(self, *, base_url: str, headers: Mapping[str, str]) -> None:
+        """`headers`: replace those in which agents send the placeholder for the key."""
+        super().__init__(
+            BrokerEndpoint(address=base_url.rstrip("/"), headers=headers, has_broker=False)
+        )
+
+    @asynccontextmanager
+    async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
+        del grant, hooks
+        yield STAND_IN

@@ -1,0 +1,5 @@
+"""`python -m app.cli`, as `orion`."""
+
+from app.cli import main
+
+main()

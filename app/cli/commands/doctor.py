@@ -1,0 +1,247 @@
+"""Checks each part that a service needs, by using it; one line each, with its fix."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import httpx
+from sqlalchemy.exc import SQLAlchemyError
+
+from agent_scripts.adapter import ModelProtocol
+from app.compose.budgets import find_problems
+from app.compose.factories import (
+    UnsupportedPythonError,
+    channel_options,
+    check_python,
+    pool_size,
+    run_policy,
+    slack_options,
+)
+from app.compose.models import describe_agents, missing_for_agent, missing_for_serving, model_source
+from app.compose.providers import choose_provider, create_named, create_provider
+from app.runs.options import RunOptions
+from app.settings.group import SettingsError
+from app.settings.orion_toml import ORION_TOML
+from app.settings.settings import Settings
+from app.slack.api import SlackFault, SlackRefusal
+from app.slack.connection import open_slack
+from app.store.engine import StateDirectoryBusyError, UnreadableStoreError, own_state_directory
+from app.store.runs import open_sqlite_store
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.registry import provider_spec
+from sandbox_runtime.types import Capability
+
+CHECK_TIMEOUT_S = 20.0
+HTTP_TIMEOUT_S = 5.0
+LOST_WITHOUT_BROKER = (
+    "without ORION_PUBLIC_URL its network adds the model key to requests by itself: the agent may use any model, "
+    "calls and tokens are neither limited nor counted, so no budget may be set, and MCP servers with a url cannot be reached"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One part. `fix` is empty when it works or is not used."""
+
+    part: str
+    is_ok: bool
+    detail: str
+    fix: str = ""
+
+
+class _ProblemError(Exception):
+    """A part does not work; carries what to do about it."""
+
+    def __init__(self, detail: str, fix: str) -> None:
+        super().__init__(detail)
+        self.fix = fix
+
+
+async def examine(settings: Settings) -> AsyncIterator[Finding]:
+    """Findings in the order of start-up."""
+    checks: tuple[tuple[str, Callable[[Settings], Awaitable[str]]], ...] = (
+        ("settings", _settings),
+        ("python", _python),
+        ("database", _database),
+        ("engine", _engine),
+        ("sandbox", _sandbox),
+        *((f"sandbox {name}", partial(_named_sandbox, name)) for name in _elsewhere(settings)),
+        *((("mount", _mount),) if settings.mount is not None else ()),
+        ("pool", _pool),
+        ("slack", _slack),
+        ("model", _model),
+        ("agents", _agents),
+        ("langfuse", _langfuse),
+    )
+    for part, check in checks:
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_S):
+                yield Finding(part=part, is_ok=True, detail=await check(settings))
+        except _ProblemError as exc:
+            yield Finding(part=part, is_ok=False, detail=str(exc), fix=exc.fix)
+        except TimeoutError:
+            detail = f"no answer within {CHECK_TIMEOUT_S:g} s"
+            yield Finding(part=part, is_ok=False, detail=detail, fix="see whether it hangs")
+
+
+async def _settings(settings: Settings) -> str:
+    lacking, fix = list(missing_for_serving(settings)), "set them in .env (see .env.example)"
+    channels: Mapping[str, RunOptions] = {}
+    try:
+        channels = channel_options(settings, run_policy(settings))
+    except SettingsError as exc:
+        lacking += str(exc).splitlines()
+        fix += f", or change {ORION_TOML}"
+    lacking += find_problems(settings)
+    if lacking:
+        raise _ProblemError("; ".join(lacking), fix)
+    added = [
+        f"; {ORION_TOML} adds to {name} (files: {len(one.files)}, commands: {len(one.commands)})"
+        for name, one in settings.toml.additions.items()
+    ]
+    sent = [
+        f"; {ORION_TOML} gives {name} {', '.join(f'{key}={value}' for key, value in options.said.items())}"
+        for name, options in channels.items()
+    ]
+    return "".join(("complete", *added, *sent))
+
+
+async def _python(_settings: Settings) -> str:
+    try:
+        check_python()
+    except UnsupportedPythonError as exc:
+        raise _ProblemError(str(exc), "use another Python") from exc
+    return f"SQLite {sqlite3.sqlite_version}"
+
+
+async def _database(settings: Settings) -> str:
+    try:
+        async with open_sqlite_store(settings.database_path) as store:
+            await store.examine()
+            total = sum((await store.counts()).values())
+    except UnreadableStoreError as exc:
+        raise _ProblemError(exc.reason, exc.fix) from exc
+    except (OSError, SQLAlchemyError) as exc:
+        raise _ProblemError(
+            f"{settings.database_path}: {exc}", "check the directory's owner and free space"
+        ) from exc
+    return f"{settings.database_path}, {total} runs"
+
+
+async def _engine(settings: Settings) -> str:
+    try:
+        with own_state_directory(settings.service.state_dir):
+            return "DBOS on SQLite; no Orion is running here"
+    except StateDirectoryBusyError as exc:
+        return str(exc).partition(";")[0]
+
+
+async def _sandbox(settings: Settings) -> str:
+    choice = await choose_provider(settings)
+    try:
+        async with create_provider(settings, choice) as provider:
+            finding = await provider.probe()
+            because = "" if choice.reason == finding else f" ({choice.reason})"
+            lost = ""
+            if Capability.REMOTE in provider.capabilities and not settings.service.public_url:
+                lost = f"; ! {LOST_WITHOUT_BROKER}"
+            return f"{provider.name}{because}: {finding}{lost}"
+    except SandboxError as exc:
+        raise _ProblemError(str(exc), provider_spec(choice.name).fix) from exc
+
+
+def _elsewhere(settings: Settings) -> Sequence[str]:
+    """Providers that channels name besides the default one's setting."""
+    policy = run_policy(settings)
+    try:
+        words = {
+            options.sandbox
+            for options in channel_options(settings, policy).values()
+            if options.sandbox
+        }
+    except SettingsError:  # told with the settings
+        return ()
+    return sorted({policy.sandboxes[word] for word in words} - {settings.sandbox.provider})
+
+
+async def _named_sandbox(name: str, settings: Settings) -> str:
+    try:
+        async with create_named(settings, name) as provider:
+            return await provider.probe()
+    except SandboxError as exc:
+        raise _ProblemError(str(exc), provider_spec(name).fix) from exc
+
+
+async def _mount(settings: Settings) -> str:
+    return f"! {settings.mount.sentence}" if settings.mount else "not set"
+
+
+async def _pool(settings: Settings) -> str:
+    size = pool_size(settings, is_billed=False)
+    if settings.sandbox.warm_pool_size is None:
+        clouds = "none at clouds (ORION_WARM_POOL_SIZE is not set)"
+    else:
+        clouds = f"{pool_size(settings, is_billed=True)} at clouds"
+    wanted = f"sandboxes prepared: {size} on this machine, {clouds}"
+    url = f"http://{settings.service.host}:{settings.service.port}/readyz"
+    try:
+        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S, trust_env=False) as http:
+            found = (await http.get(url)).json()["pool"]["detail"]
+    except (httpx.HTTPError, ValueError, KeyError, TypeError):
+        return wanted
+    return f"{wanted}; {found}"
+
+
+async def _slack(settings: Settings) -> str:
+    if settings.slack.bot_token is None:
+        raise _ProblemError("not checked: no bot token", "set SLACK_BOT_TOKEN")
+    try:
+        async with open_slack(slack_options(settings)) as slack:
+            identity = await slack.identify()
+    except SlackFault as exc:
+        is_refused = isinstance(exc, SlackRefusal)
+        fix = "check the token, and that the app is installed in the workspace"
+        fix = fix if is_refused else "check the network, and the proxy if there is one"
+        raise _ProblemError(f"auth.test: {exc}", fix) from exc
+    return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+
+
+async def _model(settings: Settings) -> str:
+    if missing := missing_for_agent(settings, settings.agents.default):
+        raise _ProblemError("no key", f"set what is missing: {missing}")
+    return "; ".join(
+        f"{protocol.value}: {_source(settings, protocol)}" for protocol in ModelProtocol
+    )
+
+
+def _source(settings: Settings, protocol: ModelProtocol) -> str:
+    source = model_source(settings, protocol)
+    if source is None:
+        return "people's own keys alone" if settings.models.own_keys_secret else "no key"
+    return "AI gateway" if source.is_gateway else source.base_url
+
+
+async def _agents(settings: Settings) -> str:
+    return describe_agents(settings)
+
+
+async def _langfuse(settings: Settings) -> str:
+    if settings.langfuse.public_key is None or settings.langfuse.secret_key is None:
+        return "not set: no traces leave"
+    url = settings.langfuse.base_url.rstrip("/") + "/api/public/projects"
+    auth = (settings.langfuse.public_key, settings.langfuse.secret_key.get_secret_value())
+    try:
+        async with httpx.AsyncClient(timeout=HTTP_TIMEOUT_S) as http:
+            answer = await http.get(url, auth=auth)
+    except httpx.HTTPError as exc:
+        raise _ProblemError(
+            f"{settings.langfuse.base_url}: {type(exc).__name__}", "check LANGFUSE_BASE_URL"
+        ) from exc
+    if answer.status_code != httpx.codes.OK:
+        raise _ProblemError(
+            f"{settings.langfuse.base_url}: HTTP {answer.status_code}",
+            "check the two Langfuse keys",
+        )
+    return settings.langfuse.base_url

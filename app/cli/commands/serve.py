@@ -1,0 +1,96 @@
+"""`orion serve`: the service over HTTP (or Socket Mode), until SIGTERM or SIGINT."""
+
+import asyncio
+import gc
+import signal
+import sys
+
+from fastapi import FastAPI
+
+from app.aio import open_task_group
+from app.compose.adapters import Overrides
+from app.compose.factories import UnsupportedPythonError
+from app.log import get_logger
+from app.main import open_service
+from app.settings.group import SettingsError
+from app.settings.settings import Settings
+from app.slack.api import SlackFault, SlackRefusal
+from app.store.engine import StateDirectoryBusyError, UnreadableStoreError
+from app.web.hosting import serve as serve_http
+from app.web.routes import install_routes
+from sandbox_runtime.errors import SandboxError
+
+REQUEST_GRACE_S = 3.0
+"""For requests in flight at shutdown: as long as Slack would wait for them."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long the loop waits for a thread that holds the interpreter; by default 5 ms, and each message crosses several."""
+GC_THRESHOLDS = (700, 10, 1_000_000)
+"""Python's own for what is young; all objects are looked through by the clock instead: see `GC_INTERVAL_S`."""
+GC_INTERVAL_S = 300.0
+"""A full collection with 1,000 runs going holds the loop for 0.1 to 0.35 s, and finds some 60,000 objects (measured).
+
+By count it would come every few seconds when most is to do. So often it delays one acknowledgement in a thousand.
+"""
+EXPECTED = (
+    StateDirectoryBusyError,
+    UnreadableStoreError,
+    SettingsError,
+    UnsupportedPythonError,
+    SandboxError,
+    SlackFault,
+    OSError,
+)
+"""Why a service may fail to start without being broken."""
+
+_log = get_logger(__name__)
+
+
+def serve(settings: Settings, *, overrides: Overrides | None = None) -> int:
+    """Serves until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        asyncio.run(_serve(settings, overrides or Overrides()))
+    except EXPECTED as exc:
+        print(f"orion cannot start: {_reason(exc)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _reason(problem: Exception) -> str:
+    match problem:
+        case SlackRefusal():
+            return f"SLACK_APP_TOKEN: Slack refuses it: {problem}"
+        case SlackFault():
+            return f"Slack cannot be reached: {problem}"
+        case _:
+            return str(problem)
+
+
+async def _serve(settings: Settings, overrides: Overrides) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with open_service(settings, overrides=overrides) as service:
+        api = FastAPI(title="Orion", openapi_url=None)
+        install_routes(api, service.web)
+        async with serve_http(
+            api, host=settings.service.host, port=settings.service.port, grace_s=REQUEST_GRACE_S
+        ) as base_url:
+            _log.info("service.listening", url=base_url)
+            async with open_task_group() as group:
+                collecting = group.create_task(_collect_garbage(), name="garbage-collection")
+                await stopping.wait()
+                collecting.cancel()
+            await service.drain()
+
+
+async def _collect_garbage() -> None:
+    """So that it seldom holds the loop, until cancelled. What start-up made stays for ever: it is not looked through again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    while True:
+        await asyncio.sleep(GC_INTERVAL_S)
+        gc.collect()

@@ -1,0 +1,236 @@
+"""One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
+
+import asyncio
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pydantic import SecretStr
+from typing_extensions import override
+
+from agent_scripts.registry import agent_spec
+from app.cli.commands.terminal import Print
+from app.compose.brokers import create_direct_broker, open_broker
+from app.compose.factories import create_runner, run_policy, start_logging
+from app.compose.models import asks_by_itself, describe_agent, missing_for_agent, needs_own_key
+from app.compose.providers import choose_provider, create_provider
+from app.errors import OrionError
+from app.redaction import Masker
+from app.runs.attempt import Attempt, AttemptTime, Display, ProgressTracker
+from app.runs.history import Conversation
+from app.runs.model import ModelCall, Progress, Run, RunRequest, Surface, run_id_for
+from app.runs.ports import StepKind, TraceStep
+from app.runs.sandbox_cache import SessionLocks
+from app.runs.stop import StopRequest
+from app.runs.workspace import Workspaces
+from app.settings.settings import Settings
+from app.store.memory import MemorySessionStore
+from app.tracing.null import NullRunTrace
+from app.web.hosting import serve
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.types import Capability, SnapshotId
+
+
+class ReportedStep:
+    def __init__(self, name: str, write: Print) -> None:
+        self._name = name
+        self._write = write
+        self._started = time.perf_counter()
+        self._facts: list[str] = []
+        self._failure = ""
+
+    def set(self, **metadata: str | float | bool) -> None:
+        self._facts += [f"{name}={value}" for name, value in metadata.items()]
+
+    def fail(self, code: str, detail: str) -> None:
+        self._failure = f"{code}: {detail}"
+
+    def attempt(self, *, number: int, started_at: datetime, ended_at: datetime, error: str) -> None:
+        if error:
+            seconds = (ended_at - started_at).total_seconds()
+            self._write(f"  attempt {number} failed after {seconds:.2f} s: {error}")
+
+    def tool(
+        self, *, name: str, argument: str, started_at: datetime, ended_at: datetime, is_error: bool
+    ) -> None:
+        seconds = (ended_at - started_at).total_seconds()
+        self._write(
+            f"  tool {name}: {argument[:80]} ({seconds:.2f} s{', failed' if is_error else ''})"
+        )
+
+    def generation(self, call: ModelCall) -> None:
+        seconds = (call.ended_at - call.started_at).total_seconds()
+        tokens = f"{call.usage.input_tokens} in, {call.usage.output_tokens} out"
+        self._write(f"  model {call.model}: HTTP {call.status}, {tokens} ({seconds:.2f} s)")
+
+    def end(self) -> None:
+        seconds = time.perf_counter() - self._started
+        mark = "FAIL" if self._failure else "ok"
+        self._write(
+            f"{mark:4} {self._name:20} {seconds:7.3f} s  {self._failure or ' '.join(self._facts)}"
+        )
+
+
+class ReportedTrace(NullRunTrace):
+    """A `RunTrace` that prints its steps."""
+
+    def __init__(self, write: Print) -> None:
+        self._write = write
+
+    @override
+    @contextmanager
+    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:
+        step = ReportedStep(name, self._write)
+        try:
+            yield step
+        except Exception as exc:  # told, and raised again: a cancellation is no failure
+            step.fail(type(exc).__name__, str(exc))
+            raise
+        finally:
+            step.end()
+
+
+class SilentReply:
+    """Nobody watches a verification's progress."""
+
+    def show(self, progress: Progress) -> None: ...
+
+
+PROMPT = (
+    "Run `echo orion-verify` in your shell and tell me what it printed.\nrun: echo orion-verify"
+)
+EXPECTED = "orion-verify"
+OFFLINE_KEYS = {
+    "anthropic": "offline-model-key",
+    "openai": "sk-offline-model-key",
+    "gemini": "AIza-offline-model-key",
+}
+
+
+async def verify(settings: Settings, *, write: Print) -> bool:
+    """Runs it and prints each step; True when the agent answered with the tool's output."""
+    masker = start_logging(settings, level="ERROR")
+    agent = settings.agents.default
+    if asks_by_itself(agent) and (missing := missing_for_agent(settings, agent)):
+        write(f"FAIL {missing}")
+        return False
+    try:
+        async with open_model(settings, write) as answering:
+            return await _run(answering, masker, write, has_key=_has_key(settings))
+    except (OrionError, SandboxError) as exc:
+        write(f"FAIL {exc.code}: {masker.mask(str(exc))}")
+        return False
+
+
+@asynccontextmanager
+async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings]:
+    """Yields the settings with a model that answers: the real one where there is a key, else the offline one; says which."""
+    if _has_key(settings):
+        write("model: the real one, with your key (this costs a little)")
+        yield settings
+        return
+    from app.playground.model.server import create_model_app
+
+    write("model: no key is set, so the offline model answers")
+    async with serve(create_model_app()) as base_url:
+        offline = {f"{name}_base_url": base_url for name in OFFLINE_KEYS} | {
+            f"{name}_api_key": SecretStr(key) for name, key in OFFLINE_KEYS.items()
+        }
+        yield replace(settings, models=settings.models.model_copy(update=offline))
+
+
+@asynccontextmanager
+async def _removed(directory: Path) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+
+def _has_key(settings: Settings) -> bool:
+    agent = settings.agents.default
+    return not missing_for_agent(settings, agent) and not needs_own_key(settings, agent)
+
+
+async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: bool) -> bool:
+    now = datetime.now(UTC)
+    request = RunRequest(
+        run_id=run_id_for(team="verify", channel="verify", message_ts=f"{now.timestamp():.6f}"),
+        team="verify",
+        channel="verify",
+        thread_ts=f"{now.timestamp():.6f}",
+        message_ts=f"{now.timestamp():.6f}",
+        user="verify",
+        text=PROMPT,
+        surface=Surface.DM,
+        received_at=now,
+    )
+    # Sockets of its own, so that it works beside a running `orion serve`; environments are shared.
+    directory = settings.service.state_dir / f"verify-{os.getpid()}"
+    choice = await choose_provider(settings)
+    async with (
+        create_provider(settings, choice) as provider,
+        _removed(directory),
+        open_broker(settings, directory) as broker,
+    ):
+        write(f"agent: {describe_agent(settings.agents.default)}")
+        write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")
+        if Capability.REMOTE in provider.capabilities and not has_key:
+            write(
+                "FAIL model: a sandbox in a cloud cannot reach the offline model on this machine; set a key for the model"
+            )
+            return False
+        if settings.mount is not None:
+            write(f"! {settings.mount.sentence}")
+        sessions = MemorySessionStore()
+        policy = replace(run_policy(settings), session_keep_s=0)
+        workspaces = Workspaces(
+            provider=provider,
+            store=sessions,
+            policy=policy,
+            mask=masker.mask,
+            locks=SessionLocks(settings.session_locks_dir),
+            on_gone=broker.close,
+        )
+        runner = create_runner(
+            settings,
+            provider=provider,
+            # At the public address only `orion serve` answers.
+            broker=create_direct_broker(settings, agent_spec(settings.agents.default).protocol)
+            if Capability.REMOTE in provider.capabilities
+            else broker,
+            workspaces=workspaces,
+            policy=policy,
+        )
+        attempt = Attempt(
+            run=Run(id=request.run_id, request=request, created_at=now),
+            conversation=Conversation(request=request),
+            trace=ReportedTrace(write),
+            stop=StopRequest(),
+            display=Display(live=SilentReply(), tracker=ProgressTracker(masker.mask)),
+            time=AttemptTime(
+                started_at=now,
+                deadline_at=now + timedelta(seconds=settings.limits.run_timeout_s),
+            ),
+        )
+        finished = await runner.execute(attempt)
+        for session in await sessions.all():
+            await provider.delete_snapshot(SnapshotId(session.snapshot_slug))
+    if finished.error is not None:
+        write(f"FAIL {finished.error}: {masker.mask(finished.detail)[-500:]}")
+        return False
+    if attempt.difference is not None:
+        write(f"changes:\n{masker.mask(attempt.difference.patch)}")
+    write(f"answer: {masker.mask(finished.text)[:200]!r}")
+    is_right = EXPECTED in finished.text and attempt.tracker.steps > 0
+    write(
+        "ok   the agent used its shell and answered"
+        if is_right
+        else "FAIL the answer lacks the tool's output"
+    )
+    return is_right

@@ -1,0 +1,244 @@
+"""`orion …`: thin; every command imports what it needs when it is called."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import (
+    USAGE,
+    AsJson,
+    exit_with,
+    fail,
+    print_rows,
+    read_settings,
+    run_async,
+    show_failures,
+)
+from app.cli.sandboxes import sandboxes, snapshots
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
+runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
+app.add_typer(runs, name="runs")
+app.add_typer(sandboxes, name="sandboxes")
+app.add_typer(snapshots, name="snapshots")
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 ok, 1 failed, 2 usage."""
+    app()
+
+
+@app.callback()
+def _root() -> None:
+    """Orion answers in Slack with AI agents that run in isolated sandboxes."""
+
+
+@app.command()
+def serve() -> None:
+    """Run the service."""
+    from app.cli.commands.serve import serve as run
+
+    exit_with(run(read_settings(for_serving=True)))
+
+
+@app.command()
+def playground(
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the page; 0 = a free one.")
+    ] = 0,
+    state_dir: Annotated[Path | None, typer.Option(help="Default: a directory of its own.")] = None,
+) -> None:
+    """Try Orion on this machine: a local fake Slack, an offline model, a trace page."""
+    from app.cli.commands.playground import run_playground
+
+    exit_with(run_playground(port=port, state_dir=state_dir))
+
+
+@app.command()
+def verify(
+    provider: Annotated[str | None, typer.Option(help="Instead of ORION_SANDBOX.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Instead of ORION_AGENT.")] = None,
+    mount: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Instead of ORION_MOUNT_DIR.")
+    ] = None,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="Work in a copy of it, as ORION_MOUNT_OVERLAY.")
+    ] = False,
+) -> None:
+    """One real run in the sandbox, without Slack; prints each step with its duration."""
+    from app.cli.commands.verify import verify as run
+
+    settings = read_settings(
+        orion_sandbox=provider,
+        orion_agent=agent,
+        orion_mount_dir=str(mount) if mount is not None else None,
+        orion_mount_overlay="true" if overlay else None,
+    )
+    exit_with(0 if run_async(run(settings, write=print)) else 1)
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Check settings, database, engine, sandbox, Slack, model and Langfuse by using them."""
+    from app.cli.commands.doctor import examine
+
+    settings = read_settings()
+
+    async def collect() -> bool:
+        is_ok = True
+        async for finding in examine(settings):
+            is_ok = is_ok and finding.is_ok
+            if as_json:
+                print(
+                    json.dumps(
+                        {
+                            "part": finding.part,
+                            "ok": finding.is_ok,
+                            "detail": finding.detail,
+                            "fix": finding.fix,
+                        }
+                    )
+                )
+            else:
+                fix = f"  ->  {finding.fix}" if finding.fix else ""
+                print(
+                    f"{'ok' if finding.is_ok else 'FAIL':5}{finding.part:10} {finding.detail}{fix}"
+                )
+        return is_ok
+
+    exit_with(0 if run_async(collect()) else 1)
+
+
+@app.command()
+def setup(
+    provider: Annotated[str, typer.Argument(help="vercel or deno.")],
+    use_keyring: Annotated[
+        bool, typer.Option("--keyring", help="Keep tokens in the system's keyring, not in .env.")
+    ] = False,
+) -> None:
+    """Set up a cloud: ask for what is missing, try it, keep it, build the agent's environment there."""
+    import signal
+    import sys
+
+    from app.cli.commands.setup import QUESTIONS, Question, set_up
+    from app.settings.group import SettingsError
+
+    if provider not in QUESTIONS:
+        fail(f"there is no set-up for {provider!r}; there are: {', '.join(QUESTIONS)}", code=USAGE)
+
+    def ask(question: Question) -> str:
+        # asyncio's own handler would wait for an answer before it ends anything.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            answer: str = typer.prompt(
+                question.text, default=question.default or None, hide_input=question.is_secret
+            )
+        finally:
+            signal.signal(signal.SIGINT, before)
+        return answer.strip()
+
+    try:
+        is_ready = run_async(
+            set_up(
+                provider,
+                ask=ask if sys.stdin.isatty() else None,
+                say=print,
+                use_keyring=use_keyring,
+            )
+        )
+    except SettingsError as exc:
+        fail(f"bad settings:\n{exc}", code=USAGE)
+    exit_with(0 if is_ready else 1)
+
+
+@app.command()
+def manifest(
+    public_url: Annotated[
+        str | None, typer.Option(help="Where Slack reaches Orion over HTTP.")
+    ] = None,
+) -> None:
+    """Print the Slack app manifest: Socket Mode, or HTTP events with --public-url."""
+    from app.slack.manifest import manifest as build
+
+    if public_url is not None and not re.fullmatch(r"https://[^\s/?#]+[^\s?#]*", public_url):
+        fail(f"--public-url: https:// and a host, not {public_url!r}", code=USAGE)
+    print(json.dumps(build(public_url=public_url, socket_mode=public_url is None), indent=2))
+
+
+@app.command()
+def migrate() -> None:
+    """Bring the database up to this version of Orion, while no Orion is running on it."""
+    from app.cli.commands.runs import migrate as run
+
+    with show_failures():
+        print(run(read_settings()))
+
+
+@runs.command("list")
+def list_runs(
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: AsJson = False
+) -> None:
+    """The newest runs."""
+    from app.cli.commands.runs import as_row, recent_runs, short_line_of
+
+    rows = [as_row(run) for run in run_async(recent_runs(read_settings(), limit=limit))]
+    print_rows(rows, short_line_of, as_json=as_json)
+
+
+@runs.command("show")
+def show_run(
+    run_id: str,
+    as_json: AsJson = False,
+    log: Annotated[bool, typer.Option("--log", help="What its agent printed, masked.")] = False,
+    patch: Annotated[bool, typer.Option("--patch", help="What it did to the files.")] = False,
+) -> None:
+    """One run, by its id or the beginning of it."""
+    from app.cli.commands.runs import as_row, file_of_run, find_run, lines_of
+    from app.runs.model import RunFileKind
+
+    if log or patch:
+        kind = RunFileKind.LOG if log else RunFileKind.PATCH
+        content = run_async(file_of_run(read_settings(), run_id, kind))
+        if not content:
+            fail(f"run {run_id} left no {kind}")
+        print(content)
+        return
+    row = as_row(run_async(find_run(read_settings(), run_id)))
+    if as_json:
+        print(json.dumps(row, indent=2))
+        return
+    for line in lines_of(row):
+        print(line)
+
+
+@runs.command("cost")
+def show_costs(
+    days: Annotated[int, typer.Option(min=1, max=366, help="Of UTC, today included.")] = 30,
+    by: Annotated[str, typer.Option(help="day, user, channel, agent or model.")] = "day",
+    as_json: AsJson = False,
+) -> None:
+    """What runs have used and cost; they are forgotten after ORION_RETENTION_DAYS."""
+    from app.cli.commands.runs import By, sum_costs
+
+    if by not in set(By):
+        fail(f"--by: there are {', '.join(By)}, not {by!r}", code=USAGE)
+    sums = run_async(sum_costs(read_settings(), days=days, by=By(by)))
+    if as_json:
+        print(json.dumps([one.row for one in sums], indent=2))
+        return
+    for one in sums:
+        print(one.line)
+
+
+@runs.command("stop")
+def stop_run(run_id: str) -> None:
+    """Stop a run that is going or waiting, by its id or the beginning of it."""
+    from app.cli.commands.runs import stop_run as stop
+
+    is_asked = run_async(stop(read_settings(), run_id))
+    if not is_asked:
+        fail(f"run {run_id} is over, or was asked to stop already")
+    print("asked to stop")

@@ -1,0 +1,152 @@
+"""Builds the broker, for models, tools and repositories, from the settings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+from fastapi import APIRouter
+
+from agent_scripts.adapter import ModelProtocol
+from agent_scripts.registry import agent_spec
+from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
+from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
+from app.brokerage.git import GitBroker, GitRemotes
+from app.brokerage.http import create_http_client
+from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
+from app.brokerage.registry import GrantRegistry, load_signing_key
+from app.compose.models import (
+    ModelSource,
+    injected_headers,
+    key_headers,
+    model_source,
+    name_at,
+    own_source,
+)
+from app.runs.model import SystemClock
+from app.runs.ports import ModelBroker
+from app.runs.session import Session
+from app.settings.settings import Settings
+from app.web.hosting import serve_sockets
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import BrokeredNetwork, Capability
+
+MIB = 1024 * 1024
+
+
+@asynccontextmanager
+async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[SocketBroker]:
+    """Opens the broker, with the sockets of threads in this directory.
+
+    Raises:
+        OSError: `directory` cannot hold unix sockets.
+    """
+    await asyncio.to_thread(directory.mkdir, parents=True, exist_ok=True, mode=0o755)
+    # One for each: what waits for tools or for git shall not take the connections of models.
+    async with (
+        create_http_client() as to_models,
+        create_http_client() as to_tools,
+        create_http_client() as to_git,
+    ):
+        clock = SystemClock()
+        signing_key = load_signing_key(settings.service.state_dir / "broker.key")
+        registry = GrantRegistry(signing_key=signing_key, clock=clock)
+        models = ModelsBroker(
+            registry=registry,
+            upstreams=_upstreams(settings),
+            own_upstream=partial(_own_upstream, settings),
+            http=to_models,
+            clock=clock,
+        )
+        mcp = McpBroker(registry=registry, servers=_mcp_servers(settings), http=to_tools)
+        git = GitBroker(
+            registry=registry,
+            remotes=git_remotes(settings),
+            http=to_git,
+            max_bytes=settings.sandbox.disk_mib * MIB,
+        )
+        router = APIRouter()
+        for part in (models.router(), mcp.router(), git.router()):
+            router.include_router(part)
+        # Everyone may connect who can reach a socket: the state directory is closed to others, and a sandbox, whose user is
+        # another one, sees its own socket alone, through its own binding.
+        async with serve_sockets(create_broker_app(router)) as listeners:
+            yield SocketBroker(
+                registry, router=router, directory=directory, open_listener=listeners.open
+            )
+
+
+def broker_for(
+    settings: Settings, sockets: SocketBroker, protocol: ModelProtocol | None, *, is_remote: bool
+) -> ModelBroker:
+    """Returns the broker for one kind of provider: sockets of this machine, its public address, or the model itself."""
+    if not is_remote:
+        return sockets
+    if settings.service.public_url:
+        return PublicBroker(sockets.registry, url=settings.service.public_url)
+    return create_direct_broker(settings, protocol)
+
+
+def create_direct_broker(settings: Settings, protocol: ModelProtocol | None) -> DirectBroker:
+    """Creates the broker for providers whose networks add the key to requests to that protocol's models."""
+    source = model_source(settings, protocol) if protocol is not None else None
+    if protocol is None or source is None:
+        return DirectBroker(base_url="", headers={})
+    headers = injected_headers(protocol, source.key)
+    return DirectBroker(base_url=source.base_url, headers=headers)
+
+
+def _mcp_servers(settings: Settings) -> Mapping[str, McpServer]:
+    return {
+        name: McpServer(
+            url=server.url,
+            headers=server.headers,
+            oauth=OAuthClient(**server.oauth.model_dump()) if server.oauth else None,
+        )
+        for name, server in settings.mcp_servers.outside.items()
+    }
+
+
+def _upstreams(settings: Settings) -> Mapping[str, Upstream]:
+    """Returns the providers that the broker forwards to, by the names of protocols."""
+    sources = {protocol: model_source(settings, protocol) for protocol in ModelProtocol}
+    return {
+        protocol.value: _upstream(protocol, source)
+        for protocol, source in sources.items()
+        if source is not None
+    }
+
+
+def _own_upstream(settings: Settings, protocol: str, key: str) -> Upstream:
+    of_models = ModelProtocol(protocol)
+    return _upstream(of_models, own_source(settings, of_models, key))
+
+
+def _upstream(protocol: ModelProtocol, source: ModelSource) -> Upstream:
+    return Upstream(
+        base_url=source.base_url,
+        key_headers=key_headers(protocol, source),
+        name_at=partial(name_at, source, protocol),
+    )
+
+
+def network_for(settings: Settings, session: Session, provider: SandboxProvider) -> BrokeredNetwork:
+    """Returns how a run of the session will reach the broker; the directory of its socket exists."""
+    if Capability.REMOTE in provider.capabilities:
+        if settings.service.public_url:
+            return BrokeredNetwork(endpoint=settings.service.public_url)
+        protocol = agent_spec(session.agent or settings.agents.default).protocol
+        direct = create_direct_broker(settings, protocol).endpoint_for(session.id)
+        return BrokeredNetwork(endpoint=direct.address, headers=direct.headers)
+    path = socket_path(settings.broker_directory, session.id)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    return BrokeredNetwork(endpoint=str(path))
+
+
+def git_remotes(settings: Settings) -> GitRemotes:
+    """Returns the git servers that may be reached, with the token for GitHub."""
+    token = settings.repositories.github_token
+    return GitRemotes(
+        github_url=settings.repositories.github_url, token=token.get_secret_value() if token else ""
+    )

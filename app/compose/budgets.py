@@ -1,0 +1,88 @@
+"""Prices and budgets from the settings and `orion.toml`, checked against each other."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+
+from agent_scripts.registry import agent_spec
+from app.aio import retry_store
+from app.compose.models import asks_by_itself, needs_own_key, usable_agents
+from app.compose.providers import usable_clouds
+from app.runs.budget import Budgets, Ledger, Prices, SpendingStore, to_micro
+from app.runs.model import Clock
+from app.settings.group import SettingsError
+from app.settings.orion_toml import ORION_TOML
+from app.settings.settings import Settings
+
+
+@asynccontextmanager
+async def open_ledger(
+    settings: Settings, store: SpendingStore, clock: Clock
+) -> AsyncIterator[Ledger]:
+    """Opens what counts, and keeps to the budgets; all of it is written at the end.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong, or a budget cannot be kept.
+    """
+    if problems := find_problems(settings):
+        raise SettingsError("\n".join(problems))
+    ledger = Ledger(
+        prices=Prices(settings.toml.prices),
+        budgets=load_budgets(settings),
+        store=store,
+        clock=clock,
+    )
+    await ledger.load()
+    try:
+        yield ledger
+    finally:
+        await retry_store(ledger.write)
+
+
+def load_budgets(settings: Settings) -> Budgets:
+    """Raises: SettingsError: `orion.toml` is wrong."""
+    return Budgets(
+        run=_micro(settings.budgets.run_usd),
+        user_day=_micro(settings.budgets.user_day_usd),
+        channel_day=_micro(settings.budgets.channel_day_usd),
+        day=_micro(settings.budgets.day_usd),
+        channels={
+            name: to_micro(dollars) for name, dollars in settings.toml.channel_budgets.items()
+        },
+    )
+
+
+def find_problems(settings: Settings) -> Sequence[str]:
+    """Returns why the budgets that are set cannot be kept, as lines.
+
+    Raises:
+        SettingsError: `orion.toml` is wrong.
+    """
+    if not load_budgets(settings).is_set:
+        return ()
+    holes = _find_holes(settings, Prices(settings.toml.prices))
+    return [f"a budget cannot be kept: {hole}" for hole in holes]
+
+
+def _find_holes(settings: Settings, prices: Prices) -> Iterator[str]:
+    """Yields the calls that a budget would not see: what is left out of it would be without a limit."""
+    if not settings.service.public_url:
+        for cloud in usable_clouds(settings):
+            yield f"at {cloud} no call is counted without ORION_PUBLIC_URL; set it, or take the credentials of {cloud} out of the settings"
+    for agent, entry in usable_agents(settings).items():
+        if asks_by_itself(agent):
+            yield f"the agent {agent} asks its models by itself, past Orion; take its key out of the settings"
+            continue
+        if needs_own_key(settings, agent):
+            continue  # whoever asks it pays
+        if not entry.models and prices.find("") is None:
+            yield f'people may ask {agent} for any model; name them in ORION_MODELS_{agent.upper()}, or give {ORION_TOML} a price for all others: [prices."*"]'
+        helpers = agent_spec(agent).helper_models
+        own = [entry.model_id(model) for model in (entry.model, *entry.models)]
+        for model in dict.fromkeys((*own, *helpers)):
+            if prices.find(model) is None:
+                yield f'{ORION_TOML} has no price for {model}, which {agent} may ask: [prices."{model}"]'
+
+
+def _micro(dollars: Decimal | None) -> int | None:
+    return None if dollars is None else to_micro(dollars)

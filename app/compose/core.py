@@ -1,0 +1,278 @@
+"""The core, made from its policy and the adapters that are open; with a runtime of each provider that is asked for."""
+
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from agent_scripts.adapter import AgentAdapter
+from agent_scripts.registry import create_adapter
+from app.aio import open_task_group
+from app.brokerage.endpoints import SocketBroker
+from app.compose.adapters import Outside
+from app.compose.brokers import broker_for
+from app.compose.budgets import open_ledger
+from app.compose.factories import create_repositories, create_runner, pool_size
+from app.compose.providers import Choice, create_named
+from app.log import get_logger
+from app.redaction import Masker
+from app.runs.attempt import LiveLogs
+from app.runs.budget import Ledger
+from app.runs.executor import AgentRunner, ProviderRuntime, Runners
+from app.runs.intake import Intake
+from app.runs.maintenance import Reconciler, Retention, maintain_runtime
+from app.runs.model import Clock, SystemClock
+from app.runs.policy import RunPolicy
+from app.runs.ports import RunPorts
+from app.runs.sandbox_cache import SessionLocks
+from app.runs.service import RunService
+from app.runs.session import Session, SessionStore, session_id_for
+from app.runs.stop import StopSignals
+from app.runs.warm_pool import WarmPool
+from app.runs.workspace import Workspaces
+from app.settings.settings import Settings
+from app.store.runs import SqlRunStore
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import Capability, SandboxId
+
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFactory:
+    """Builds the runtimes of providers from what they share."""
+
+    settings: Settings
+    sessions: SessionStore
+    policy: RunPolicy
+    clock: Clock
+    masker: Masker
+    broker: SocketBroker
+    adapter: AgentAdapter | None
+    """In place of all others."""
+    left: Sequence[Session]
+    """In whose sandboxes a run of an earlier process may go on."""
+
+    def build(self, provider: SandboxProvider) -> ProviderRuntime:
+        is_remote = Capability.REMOTE in provider.capabilities
+        adapter = self._adapter(self.settings.agents.default)
+        broker = broker_for(self.settings, self.broker, adapter.spec.protocol, is_remote=is_remote)
+        pool = WarmPool(
+            provider=provider,
+            adapter=adapter,
+            broker=broker,
+            size=pool_size(self.settings, is_billed=Capability.BILLED in provider.capabilities),
+        )
+        workspaces = Workspaces(
+            provider=provider,
+            store=self.sessions,
+            policy=self.policy,
+            mask=self.masker.mask,
+            locks=SessionLocks(self.settings.session_locks_dir),
+            on_gone=self.broker.close,
+            pool=pool,
+        )
+        repositories = create_repositories(
+            self.settings, sessions=self.sessions, mask=self.masker.mask
+        )
+        runners: dict[str, AgentRunner] = {}
+
+        def runner_of(agent: str) -> AgentRunner:
+            if agent not in runners:
+                own = self._adapter(agent)
+                runners[agent] = create_runner(
+                    self.settings,
+                    provider=provider,
+                    broker=broker_for(
+                        self.settings, self.broker, own.spec.protocol, is_remote=is_remote
+                    ),
+                    workspaces=workspaces,
+                    policy=self.policy,
+                    adapter=own,
+                    repositories=repositories,
+                )
+            return runners[agent]
+
+        return ProviderRuntime(
+            name=provider.name,
+            runner=runner_of(self.settings.agents.default),
+            runner_of=runner_of,
+            workspaces=workspaces,
+            pool=pool,
+        )
+
+    def _adapter(self, agent: str) -> AgentAdapter:
+        return self.adapter or create_adapter(agent)
+
+    @asynccontextmanager
+    async def open(self, name: str) -> AsyncIterator[ProviderRuntime]:
+        """Opens the runtime of another provider, for the length of the block.
+
+        Raises:
+            SandboxError: it cannot be used.
+        """
+        async with create_named(self.settings, name) as provider, open_task_group() as group:
+            await provider.sweep([SandboxId(session.sandbox_id) for session in self.left])
+            runtime = self.build(provider)
+            async with runtime.pool.open():
+                tasks = [
+                    group.create_task(one, name=f"runtime-{name}")
+                    for one in maintain_runtime(runtime, clock=self.clock, policy=self.policy)
+                ]
+                try:
+                    yield runtime
+                finally:
+                    for task in tasks:
+                        task.cancel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What does the runs, and what goes on beside them."""
+
+    ports: RunPorts
+    service: RunService
+    intake: Intake
+    runners: Runners
+    runtime: ProviderRuntime
+    """The default one."""
+    signals: StopSignals
+    reconciler: Reconciler
+    retention: Retention
+    elsewhere: Sequence[str]
+    """Other providers where sandboxes of sessions may be."""
+    policy: RunPolicy
+
+    def background(self) -> Sequence[Coroutine[None, None, None]]:
+        """Returns what has to go on as long as the service works."""
+        return (
+            self.signals.listen_forever(self.ports.store, self.service.end_stopped),
+            self.reconciler.run_forever(),
+            self.retention.run_forever(),
+            self.ports.ledger.write_forever(),
+            _prepare_quietly(self.runtime),
+            *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
+            *(self.runners.open_quietly(name) for name in self.elsewhere),
+        )
+
+
+@asynccontextmanager
+async def open_core(
+    settings: Settings,
+    outside: Outside,
+    *,
+    policy: RunPolicy,
+    masker: Masker,
+    adapter: AgentAdapter | None = None,
+) -> AsyncIterator[Core]:
+    """Makes the core, and takes over the sandboxes that the last process left. `adapter`: in place of all agents.
+
+    Raises:
+        SettingsError: a budget cannot be kept.
+    """
+    adapters, clock = outside.adapters, SystemClock()
+    provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
+    left = await _sessions_to_keep(adapters.store)
+    outside.broker.close_others([session.id for session in left])
+    await provider.sweep([SandboxId(session.sandbox_id) for session in left])
+    await _tell_sandbox(settings, provider, outside.choice)
+    async with AsyncExitStack() as stack:
+        ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
+        ports = _join_ports(outside, ledger=ledger, masker=masker, clock=clock)
+        runtimes = RuntimeFactory(
+            settings=settings,
+            sessions=adapters.sessions,
+            policy=policy,
+            clock=clock,
+            masker=masker,
+            broker=outside.broker,
+            adapter=adapter,
+            left=left,
+        )
+        runtime = runtimes.build(provider)
+        await stack.enter_async_context(runtime.pool.open())
+        group = await stack.enter_async_context(open_task_group())
+        runners = Runners(runtime, open_runtime=runtimes.open, policy=policy, group=group)
+        stack.callback(runners.close)
+        live_logs = LiveLogs(settings.live_logs_dir)
+        live_logs.clear()
+        service = RunService(
+            ports,
+            dispatcher=dispatcher,
+            runners=runners,
+            live_logs=live_logs,
+            signals=signals,
+            policy=policy,
+        )
+        yield Core(
+            ports=ports,
+            service=service,
+            intake=Intake(ports, dispatcher=dispatcher, signals=signals, policy=policy),
+            runners=runners,
+            runtime=runtime,
+            signals=signals,
+            reconciler=Reconciler(
+                store=ports.store,
+                dispatcher=dispatcher,
+                service=service,
+                policy=policy,
+                signals=signals,
+                clock=clock,
+            ),
+            retention=Retention(
+                store=ports.store,
+                dispatcher=dispatcher,
+                remove_sessions=partial(
+                    runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
+                ),
+                keep_for=timedelta(days=settings.service.retention_days),
+                clock=clock,
+            ),
+            elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
+            policy=policy,
+        )
+
+
+def _join_ports(
+    outside: Outside, *, ledger: Ledger, masker: Masker, clock: SystemClock
+) -> RunPorts:
+    adapters = outside.adapters
+    return RunPorts(
+        store=adapters.store,
+        files=adapters.files,
+        sessions=adapters.sessions,
+        defaults=adapters.defaults,
+        own_keys=adapters.own_keys,
+        ledger=ledger,
+        replies=adapters.replies,
+        reader=adapters.reader,
+        tracer=outside.tracer,
+        clock=clock,
+        mask=masker.mask,
+    )
+
+
+async def _tell_sandbox(settings: Settings, provider: SandboxProvider, choice: Choice) -> None:
+    finding = await provider.probe()
+    _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
+    if settings.mount is not None:
+        _log.warning("sandbox.mounted", says=settings.mount.sentence)
+
+
+async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
+    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person left for the next run."""
+    found = [session for session in await store.sessions.all() if session.detached_environment]
+    for run in await store.unfinished():
+        session = await store.sessions.get(session_id_for(run.thread))
+        if session is not None and session.sandbox_id:
+            found.append(session)
+    return found
+
+
+async def _prepare_quietly(runtime: ProviderRuntime) -> None:
+    """Has the environment ready before the first question; a failure is logged, and shows with its code in that run."""
+    with suppress(SandboxError):
+        await runtime.runner.prepare_environment()
+        runtime.pool.wake()

@@ -1,0 +1,314 @@
+"""Settings become parts: each adapter of the service, made from the settings it needs."""
+
+import asyncio
+import platform
+import shlex
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from agent_scripts.adapter import AgentAdapter
+from agent_scripts.cli_agent import RELAY, RUN_TOKEN
+from agent_scripts.registry import agent_names, create_adapter
+from app.brokerage.github import GitHub
+from app.compose.brokers import git_remotes
+from app.compose.models import key_for_sandbox, needs_own_key, usable_agents
+from app.compose.providers import usable_words
+from app.log import configure_logging
+from app.redaction import Masker
+from app.runs.environment import Additions, AgentEnvironment, AgentSettings
+from app.runs.executor import AgentRunner
+from app.runs.model import RunId, SystemClock
+from app.runs.options import RunOptions, unknown_word
+from app.runs.policy import RunPolicy
+from app.runs.ports import Dispatcher, ModelBroker, Tracer
+from app.runs.repository import Repositories, RepositoryPolicy
+from app.runs.selection import find_problem
+from app.runs.session import Session, SessionStore
+from app.runs.warm_pool import PoolFigures
+from app.runs.workspace import Workspaces
+from app.settings.group import SettingsError
+from app.settings.orion_toml import ORION_TOML
+from app.settings.settings import Settings
+from app.slack.connection import SlackConnection, SlackOptions
+from app.slack.listeners import EntryOptions
+from app.store.runs import SqlRunStore
+from app.tracing.null import NullTracer
+from app.web.health import Health, require_space
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import (
+    Capability,
+    SandboxLimits,
+    SandboxSpec,
+    SnapshotId,
+    SnapshotRef,
+)
+
+MIB = 1024 * 1024
+
+
+class UnsupportedPythonError(Exception):
+    """This Python and its SQLite cannot keep runs in order."""
+
+
+def check_python() -> None:
+    """Refuses a combination that silently runs a thread's messages out of order.
+
+    From Python 3.12 on the engine asks SQLite for sub-second time, which SQLite knows since 3.42 only.
+
+    Raises:
+        UnsupportedPythonError
+    """
+    is_new_python = tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 12)
+    if is_new_python and sqlite3.sqlite_version_info < (3, 42):
+        raise UnsupportedPythonError(
+            f"Python {platform.python_version()} with SQLite {sqlite3.sqlite_version}: "
+            "use Python 3.11, or one that is built with SQLite 3.42 or later"
+        )
+
+
+def run_policy(settings: Settings) -> RunPolicy:
+    """Returns the core's part of the settings."""
+    own: dict[str, Any] = {}
+    for group in (settings.access, settings.limits, settings.delivery):
+        own |= vars(group)
+    if work_dir(settings):
+        own["session_keep_s"] = 0  # nothing of that directory is kept elsewhere
+    return RunPolicy(
+        **own,
+        # In one directory agents work one after the other.
+        capacity=1 if work_dir(settings) else settings.limits.max_concurrent_runs,
+        mount=settings.mount,
+        max_disk_bytes=settings.sandbox.disk_mib * MIB,
+        sandboxes=usable_words(settings),
+        agents=usable_agents(settings),
+        is_agent_set="default" in settings.agents.model_fields_set,
+        is_provider_set=settings.sandbox.provider != "auto",
+    )
+
+
+def channel_options(settings: Settings, policy: RunPolicy) -> Mapping[str, RunOptions]:
+    """Returns what `orion.toml` says of channels, by their ids; no sandboxes where agents work in a developer's directory.
+
+    Raises:
+        SettingsError: it names what is not set up.
+    """
+    lines = [
+        f"{ORION_TOML}: channels.{name}: {problem}"
+        for name, options in settings.toml.channels.items()
+        if (problem := _channel_problem(options, policy))
+    ]
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return settings.toml.channels
+
+
+def _channel_problem(options: RunOptions, policy: RunPolicy) -> str:
+    if policy.sandboxes and options.sandbox and options.sandbox not in policy.sandboxes:
+        return unknown_word("sandbox", options.sandbox, policy.sandboxes)
+    return find_problem(options, policy.agents)
+
+
+def create_runner(
+    settings: Settings,
+    *,
+    provider: SandboxProvider,
+    broker: ModelBroker,
+    workspaces: Workspaces,
+    policy: RunPolicy,
+    adapter: AgentAdapter | None = None,
+    repositories: Repositories | None = None,
+) -> AgentRunner:
+    """Returns what executes turns with that agent, or with the one that the settings choose."""
+    adapter = adapter or create_adapter(settings.agents.default)
+    is_default = adapter.name == settings.agents.default or adapter.name not in agent_names()
+    agent = settings.agents.default if is_default else adapter.name
+    prompt_file = settings.agents.system_prompt_file
+    return AgentRunner(
+        provider=provider,
+        adapter=adapter,
+        broker=broker,
+        workspaces=workspaces,
+        settings=AgentSettings(
+            system_prompt=prompt_file.read_text() if prompt_file else None,
+            model=adapter.model_id(settings.model_of(agent) or adapter.spec.default_model),
+            own_key_protocol=adapter.spec.protocol or "",
+            needs_own_key=needs_own_key(settings, agent),
+            max_output_tokens=settings.agents.max_output_tokens,
+            max_turns=settings.agents.max_turns,
+            sandbox_limits=sandbox_limits(settings, adapter),
+            extra_arguments=tuple(shlex.split(settings.agents.arguments)) if is_default else (),
+            mcp_config=settings.mcp_servers.for_sandbox(relay=RELAY, token=RUN_TOKEN),
+            vendor_key=key_for_sandbox(settings, agent),
+            additions=settings.toml.additions.get(adapter.name, Additions()),
+            work_dir=work_dir(settings),
+        ),
+        policy=policy,
+        repositories=repositories,
+    )
+
+
+def create_repositories(
+    settings: Settings, *, sessions: SessionStore, mask: Callable[[str], str]
+) -> Repositories:
+    """Returns what brings threads their repositories."""
+    return Repositories(
+        policy=RepositoryPolicy(
+            github_url=settings.repositories.github_url,
+            git_name=settings.repositories.git_name,
+            git_email=settings.repositories.git_email,
+            pull_requests=settings.repositories.pull_requests,
+            max_bytes=settings.sandbox.disk_mib * MIB,
+            init=settings.toml.repositories,
+        ),
+        sessions=sessions,
+        host=GitHub(remotes=git_remotes(settings), api_url=settings.repositories.github_api_url),
+        mask=mask,
+    )
+
+
+def create_environment(
+    settings: Settings, provider: SandboxProvider, *, agent: str = ""
+) -> AgentEnvironment:
+    """Returns the environment of that agent, or of the one that the settings choose."""
+    adapter = create_adapter(agent or settings.agents.default)
+    return AgentEnvironment(
+        provider, adapter, settings.toml.additions.get(adapter.name, Additions())
+    )
+
+
+def session_spec(settings: Settings, session: Session, *, environment: SnapshotRef) -> SandboxSpec:
+    """Returns a sandbox as the session's next run would make it, for a person: with no network, and no way to the broker."""
+    return SandboxSpec(
+        snapshot_id=environment.id,
+        workspace_id=SnapshotId(session.snapshot_slug) if session.snapshot_slug else None,
+        work_dir=work_dir(settings) if session.mount_dir else None,
+        labels={
+            "orion.managed": "true",
+            "orion.session": session.id,
+            "orion.agent": session.agent,
+        },
+        limits=sandbox_limits(settings, create_adapter(session.agent or settings.agents.default)),
+    )
+
+
+def work_dir(settings: Settings) -> str | None:
+    """Returns the developer's directory, if agents work in it itself."""
+    mount = settings.mount
+    return str(mount.directory) if mount is not None and not mount.is_overlay else None
+
+
+def pool_size(settings: Settings, *, is_billed: bool) -> int:
+    """Returns how many prepared sandboxes shall wait at a provider; none for a mounted directory, which may change meanwhile."""
+    if settings.mount is not None:
+        return 0
+    if settings.sandbox.warm_pool_size is None:
+        return 0 if is_billed else 1
+    return settings.sandbox.warm_pool_size
+
+
+def sandbox_limits(settings: Settings, adapter: AgentAdapter) -> SandboxLimits:
+    """Returns the limits of every sandbox in which the agent works."""
+    return SandboxLimits(
+        memory_bytes=settings.sandbox.memory_mib * MIB,
+        reserved_bytes=adapter.spec.reserved_bytes,
+    )
+
+
+@asynccontextmanager
+async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Tracer]:
+    """Opens Langfuse when its keys are set, else a tracer that tells nobody."""
+    if settings.langfuse.public_key is None or settings.langfuse.secret_key is None:
+        yield NullTracer()
+        return
+    from app.tracing.langfuse import open_langfuse_tracer  # noqa: PLC0415 - 0.9 s and 40 MB, for those who trace
+
+    async with open_langfuse_tracer(
+        public_key=settings.langfuse.public_key,
+        secret_key=settings.langfuse.secret_key.get_secret_value(),
+        base_url=settings.langfuse.base_url,
+        trace_content=settings.langfuse.trace_content,
+        masker=masker,
+    ) as tracer:
+        yield tracer
+
+
+def create_dispatcher(
+    path: Path, *, capacity: int, poll_interval_s: float | None = None
+) -> Dispatcher:
+    """Returns the durable dispatcher on a database file, which looks for work as often as is best unless told."""
+    from app.dispatch.durable import POLL_INTERVAL_S, DurableDispatcher  # noqa: PLC0415 - 2 s of CPU; the CLI must stay quick
+
+    return DurableDispatcher(
+        path, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
+    )
+
+
+def slack_options(settings: Settings) -> SlackOptions:
+    """Returns the Slack package's part of the settings; the caller has checked that there is a token."""
+    return SlackOptions(
+        bot_token=settings.slack.bot_token or SecretStr(""),
+        base_url=settings.slack.api_url,
+        capacity=settings.limits.max_concurrent_runs,
+        takes_keys=settings.models.own_keys_secret is not None,
+    )
+
+
+def entry_options(settings: Settings) -> EntryOptions:
+    """Returns how events come in."""
+    return EntryOptions(
+        signing_secret=settings.slack.signing_secret or SecretStr(""),
+        bot_token=slack_options(settings).bot_token,
+        base_url=settings.slack.api_url,
+        app_token=settings.slack.app_token,
+    )
+
+
+def create_health(
+    *,
+    store: SqlRunStore,
+    dispatcher: Dispatcher,
+    slack: SlackConnection,
+    provider: SandboxProvider,
+    pools: Callable[[], Sequence[PoolFigures]],
+    state_dir: Path,
+) -> Health:
+    """Returns what `/readyz` asks."""
+
+    async def database() -> str:
+        await asyncio.to_thread(require_space, state_dir)
+        return f"{len(await store.unfinished())} unfinished runs"
+
+    async def engine() -> str:
+        await dispatcher.engine_states([RunId("probe")])
+        return "answers"
+
+    async def auth() -> str:
+        return (await slack.identify()).bot_user_id
+
+    async def sandbox() -> str:
+        if Capability.BILLED in provider.capabilities:  # each try would cost
+            return f"{provider.name}: sandboxes there: {len(await provider.list())}"
+        return f"{provider.name}: {await provider.probe()}"
+
+    async def pool() -> str:
+        return "; ".join(str(one) for one in pools()) or "off"
+
+    return Health(
+        inside={"database": database, "engine": engine, "pool": pool},
+        outside={"slack": auth, "sandbox": sandbox},
+        clock=SystemClock(),
+    )
+
+
+def start_logging(settings: Settings, *, level: str = "") -> Masker:
+    """Starts the log; returns what masks every secret that Orion knows, as in the log. `level`: instead of the settings'."""
+    masker = Masker(settings.secrets)
+    configure_logging(
+        fmt=settings.service.log_format, level=level or settings.service.log_level, masker=masker
+    )
+    return masker

@@ -1,0 +1,55 @@
+// Talking to the fake Slack, and telling the person when it refuses.
+
+const WORDS = {
+  not_in_channel: "You are not in this channel.",
+  is_archived: "This channel is archived.",
+  no_text: "Write something first.",
+  session_not_processing: "There is nothing to stop any more.",
+  message_not_found: "That message is gone.",
+  thread_not_found: "That thread is gone.",
+  view_not_found: "That window is closed.",
+  invalid_value: "Something in it is too long, or missing.",
+  action_not_found: "That button is gone: the message has changed.",
+};
+
+export function toast(text) {
+  const node = document.createElement("div");
+  node.className = "toast";
+  node.textContent = text;
+  document.getElementById("toasts").append(node);
+  setTimeout(() => node.remove(), 6000);
+}
+
+export async function get(path, params = {}) {
+  const query = new URLSearchParams(params);
+  const response = await fetch(`${path}?${query}`);
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
+}
+
+// The answer, or null after telling the person why not.
+export async function post(path, body) {
+  let response;
+  try {
+    response = await fetch(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+  } catch {
+    toast("The playground does not answer. Is it still running?");
+    return null;
+  }
+  if (response.ok) return response.json();
+  const detail = await response.json().then((answer) => answer.detail).catch(() => null);
+  toast(WORDS[detail] || `That did not work (${typeof detail === "string" ? detail : response.status}).`);
+  return null;
+}
+
+// Presses a message's button: the answer when the app acknowledged it, with the modal that it opened; else null.
+export async function press(message, element, value, user) {
+  const body = { channel: message.channel, ts: message.ts, action_id: element.action_id, value: value ?? null, user };
+  const answer = await post("/ui/actions", body);
+  if (answer && !answer.ok) {
+    toast(answer.reason === "http_timeout" || answer.reason === "timeout"
+      ? "The app did not answer within 3 seconds."
+      : `The app did not take it (${answer.status || answer.reason}).`);
+  }
+  return answer && answer.ok ? answer : null;
+}

@@ -1,0 +1,167 @@
+"""The words of the fake Slack: its settings, people, channels, messages, and how a call is refused."""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+JsonObject = dict[str, Any]
+
+TEAM_ID = "T0PLAYGROUND"
+EXTERNAL_TEAM_ID = "T0ACMEPARTNER"
+ENTERPRISE_ID = None
+APP_ID = "A0ORION"
+BOT_ID = "B0ORION"
+BOT_USER_ID = "U0ORION"
+YOU, COLLEAGUE, EXTERNAL = "U0YOU", "U0SAM", "U0ACME"
+GENERAL, RANDOM, PARTNERS = "C0GENERAL", "C0RANDOM", "C0PARTNERS"
+
+# Source: docs.slack.dev, scopes named on the method and event pages the service uses, read 2026-11.
+DEFAULT_SCOPES = frozenset(
+    {
+        *("app_mentions:read", "assistant:write", "chat:write", "reactions:write", "users:read"),
+        *("channels:history", "groups:history", "im:history", "mpim:history"),
+        *("channels:read", "groups:read", "im:read", "im:write", "files:read", "files:write"),
+    }
+)
+
+
+class Clock(Protocol):
+    def now(self) -> datetime:
+        """Aware, UTC."""
+        ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+
+class WallClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FakeSlackConfig:
+    events_url: str | None = None
+    """Where events and actions are POSTed; may be set later on the fake Slack. None: they are logged as undeliverable."""
+    bot_token: str = field(default="xoxb-playground-bot", repr=False)
+    app_token: str = field(default="xapp-playground-app", repr=False)
+    signing_secret: str = field(default="playground-signing-secret", repr=False)
+    scopes: frozenset[str] = DEFAULT_SCOPES
+    rate_limits: Literal["real", "off"] = "real"
+    ack_timeout_s: float = 3.0
+    # Source: Slack Events API, "Error handling" (three retries: at once, after 1 minute, after 5 minutes), read 2026-11.
+    retry_delays_s: tuple[float, ...] = (0.0, 60.0, 300.0)
+    mention_gap_s: float = 0.25
+    """Between the `message` and the `app_mention` event of one mention, as observed on real workspaces."""
+    deliveries_per_event: int = 1
+    """More: Slack has been seen to send the same event again without a retry header."""
+    mention_order: Literal["message_first", "mention_first", "random"] = "random"
+    send_bot_events: bool = True
+    """Slack sends an app its own posts and edits too; the app must ignore them."""
+    # Source: docs.slack.dev, assistant.threads.setStatus: a status clears itself after two minutes, read 2026-11.
+    status_lifetime_s: float = 120.0
+    # Source: docs.slack.dev, "Modals", trigger_id: three seconds, exchanged once, read 2026-11.
+    trigger_lifetime_s: float = 3.0
+    banners: tuple[str, ...] = ()
+    links: tuple[tuple[str, str], ...] = (("Traces", "/traces"), ("Deliveries", "/deliveries"))
+
+
+@dataclass(slots=True, kw_only=True)
+class Person:
+    id: str
+    name: str
+    real_name: str
+    team_id: str = TEAM_ID
+    is_bot: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Channel:
+    id: str
+    name: str
+    members: set[str]
+    im_user: str | None = None
+    is_ext_shared: bool = False
+    is_archived: bool = False
+
+    @property
+    def type(self) -> str:
+        return "im" if self.im_user else "channel"
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    ts: str
+    channel: str
+    user: str
+    text: str
+    blocks: list[JsonObject] = field(default_factory=list)
+    thread_ts: str | None = None
+    metadata: JsonObject | None = None
+    files: list[JsonObject] = field(default_factory=list)
+    client_msg_id: str | None = None
+    edited: JsonObject | None = None
+    reactions: dict[str, list[str]] = field(default_factory=dict)
+    ephemeral_to: str | None = None
+    deleted: bool = False
+    tombstone: bool = False
+    """Deleted, but kept for its replies."""
+    versions: list[JsonObject] = field(default_factory=list)
+
+    @property
+    def is_bot(self) -> bool:
+        return self.user == BOT_USER_ID
+
+    @property
+    def root_ts(self) -> str:
+        return self.thread_ts or self.ts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something people and the app may have to be told about."""
+
+    kind: Literal["posted", "changed", "deleted", "ephemeral", "reacted", "status", "channel"]
+    channel: str
+    message: Message | None = None
+    previous: JsonObject | None = None
+    author: str | None = None
+    status: JsonObject | None = None
+
+
+class SlackError(Exception):
+    """A call that Slack answers with `ok: false`."""
+
+    def __init__(
+        self,
+        error: str,
+        *,
+        messages: tuple[str, ...] = (),
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        fields: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(error)
+        self.error = error
+        self.messages = messages
+        self.status = status
+        self.headers = dict(headers or {})
+        self.fields = dict(fields or {})
+
+    def body(self) -> JsonObject:
+        body: JsonObject = {"ok": False, "error": self.error, **self.fields}
+        if self.messages:
+            body["errors"] = list(self.messages)
+            body["response_metadata"] = {"messages": [f"[ERROR] {text}" for text in self.messages]}
+        return body
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id in Slack's alphabet."""
+    alphabet = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
+    return prefix + "".join(random.choices(alphabet, k=10))  # noqa: S311 - an id, not a secret

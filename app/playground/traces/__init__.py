@@ -1,0 +1,1 @@
+"""The local stand-in for Langfuse, with a page of its own."""

@@ -1,0 +1,550 @@
+"""One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
+
+from agent_scripts.adapter import AgentAdapter, AgentPaths
+from agent_scripts.cli_agent import InsideServer, read_servers
+from agent_scripts.events import AgentError, TurnFinished
+from agent_scripts.supervision import follow_log
+from app.errors import ErrorCode, OrionError, mapped_errors
+from app.log import get_logger
+from app.runs.agent_process import AgentProcess, AgentStart, deadline, key_stand_in
+from app.runs.agent_session import (
+    Recall,
+    find_running_agent,
+    remember,
+    repository_in,
+    run_directory,
+)
+from app.runs.attempt import Attempt
+from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
+from app.runs.file_changes import FileWatch
+from app.runs.model import Assignment, Resumption, Run
+from app.runs.policy import RunPolicy
+from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
+from app.runs.prompt import FilesFact, NetworkFact, RunFacts, render_prompt
+from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
+from app.runs.sandbox_creation import POOL_LABEL, agent_paths
+from app.runs.selection import Catalog, CatalogAgent, Choice
+from app.runs.session import SessionId, session_id_for
+from app.runs.warm_pool import PoolFigures, UnhealthySandboxError, WarmPool
+from app.runs.workspace import Workspace, Workspaces
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.task_group import TaskGroup
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    Capability,
+    OpenNetwork,
+    SandboxSpec,
+    SnapshotRef,
+)
+
+_log = get_logger(__name__)
+
+NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
+CALLS_PER_TURN = 9
+"""An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
+
+
+class AgentRunner:
+    """Runs attempts of one agent at one provider."""
+
+    def __init__(
+        self,
+        *,
+        provider: SandboxProvider,
+        adapter: AgentAdapter,
+        broker: ModelBroker,
+        workspaces: Workspaces,
+        settings: AgentSettings,
+        policy: RunPolicy,
+        repositories: Repositories | None = None,
+    ) -> None:
+        """`repositories`: None = there are none to work in."""
+        self._repositories = repositories
+        self._provider = provider
+        self._adapter = adapter
+        self._broker = broker
+        self._workspaces = workspaces
+        self._settings = settings
+        self._policy = policy
+        self._process = AgentProcess(
+            adapter=adapter, broker=broker, settings=settings, policy=policy
+        )
+        self._environment = AgentEnvironment(provider, adapter, settings.additions)
+
+    @property
+    def assignment(self) -> Assignment:
+        """Who answers a run that names nothing else."""
+        return Assignment(
+            provider=self._provider.name, agent=self._adapter.name, model=self._settings.model
+        )
+
+    def _model(self, attempt: Attempt) -> str:
+        return attempt.run.model or self._settings.model
+
+    def _who(self, attempt: Attempt) -> Assignment:
+        return replace(
+            self.assignment,
+            model=self._model(attempt),
+            is_chosen=bool(attempt.choice.chosen_model),
+        )
+
+    async def prepare_environment(self) -> None:
+        """Makes the agent's environment, if it is not there.
+
+        Raises:
+            SandboxError: SETUP_FAILED and others; it can be tried again.
+        """
+        await self._environment.prepare()
+
+    async def abandon(self, run: Run) -> None:
+        await self._workspaces.abandon(run)
+
+    async def execute(self, attempt: Attempt) -> TurnFinished:
+        """Runs the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
+
+        Nothing of it runs when this returns, however it returns; its files are saved when it returns normally.
+
+        Raises:
+            OrionError: no sandbox, no environment, or the sandbox was lost.
+            RunStoppedError: stopped before the agent had started.
+        """
+        with mapped_errors():
+            finished = None
+            await self._choose_key(attempt)
+            if attempt.run.attempt > 1:
+                finished = await self._follow_running_agent(attempt)
+                if finished is None and attempt.run.has_outside_effect:
+                    raise OrionError(ErrorCode.INTERRUPTED, NOT_TWICE)
+            if finished is not None:
+                return finished
+            try:
+                return await self._turn(attempt, may_have_waited=True)
+            except UnhealthySandboxError as exc:
+                _log.warning("sandbox.unfit", sandbox_id=attempt.sandbox_id, reason=str(exc))
+            return await self._turn(attempt, may_have_waited=False)
+
+    async def _choose_key(self, attempt: Attempt) -> None:
+        """Raises: OrionError: REQUEST_INVALID: there is none that can be used."""
+        agent, protocol = self._adapter.name, self._settings.own_key_protocol
+        own = attempt.asker.own_keys.get(protocol)
+        problem = ""
+        if own is None and self._settings.needs_own_key:
+            problem = f"I have no key for the models of {agent}; {HOW_TO_GIVE}"
+        elif own == "":
+            problem = f"I cannot read your own key for {protocol} any more; {HOW_TO_CHANGE}"
+        elif own and not self._has_broker(attempt):
+            problem = f"your own key for {protocol} cannot be used at {self._provider.name} here, where no broker is reached; {HOW_TO_CHANGE}, or ask for another sandbox"
+        if problem:
+            if attempt.run.attempt > 1:
+                await self.abandon(attempt.run)
+            raise OrionError(ErrorCode.REQUEST_INVALID, problem)
+        attempt.cost.use_own_key(protocol if own else "")
+
+    def _has_broker(self, attempt: Attempt) -> bool:
+        """Whether a broker is reached; otherwise the sandbox's network adds the operator's key by itself."""
+        return self._broker.endpoint_for(session_id_for(attempt.run.thread)).has_broker
+
+    async def _follow_running_agent(self, attempt: Attempt) -> TurnFinished | None:
+        """Follows the agent that an earlier process started to its end; None = the turn must be run again."""
+        finished = None
+        if Capability.ATTACH in self._provider.capabilities:
+            with suppress(SandboxError):  # whatever is wrong with it: there are others
+                finished = await self._attach(attempt)
+        attempt.resumed = Resumption.REPEATED if finished is None else Resumption.ATTACHED
+        _log.info("run.resumed", attempt=attempt.run.attempt, how=attempt.resumed)
+        return finished
+
+    async def _attach(self, attempt: Attempt) -> TurnFinished | None:
+        async with AsyncExitStack() as stack:
+            async with attempt.stop.interrupt_on_stop(), deadline(attempt):
+                workspace = await stack.enter_async_context(
+                    self._workspaces.attach(attempt, self._who(attempt))
+                )
+                if workspace is None:
+                    return None
+                workspace.is_usable = False  # until its agent has ended well
+                sandbox = workspace.sandbox
+                running = await find_running_agent(sandbox, agent_paths(sandbox.paths), attempt.run)
+                if running is None:
+                    return None
+                work = find_checkout(self._repositories, self._broker, attempt, workspace)
+                directory = work.found.directory if work else ""
+                watch = FileWatch(sandbox, repository=running.repository, directory=directory)
+                await watch.go_on(was_empty=workspace.is_empty and not directory)
+                # The token that the agent was given is good again.
+                token = await stack.enter_async_context(self._open_grant(attempt, work))
+                command = follow_log(running.paths)
+                await sandbox.write_files({file.path: file.data for file in command.files})
+            _log.info("sandbox.attached", sandbox_id=sandbox.id)
+            finished = await self._process.follow(attempt, sandbox, running.paths, command.argv)
+            if finished.error is not None and attempt.stop.user is None:
+                return None  # likely what it asked the model for when the crash came
+            # The end of a stopped one is not ours to see: only that of its sandbox is certain.
+            workspace.is_usable = attempt.stop.user is None
+            remember(workspace, attempt, finished)
+            await self._conclude(attempt, workspace, watch)
+            if work is not None:
+                context = GitContext(workspace=workspace, paths=running.paths, token=token)
+                await work.publish(attempt, context, finished)
+            return finished
+
+    async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished:
+        async with AsyncExitStack() as stack:
+            async with attempt.stop.interrupt_on_stop(), deadline(attempt):
+                workspace = await self._open_workspace(
+                    attempt, stack, may_have_waited=may_have_waited
+                )
+                paths = _start_paths(attempt, workspace.sandbox)
+                work = find_checkout(self._repositories, self._broker, attempt, workspace)
+                watch = FileWatch(
+                    workspace.sandbox,
+                    repository=repository_in(paths.run),
+                    directory=work.found.directory if work else "",
+                )
+                if work is not None:  # which decides what the agent may write there
+                    async with self._open_grant(attempt, work) as token:
+                        context = GitContext(workspace=workspace, paths=paths, token=token)
+                        await work.clone(attempt, context)
+                token = await stack.enter_async_context(self._open_grant(attempt, work))
+                context = GitContext(workspace=workspace, paths=paths, token=token)
+                if self._broker.endpoint_for(workspace.session.id).headers:
+                    token = await key_stand_in(workspace.sandbox) or token
+            look = partial(watch.begin, is_empty=workspace.is_empty and work is None)
+            recall = Recall(attempt, workspace, self._adapter)
+            for start in recall.starts(self._start(attempt, workspace, token, work)):
+                try:
+                    argv = await self._process.prepare(attempt, workspace.sandbox, start, look)
+                except AgentError as exc:  # nothing was started
+                    recall.take_refusal(exc)
+                else:
+                    recall.take(
+                        await self._process.follow(
+                            attempt, workspace.sandbox, start.paths, argv, start.waiting
+                        )
+                    )
+            finished = recall.finished
+            await self._conclude(attempt, workspace, watch)
+            if work is not None:
+                await work.publish(attempt, context, finished)
+            return finished
+
+    async def spec_to_wait(self, endpoint_id: SessionId, wait_s: float) -> SandboxSpec | None:
+        """Describes a sandbox that may wait so long for a run of any thread, which then lets it live on; None without an environment."""
+        snapshot = await self._environment.find()
+        if snapshot is None:
+            return None
+        lifetime_s = wait_s + SAVING_S
+        return self._spec(snapshot, endpoint_id, lifetime_s=lifetime_s, labels={POOL_LABEL: "true"})
+
+    async def _open_workspace(
+        self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
+    ) -> Workspace:
+        """Opens one in the agent's environment, which is made once more when its provider has let it expire.
+
+        Raises:
+            SandboxError: never UNAVAILABLE: nothing was there that could be lost.
+        """
+        try:
+            snapshot = await self._environment.restore(attempt)
+            try:
+                return await stack.enter_async_context(
+                    self._open_above(snapshot, attempt, may_have_waited=may_have_waited)
+                )
+            except SandboxError as exc:
+                if exc.code is not SandboxErrorCode.NOT_FOUND:
+                    raise
+                _log.warning("environment.lost", snapshot=snapshot.id, reason=str(exc))
+            await self._provider.delete_snapshot(snapshot.id)
+            snapshot = await self._environment.restore(attempt)
+            return await stack.enter_async_context(
+                self._open_above(snapshot, attempt, may_have_waited=False)
+            )
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.UNAVAILABLE:
+                raise
+            raise SandboxError(SandboxErrorCode.CREATE_FAILED, str(exc)) from exc
+
+    def _open_above(
+        self, snapshot: SnapshotRef, attempt: Attempt, *, may_have_waited: bool
+    ) -> AbstractAsyncContextManager[Workspace]:
+        spec = self._spec(
+            snapshot,
+            session_id_for(attempt.run.thread),
+            lifetime_s=attempt.remaining_s + SAVING_S,
+            labels={"orion.run": attempt.run.id},
+        )
+        who = self._who(attempt)
+        return self._workspaces.open(attempt, spec, who, may_have_waited=may_have_waited)
+
+    def _spec(
+        self,
+        snapshot: SnapshotRef,
+        session_id: SessionId,
+        *,
+        lifetime_s: float,
+        labels: Mapping[str, str],
+    ) -> SandboxSpec:
+        endpoint = self._broker.endpoint_for(session_id)
+        return SandboxSpec(
+            snapshot_id=snapshot.id,
+            work_dir=self._settings.work_dir,
+            network=OpenNetwork(endpoint=endpoint.address)
+            if self._settings.vendor_key
+            else BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
+            lifetime_s=lifetime_s,
+            labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
+            limits=self._settings.sandbox_limits,
+        )
+
+    def _open_grant(
+        self, attempt: Attempt, work: Checkout | None
+    ) -> AbstractAsyncContextManager[str]:
+        return self._broker.open_grant(self._grant(attempt, work), attempt.hooks)
+
+    def _grant(self, attempt: Attempt, work: Checkout | None) -> ModelGrant:
+        return ModelGrant(
+            run_id=attempt.run.id,
+            models=(self._model(attempt), *self._adapter.spec.helper_models),
+            expires_at=attempt.time.deadline_at + timedelta(minutes=1),
+            max_output_tokens=self._settings.max_output_tokens,
+            max_calls=self._settings.max_turns * CALLS_PER_TURN,
+            session_id=session_id_for(attempt.run.thread),
+            repository=work.found.grant if work else None,
+            own_key=attempt.asker.own_keys.get(attempt.cost.own_key_protocol, ""),
+            own_key_protocol=attempt.cost.own_key_protocol,
+        )
+
+    async def _conclude(self, attempt: Attempt, workspace: Workspace, watch: FileWatch) -> None:
+        has_worked = attempt.tracker.steps > 0
+        is_in_repository = bool(attempt.choice.repo.value or workspace.session.repo)
+        workspace.has_changed = has_worked or self._adapter.spec.has_sessions or is_in_repository
+        if has_worked:
+            attempt.enter("Looking at the changes")
+            attempt.difference = await watch.end()
+
+    def _start(
+        self, attempt: Attempt, workspace: Workspace, token: str, work: Checkout | None
+    ) -> AgentStart:
+        paths = _start_paths(attempt, workspace.sandbox)
+        waiting = workspace.waiting
+        if waiting is not None:
+            paths = replace(paths, waiting=waiting.directory)
+        return AgentStart(
+            paths=paths,
+            token=token,
+            waiting=waiting,
+            may_be_gone=workspace.may_be_gone,
+            directory=work.found.directory if work else "",
+            system_prompt=self._system_prompt(attempt, workspace, work),
+            git_environment=work.git_environment(token) if work else {},
+        )
+
+    def _system_prompt(self, attempt: Attempt, workspace: Workspace, work: Checkout | None) -> str:
+        settings = self._settings
+        if settings.system_prompt is not None:
+            return settings.system_prompt
+        network = NetworkFact.BROKERED if self._has_broker(attempt) else NetworkFact.CLOSED
+        return render_prompt(
+            RunFacts(
+                files=self._files(workspace),
+                are_files_saved=Capability.SNAPSHOT in self._provider.capabilities,
+                repository=work.fact(attempt) if work else None,
+                network=NetworkFact.OPEN if settings.vendor_key else network,
+                time_s=attempt.remaining_s,
+                disk_bytes=self._policy.max_disk_bytes,
+                memory_bytes=settings.sandbox_limits.memory_bytes,
+                mcp_servers=self._mcp_servers(attempt),
+            )
+        )
+
+    def _files(self, workspace: Workspace) -> FilesFact:
+        if workspace.session.mount_dir:
+            return FilesFact.MOUNTED if self._settings.work_dir else FilesFact.COPY
+        return FilesFact.FRESH if workspace.is_new else FilesFact.KEPT
+
+    def _mcp_servers(self, attempt: Attempt) -> Sequence[str]:
+        if not self._adapter.spec.takes_mcp_servers:
+            return ()
+        has_broker = self._has_broker(attempt)
+        return [
+            server.name
+            for server in read_servers(self._settings.mcp_config)
+            if has_broker or isinstance(server, InsideServer)
+        ]
+
+
+def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
+    paths = agent_paths(sandbox.paths)
+    run = attempt.run
+    return replace(paths, run=run_directory(paths, run, attempt=run.attempt))
+
+
+OPEN_TIMEOUT_S = 60.0
+"""For a provider to be opened, what earlier processes left there removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderRuntime:
+    """One provider, open, with what runs agents there."""
+
+    name: str
+    runner: AgentRunner
+    """Of the default agent."""
+    runner_of: Callable[[str], AgentRunner] | None = None
+    """Of any agent that may be asked for, made on first use; None = there is but the default one."""
+    workspaces: Workspaces
+    pool: WarmPool
+
+
+OpenRuntime = Callable[[str], AbstractAsyncContextManager[ProviderRuntime]]
+"""By the provider's name; SandboxError when it cannot be used."""
+
+
+@dataclass(slots=True)
+class _Other:
+    """A runtime besides the default one; each attempt to open it has a task that owns it."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    runtime: ProviderRuntime | None = None
+
+
+class Runners:
+    """The default runtime is open as long as this is; the others from their first run on, until `close`."""
+
+    def __init__(
+        self,
+        default: ProviderRuntime,
+        *,
+        open_runtime: OpenRuntime,
+        policy: RunPolicy,
+        group: TaskGroup,
+    ) -> None:
+        """`group` outlives this."""
+        self._default = default
+        self._open_runtime = open_runtime
+        self._policy = policy
+        self._group = group
+        self._others: dict[str, _Other] = {}
+        self._closing = asyncio.Event()
+
+    def pools(self) -> Sequence[PoolFigures]:
+        """Returns the figures of the warm pools of runtimes that are open."""
+        runtimes = (self._default, *(other.runtime for other in self._others.values()))
+        return [
+            runtime.pool.figures
+            for runtime in runtimes
+            if runtime is not None and runtime.pool.size > 0
+        ]
+
+    @property
+    def catalog(self) -> Catalog:
+        """What may be asked for; the default runtime's agent and provider are among it."""
+        default = self._default.runner.assignment
+        agents = self._policy.agents
+        if default.agent not in agents:
+            agents = {default.agent: CatalogAgent(model=default.model)}
+        return Catalog(
+            agents=agents,
+            agent=default.agent,
+            sandboxes=self._policy.sandboxes,
+            provider=default.provider,
+            is_agent_set=self._policy.is_agent_set,
+            is_provider_set=self._policy.is_provider_set,
+            channels=self._policy.channels,
+        )
+
+    def assign(self, run: Run, choice: Choice) -> Assignment:
+        """Returns who answers a run; an attempt after a crash stays what and where it was."""
+        catalog = self.catalog
+        agent, model, provider = choice.agent.value, choice.model.value, choice.sandbox.value
+        if run.provider in (catalog.provider, *catalog.sandboxes.values()):
+            provider = run.provider
+        if run.agent in catalog.agents and run.model:
+            agent, model = run.agent, run.model
+        return Assignment(
+            provider=provider, agent=agent, model=model, is_chosen=bool(choice.chosen_model)
+        )
+
+    async def runner_for(self, run: Run) -> AgentRunner:
+        """The runner of the run's agent, at the provider that its record names; its thread's sandboxes at others are let go.
+
+        Raises:
+            OrionError: that provider cannot be used.
+        """
+        with mapped_errors():
+            runtime = await self._get(run.provider)
+            session_id = session_id_for(run.thread)
+            for other in (self._default, *(one.runtime for one in self._others.values())):
+                if other is not None and other is not runtime:
+                    await other.workspaces.end_idle(session_id)
+        if runtime.runner_of is not None and run.agent:
+            return runtime.runner_of(run.agent)
+        return runtime.runner
+
+    async def abandon(self, run: Run) -> None:
+        """Sees that nothing of a run goes on that an earlier process began; a failure to is logged."""
+        try:
+            runtime = await self._get(run.provider)
+        except SandboxError as exc:
+            _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
+        else:
+            await runtime.runner.abandon(run)
+
+    async def open_quietly(self, name: str) -> None:
+        """Opens a runtime before its first run, for what was left there; a failure is logged."""
+        try:
+            await self._get(name)
+        except SandboxError as exc:
+            _log.warning("sandbox.unusable", provider=name, reason=str(exc))
+
+    def close(self) -> None:
+        """Lets go of all runtimes but the default one; their tasks end when their sandboxes have."""
+        self._closing.set()
+
+    async def _get(self, name: str) -> ProviderRuntime:
+        if name in ("", self._default.name):
+            return self._default
+        other = self._others.setdefault(name, _Other())
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S), other.lock:
+                if other.runtime is None:
+                    other.runtime = await self._open(name)
+                return other.runtime
+        except SandboxError as exc:
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED, f"{name} cannot be used: {exc}"
+            ) from exc
+        except TimeoutError as exc:
+            raise SandboxError(
+                SandboxErrorCode.CREATE_FAILED,
+                f"{name} cannot be used: not open within {OPEN_TIMEOUT_S:g} s",
+            ) from exc
+
+    async def _open(self, name: str) -> ProviderRuntime:
+        opened: asyncio.Future[ProviderRuntime] = asyncio.get_running_loop().create_future()
+        task = self._group.create_task(self._keep(name, opened), name=f"runtime-{name}")
+        try:
+            return await opened
+        except BaseException:
+            task.cancel()
+            raise
+
+    async def _keep(self, name: str, opened: asyncio.Future[ProviderRuntime]) -> None:
+        """Opens a runtime and owns it: it is closed by the task that opened it."""
+        try:
+            async with self._open_runtime(name) as runtime:
+                opened.set_result(runtime)
+                _log.info("sandbox.opened", provider=name)
+                await self._closing.wait()
+        except Exception as exc:  # handed to who waits for it
+            if opened.done():
+                raise
+            opened.set_exception(exc)

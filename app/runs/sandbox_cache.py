@@ -1,0 +1,225 @@
+"""What sandboxes a thread has between its runs: idle ones that wait for its next run, and the locks of who works in them."""
+
+import asyncio
+import fcntl
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from app.log import get_logger
+from app.runs.attempt import Attempt
+from app.runs.policy import RunPolicy
+from app.runs.session import GONE, Session, SessionId, SessionStore, session_id_for
+from sandbox_runtime.errors import SandboxError
+from sandbox_runtime.lifecycle import destroy_sandbox
+from sandbox_runtime.provider import Sandbox, SandboxProvider
+from sandbox_runtime.types import SandboxId, SnapshotId
+
+_log = get_logger(__name__)
+
+SAVING_TIMEOUT_S = 150.0
+"""Longer than anyone may take to save."""
+POLL_S = 0.05
+
+
+class SessionLocks:
+    """Two locks of each session: one that all who work in its sandbox share, and one for whoever saves what they have changed."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def use(self, session_id: SessionId) -> Iterator[Callable[[], bool]]:
+        """A person works in its sandbox: it is not given up meanwhile for want of use. Yields: is nobody else there?
+
+        Once that was answered with yes, others wait at the door until this one leaves.
+        """
+        with self._open(session_id, "visit") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield lambda: _lock_alone(file) or _share_again(file)
+
+    def is_in_use(self, session_id: SessionId) -> bool:
+        return self._is_held(session_id, "visit")
+
+    @contextmanager
+    def lock_for_saving(self, session_id: SessionId) -> Iterator[None]:
+        """No run begins to use its files meanwhile. Inside, look whether one is going: it began before.
+
+        Raises:
+            BlockingIOError: another one saves.
+        """
+        with self._open(session_id, "save") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+
+    async def wait_until_saved(self, session_id: SessionId) -> None:
+        """For a run that is recorded as going and is about to use the files; returns when nobody saves them (any more).
+
+        Raises:
+            TimeoutError: after `SAVING_TIMEOUT_S`.
+        """
+        async with asyncio.timeout(SAVING_TIMEOUT_S):
+            while self._is_held(session_id, "save"):  # noqa: ASYNC110 - another process lets go of it
+                await asyncio.sleep(POLL_S)
+
+    def mark_detached(self, session_id: SessionId) -> None:
+        """Notes that a sandbox of the session is left running, for whoever takes it."""
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._path(session_id, "left").touch()
+
+    def is_detached(self, session_id: SessionId) -> bool:
+        return self._path(session_id, "left").exists()
+
+    def clear_detached(self, session_id: SessionId) -> None:
+        self._path(session_id, "left").unlink(missing_ok=True)
+
+    def forget(self, session_id: SessionId) -> None:
+        for kind in ("visit", "save", "left"):
+            self._path(session_id, kind).unlink(missing_ok=True)
+
+    def _is_held(self, session_id: SessionId, kind: str) -> bool:
+        path = self._path(session_id, kind)
+        if not path.exists():
+            return False
+        with path.open("ab") as file:
+            return not _lock_alone(file)
+
+    @contextmanager
+    def _open(self, session_id: SessionId, kind: str) -> Iterator[IO[bytes]]:
+        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._path(session_id, kind).open("ab") as file:
+            yield file
+
+    def _path(self, session_id: SessionId, kind: str) -> Path:
+        return self._directory / f"{session_id}.{kind}"
+
+
+def _lock_alone(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _share_again(file: IO[bytes]) -> bool:
+    """Returns False. A lock is lost by the attempt to have it alone. Source: flock(2), converting a lock."""
+    with suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleSandbox:
+    sandbox: Sandbox
+    environment_id: SnapshotId | None
+    snapshot_slug: str
+    """What was saved of it last; another process may have gone on from there since."""
+    until_s: float
+    """On the monotonic clock."""
+
+
+class IdleSandboxCache:
+    """The idle sandboxes of this process, and those that a person left running."""
+
+    def __init__(
+        self,
+        *,
+        provider: SandboxProvider,
+        store: SessionStore,
+        policy: RunPolicy,
+        locks: SessionLocks,
+        on_gone: Callable[[SessionId], object],
+    ) -> None:
+        """`on_gone` hears of each thread that has no sandbox any more, before the sandbox goes."""
+        self._provider = provider
+        self._store = store
+        self._policy = policy
+        self._locks = locks
+        self._on_gone = on_gone
+        self._idle: OrderedDict[SessionId, IdleSandbox] = OrderedDict()
+
+    def __contains__(self, session_id: SessionId) -> bool:
+        return session_id in self._idle
+
+    def add(self, session_id: SessionId, idle: IdleSandbox) -> None:
+        self._idle[session_id] = idle
+
+    async def take(
+        self, attempt: Attempt, session: Session | None, *, environment_id: SnapshotId | None
+    ) -> Sandbox | None:
+        """Returns the one of the attempt's thread, if it has that environment, and holds what was saved last.
+
+        Whether it lives shows at its first use: asking would cost an exec.
+        """
+        idle = await self._find(attempt, session)
+        if idle is None:
+            return None
+        with attempt.trace.step("take-warm") as step:
+            step.set(sandbox_id=idle.sandbox.id)
+            slug = session.snapshot_slug if session is not None else ""
+            is_current = (idle.environment_id, idle.snapshot_slug) == (environment_id, slug)
+            step.set(taken=is_current)
+            if is_current:
+                _log.info("sandbox.attached", sandbox_id=idle.sandbox.id)
+                return idle.sandbox
+            await destroy_sandbox(idle.sandbox)
+            return None
+
+    async def close_overdue(self) -> None:
+        """Ends those whose time is over; beyond as many as may run at once, the oldest go before their time."""
+        excess = len(self._idle) - self._policy.capacity
+        for number, (session_id, idle) in enumerate(list(self._idle.items())):
+            is_over = idle.until_s <= time.monotonic() and not self._locks.is_in_use(session_id)
+            if number < excess or is_over:
+                await self.end(session_id)
+
+    async def make_space(self) -> bool:
+        """Gives up the one that has been idle for longest and that nobody works in; False when there is none."""
+        for session_id in self._idle:
+            if not self._locks.is_in_use(session_id):
+                await self.end(session_id)
+                return True
+        return False
+
+    async def end(self, session_id: SessionId) -> None:
+        """Destroys the one of a session, if it has one."""
+        idle = self._idle.pop(session_id, None)
+        if idle is None:
+            return
+        # At once: while the sandbox goes, the thread's next run may begin with another one.
+        if not self._locks.is_detached(session_id):
+            self._on_gone(session_id)
+        await destroy_sandbox(idle.sandbox)
+        _log.info("sandbox.stopped", sandbox_id=idle.sandbox.id, reason="kept long enough")
+        session = await self._store.get(session_id)
+        if session is not None and session.sandbox_id == idle.sandbox.id:
+            await self._store.update(session_id, **GONE)
+
+    async def _find(self, attempt: Attempt, session: Session | None) -> IdleSandbox | None:
+        idle = self._idle.pop(session_id_for(attempt.run.thread), None)
+        if session is None or not session.detached_environment:
+            return idle
+        if idle is not None and idle.sandbox.id == session.sandbox_id:
+            return idle
+        if idle is not None:
+            await destroy_sandbox(idle.sandbox)
+        return await self._attach_detached(session)
+
+    async def _attach_detached(self, session: Session) -> IdleSandbox | None:
+        try:
+            sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
+        except SandboxError:
+            return None
+        finally:
+            self._locks.clear_detached(session.id)
+        return IdleSandbox(
+            sandbox=sandbox,
+            environment_id=SnapshotId(session.detached_environment),
+            snapshot_slug=session.snapshot_slug,
+            until_s=0,
+        )

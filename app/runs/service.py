@@ -1,0 +1,405 @@
+"""The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from weakref import WeakValueDictionary
+
+import structlog
+from typing_extensions import Unpack
+
+from app.aio import retry_store
+from app.errors import ErrorCode
+from app.log import get_logger
+from app.runs.attempt import Begun, LiveLogs, execute, open_attempt
+from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
+from app.runs.executor import Runners
+from app.runs.model import (
+    WAITING_STATES,
+    Outcome,
+    QueuePosition,
+    QueueStats,
+    Run,
+    RunId,
+    RunRequest,
+    RunState,
+    Surface,
+    Thread,
+)
+from app.runs.policy import (
+    MAX_ATTEMPTS,
+    RunPolicy,
+    find_invalid,
+    find_refusal,
+    why_no_channel_defaults,
+)
+from app.runs.ports import (
+    Advance,
+    AgainIn,
+    Dispatcher,
+    Done,
+    RunChanges,
+    RunPorts,
+    SlotRequest,
+)
+from app.runs.selection import answer_without_agent, channel_change, choose_for
+from app.runs.stop import StopSignals
+
+_log = get_logger(__name__)
+
+
+class RunService:
+    """What a dispatcher calls. Everything it knows of a run between two calls is in the run record."""
+
+    def __init__(
+        self,
+        ports: RunPorts,
+        *,
+        dispatcher: Dispatcher,
+        runners: Runners,
+        live_logs: LiveLogs,
+        signals: StopSignals,
+        policy: RunPolicy,
+    ) -> None:
+        self._ports = ports
+        self._dispatcher = dispatcher
+        self._runners = runners
+        self._signals = signals
+        self._policy = policy
+        self._catalog = runners.catalog
+        self._live_logs = live_logs
+        self._ending = Ending(ports, policy=policy)
+        self._placing = Placing(ports, dispatcher=dispatcher, policy=policy)
+
+    async def place(self, request: RunRequest) -> None:
+        await self._placing.place(request)
+
+    # -- advance -------------------------------------------------------------------------------------------------------
+
+    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
+        """Returns what it waits with; None when there is only something to tell, or nothing at all."""
+        run = await self._ports.store.get(run_id)
+        if run is None or run.state.is_final or run.outcome is not None:
+            return None
+        if self._end_before_start(run) is not None or run.request.options.command is not None:
+            return None
+        return SlotRequest(user=run.request.user, order=run.request.order)
+
+    async def advance(self, run_id: RunId) -> Advance:
+        """Brings a run to its end. May be repeated, also after a crash at any line."""
+        run = await self._ports.store.get(run_id)
+        if run is None or run.state.is_final:
+            return Done()
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            if run.outcome is not None:
+                return await self._tell_again(run, run.outcome)
+            try:
+                run = await self._placing.ensure(run)
+            except ConnectionError:
+                if not self._has_waited_too_long(run):
+                    return AgainIn(seconds=self._policy.timings.slack_retry_s)
+            if run.state.is_final:
+                return Done()
+            result = self._result_without_running(run)
+            if result is None and run.attempt == 0:
+                result = self._invalid(run) or await answer_without_agent(
+                    run, self._ports, self._catalog
+                )
+                if result is not None and result.state is RunState.SUCCEEDED:
+                    await self._tell_change(run)
+            if result is not None:
+                return await self._end_without_running(run, result)
+            return await self._run(run)
+
+    def _has_waited_too_long(self, run: Run) -> bool:
+        waited_s = (self._ports.clock.now() - run.created_at).total_seconds()
+        return run.attempt == 0 and waited_s > self._policy.queue_timeout_s
+
+    def _result_without_running(self, run: Run) -> Outcome | None:
+        """Returns how the run ends if it must not start any more."""
+        if run.reply_ts is None:
+            # Nobody would see the answer: the thread is deleted, its channel archived, or Orion no member of it.
+            return Outcome(
+                state=RunState.FAILED,
+                error_code=ErrorCode.NOT_ALLOWED,
+                detail="Slack lets me write nothing in this thread",
+            )
+        return self._end_before_start(run)
+
+    def _end_before_start(self, run: Run) -> Outcome | None:
+        """Returns what keeps a run from starting once and for all."""
+        if run.stop_requested_by is not None:
+            return Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by)
+        if run.attempt >= MAX_ATTEMPTS:
+            return make_failure(ErrorCode.INTERRUPTED)
+        if self._has_waited_too_long(run):
+            return make_expired(run, self._policy, now=self._ports.clock.now())
+        return None
+
+    def _invalid(self, run: Run) -> Outcome | None:
+        """Returns how it ends if its message is none to run. What came so was refused when it was placed; since then it may have been edited."""
+        code, problem = ErrorCode.REQUEST_INVALID, find_invalid(run.request, self._policy)
+        if not problem:
+            code = ErrorCode.NOT_ALLOWED
+            problem = why_no_channel_defaults(run.request, self._policy)
+        if not problem:
+            return None
+        return Outcome(state=RunState.FAILED, error_code=code, detail=problem)
+
+    async def _tell_change(self, run: Run) -> None:
+        """Records and tells the change of its channel's defaults, if it has made one; may be repeated."""
+        change = channel_change(run.request)
+        if change is None:
+            return
+        is_new = await retry_store(lambda: self._ports.defaults.keep(change))
+        _log.info("defaults.changed", channel=change.channel, user=change.user, said=change.said)
+        if run.request.surface is Surface.CHANNEL:
+            await self._ports.replies.tell_change(run, change, resumed=not is_new)
+
+    async def _run(self, run: Run) -> Advance:
+        """Executes `run` as it was checked; edited since then, it does not begin."""
+        now = self._ports.clock.now()
+        choice = await choose_for(run, self._ports, self._catalog)
+        who = self._runners.assign(run, choice)
+        # Before the update, which tells of an earlier wish.
+        with self._signals.watch(run.id) as stop:
+            begin = partial(
+                self._ports.store.begin,
+                run,
+                started_at=run.started_at or now,
+                deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
+                agent=who.agent,
+                model=who.model,
+                provider=who.provider,
+            )
+            async with self._placing.lock_of(run):
+                run = await retry_store(begin)
+            if run.state in WAITING_STATES:  # it was edited just before: looked at anew
+                return AgainIn(seconds=0)
+            if run.state is not RunState.RUNNING:  # it was ended while it waited
+                return AgainIn(seconds=self._policy.timings.ending_retry_s)
+            if run.stop_requested_by is not None:
+                stop.set(run.stop_requested_by)
+            if run.attempt == 1:
+                _log.info("run.started", retry_of=run.request.retry_of)
+            with self._ports.tracer.trace(run) as trace:
+                trace_waiting(run, trace, now=self._ports.clock.now())
+                begun = Begun(run=run, choice=choice, trace=trace, stop=stop, started_at=now)
+                with self._live_logs.record(run.id) as tell:
+                    async with open_attempt(self._ports, begun, tell=tell) as attempt:
+                        result = await execute(
+                            attempt, self._runners, model=choice.model, mask=self._ports.mask
+                        )
+                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+
+    async def _end_without_running(self, run: Run, result: Outcome) -> Advance:
+        """Ends it with what its attempts have spent, none of which came to its end."""
+        if run.attempt:
+            await self._runners.abandon(run)
+            spent = await retry_store(lambda: self._ports.ledger.load_spending(run))
+            if spent.usage.model_calls:
+                result = replace(result, usage=spent.usage, cost_usd=spent.cost_usd)
+        async with self._placing.lock_of(run):
+            return await self._ending.finish(run, result)
+
+    async def end_stopped(self, run: Run) -> None:
+        """Ends a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            is_resumed = run.outcome is not None
+            async with self._placing.lock_of(run):
+                run = await self._ports.store.update(
+                    run.id,
+                    while_in=WAITING_STATES,
+                    state=RunState.ANSWERING,
+                    outcome=Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by),
+                )
+            while run.state is RunState.ANSWERING and run.attempt == 0 and run.outcome:
+                # As recorded: its time to wait may have run out at the same moment, and that came first.
+                again = await self._ending.deliver(run, run.outcome, resumed=is_resumed)
+                if isinstance(again, Done):
+                    self._dispatcher.wake(run.id)
+                    await self._placing.refresh(run.thread)
+                    return
+                await self._ports.clock.sleep(again.seconds)
+                is_resumed = True
+
+    async def _tell_again(self, run: Run, outcome: Outcome) -> Advance:
+        """Tells what was decided, maybe by an earlier process."""
+        if run.is_refused:
+            await self._placing.tell_refusal(run)
+            return Done()
+        return await self._ending.deliver(run, outcome, resumed=True)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def end(self, run: Run, code: ErrorCode) -> None:
+        """Ends a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round.
+
+        QUEUE_FULL means that it waited too long.
+        """
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
+            if run.outcome is not None:
+                await self._tell_again(run, run.outcome)
+                return
+            with suppress(ConnectionError):
+                run = await self._placing.ensure(run)
+            if not run.state.is_final:
+                result = make_failure(code)
+                if code is ErrorCode.QUEUE_FULL:
+                    result = make_expired(run, self._policy, now=self._ports.clock.now())
+                await self._end_without_running(run, result)
+            self._dispatcher.wake(run.id)
+
+
+class Placing:
+    """Places runs, one at a time of each thread."""
+
+    def __init__(self, ports: RunPorts, *, dispatcher: Dispatcher, policy: RunPolicy) -> None:
+        self._ports = ports
+        self._dispatcher = dispatcher
+        self._policy = policy
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def place(self, request: RunRequest) -> None:
+        """Makes the run record, queues the run and lets the thinking message stand. May be repeated."""
+        with structlog.contextvars.bound_contextvars(
+            run_id=request.run_id, thread=request.thread.key
+        ):
+            accepted = Run(
+                id=request.run_id,
+                request=request,
+                created_at=request.received_at,
+                trace_id=self._ports.tracer.trace_id(request.run_id),
+            )
+            # `advance` waits for the thinking message, and the thread's next message for this one's.
+            async with self.lock_of(accepted), self.lock_of(accepted.thread):
+                run, is_new = await retry_store(lambda: self._ports.store.add(accepted))
+                if run.state.is_final:
+                    return
+                queue_stats = await self._queue_stats(run)
+                if run.state is RunState.ACCEPTED and await self._refuse(run, queue_stats):
+                    return
+                await self._dispatcher.schedule(run)
+                if run.reply_ts is None:
+                    with suppress(ConnectionError):  # `advance` tries again
+                        await self._place(run, queue_stats.position, maybe_posted=not is_new)
+
+    async def ensure(self, run: Run) -> Run:
+        """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
+
+        Raises:
+            ConnectionError: Slack cannot be reached now.
+        """
+        if run.reply_ts is not None:
+            return run
+        async with self.lock_of(run):
+            run = await self._ports.store.get(run.id) or run
+            if run.reply_ts is not None or run.state.is_final:
+                return run
+            position = (await self._queue_stats(run)).position
+            return await self._place(run, position, maybe_posted=True)
+
+    async def refresh(self, thread: Thread) -> None:
+        """Tells those that wait in a thread how many are before them now; where Slack does not take it, it stays as it was."""
+        waiting = [
+            run
+            for run in await retry_store(lambda: self._ports.store.of_thread(thread))
+            if run.state is RunState.QUEUED and run.stop_requested_by is None
+        ]
+        for one in waiting:
+            # Whoever begins or ends it holds the lock, so that this never comes after its progress or its answer.
+            async with self.lock_of(one):
+                run = await self._ports.store.get(one.id) or one
+                if run.state is RunState.QUEUED and run.reply_ts:
+                    position = (await self._queue_stats(run)).position
+                    with suppress(ConnectionError):
+                        await self._ports.replies.place(run, position=position, maybe_posted=False)
+
+    async def _queue_stats(self, run: Run) -> QueueStats:
+        since = self._ports.clock.now() - timedelta(hours=1)
+        return await retry_store(
+            lambda: self._ports.store.queue_stats(run, since=since, capacity=self._policy.capacity)
+        )
+
+    async def _refuse(self, run: Run, queue_stats: QueueStats) -> bool:
+        """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
+        if run.outcome is None:
+            excess = await self._excess(run)
+            refusal = find_refusal(
+                run.request,
+                self._policy,
+                runs_last_hour=queue_stats.runs_of_user,
+                unfinished=queue_stats.unfinished,
+                is_going=run.request.retry_of is not None and await self._is_going(run),
+                excess=excess,
+            )
+            if refusal is None:
+                return False
+            _log.info("event.rejected", code=refusal.code)
+            run = await self._record(
+                run.id,
+                outcome=Outcome(
+                    state=RunState.FAILED, error_code=refusal.code, detail=refusal.detail
+                ),
+            )
+        try:
+            await self.tell_refusal(run, within_s=self._policy.timings.refuse_within_s)
+        except TimeoutError:
+            # `advance` tells it, which may wait for Slack's limits: few messages are placed at once, and others are behind this one.
+            await self._dispatcher.schedule(run)
+        return True
+
+    async def tell_refusal(self, run: Run, *, within_s: float | None = None) -> None:
+        """Tells who asked what was decided, and closes the run. May be repeated.
+
+        Raises:
+            TimeoutError: Slack's limits let nobody be told in time.
+        """
+        code = run.result.error_code or ErrorCode.INTERNAL
+        async with asyncio.timeout(within_s):
+            await self._ports.replies.refuse(run.request, code, detail=run.result.detail)
+        await self._record(run.id, state=RunState.FAILED, ended_at=self._ports.clock.now())
+
+    async def _excess(self, run: Run) -> str:
+        """Returns the budget that is used up; whether one counts for people with keys of their own is seen when they are used."""
+        request = run.request
+        excess = self._ports.ledger.find_excess(request)
+        if excess is None:
+            return ""
+        keys = await retry_store(lambda: self._ports.own_keys.of(request.team, request.user))
+        return "" if keys else excess.sentence
+
+    async def _is_going(self, run: Run) -> bool:
+        """Whether an earlier wish to answer the same message is not finished yet."""
+        return any(
+            other.request.message_ts == run.request.message_ts
+            and not other.state.is_final
+            and (other.created_at, other.id) < (run.created_at, run.id)
+            for other in await self._ports.store.of_thread(run.thread)
+        )
+
+    async def _place(self, run: Run, position: QueuePosition, *, maybe_posted: bool) -> Run:
+        reply_ts = await self._ports.replies.place(
+            run, position=position, maybe_posted=maybe_posted
+        )
+        if reply_ts is None:
+            return run
+        placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
+        run = await self._record(
+            run.id,
+            reply_ts=reply_ts,
+            placed_at=self._ports.clock.now(),
+            state=placed if run.state is RunState.ACCEPTED else run.state,
+        )
+        _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
+        return run
+
+    async def _record(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        return await retry_store(lambda: self._ports.store.update(run_id, **changes))
+
+    def lock_of(self, owner: Run | Thread) -> asyncio.Lock:
+        """Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
+        key = owner.id if isinstance(owner, Run) else owner.key
+        return self._locks.setdefault(key, asyncio.Lock())

@@ -1,0 +1,161 @@
+"""Everything of `app.runs` that tests and benches import, so that moving a module touches this file alone."""
+
+from app.runs.agent_process import MAX_LINE_BYTES, MAX_RECORD_CHARS, RecordLines
+from app.runs.agent_session import run_directory
+from app.runs.attempt import (
+    HEAD_CHARS,
+    MAX_BYTES,
+    MAX_CHARS,
+    Asker,
+    Attempt,
+    AttemptTime,
+    Display,
+    LiveLogs,
+    ProgressTracker,
+    Transcript,
+    last_lines,
+)
+from app.runs.budget import (
+    KEPT_DAYS,
+    MICRO,
+    AskLeave,
+    BudgetRefusal,
+    Budgets,
+    CallFigures,
+    Ledger,
+    Price,
+    Prices,
+    RunCost,
+    Spending,
+    SpendingStore,
+    SpentCall,
+    check_cost,
+    render_money,
+    to_dollars,
+    to_micro,
+)
+from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
+from app.runs.executor import AgentRunner, OpenRuntime, ProviderRuntime, Runners
+from app.runs.history import (
+    FAILED_UNANSWERED,
+    LEFT_OUT,
+    STOPPED_UNANSWERED,
+    Conversation,
+    build_messages,
+)
+from app.runs.intake import Intake, RetryIntent, Revision
+from app.runs.maintenance import (
+    RETENTION_INTERVAL_S,
+    START_DELAY_S,
+    Reconciler,
+    Retention,
+    maintain_runtime,
+)
+from app.runs.model import (
+    UNFINISHED_STATES,
+    WAITING_STATES,
+    Changes,
+    ChannelChange,
+    Clock,
+    Delivery,
+    ModelCall,
+    Outcome,
+    Progress,
+    QueuePosition,
+    Resumption,
+    Run,
+    RunFileKind,
+    RunId,
+    RunRequest,
+    RunState,
+    Surface,
+    SystemClock,
+    Thread,
+    ThreadMessage,
+    Usage,
+    run_id_for,
+)
+from app.runs.options import (
+    SANDBOX_WORDS,
+    DefaultChanges,
+    Defaults,
+    MessageOptions,
+    RunOptions,
+    Scope,
+    SettingsCommand,
+    parse_options,
+    unknown_word,
+)
+from app.runs.policy import RunPolicy, RunTimings, find_invalid, find_refusal, may_stop
+from app.runs.ports import (
+    Advance,
+    AgainIn,
+    BrokerEndpoint,
+    CodeHost,
+    DefaultStore,
+    Dispatcher,
+    Done,
+    EngineState,
+    GrantHooks,
+    LiveReply,
+    ModelBroker,
+    ModelGrant,
+    NothingToProposeError,
+    OwnKeyStore,
+    Proposal,
+    ReplySink,
+    RepositoryGrant,
+    RunChanges,
+    RunFiles,
+    RunHandlers,
+    RunPorts,
+    RunStore,
+    RunTrace,
+    SlotRequest,
+    StepKind,
+    ThreadReader,
+    Tracer,
+    TraceStep,
+)
+from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
+from app.runs.repository import (
+    Checkout,
+    GitContext,
+    Repositories,
+    RepositoryPolicy,
+    ThreadRepository,
+    canonical_name,
+    git_token,
+    repository_key,
+    title_of,
+    why_not_pushed,
+)
+from app.runs.sandbox_cache import SessionLocks
+from app.runs.sandbox_creation import agent_paths
+from app.runs.selection import (
+    Catalog,
+    CatalogAgent,
+    Choice,
+    Chosen,
+    SelectionContext,
+    Source,
+    carry_out,
+    channel_change,
+    choose,
+    find_command_problem,
+    find_problem,
+)
+from app.runs.service import RunService
+from app.runs.session import (
+    AgentMemory,
+    NameTakenError,
+    Session,
+    SessionChanges,
+    SessionId,
+    SessionStatus,
+    SessionStore,
+    session_id_for,
+)
+from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals
+from app.runs.warm_pool import FAILURES, MAX_WAIT_S, PoolFigures, WarmPool
+from app.runs.workspace import UNSAVED, OpenProvider, Workspaces

@@ -1,0 +1,9 @@
+"""What the operator says, in the environment, `.env`, `orion.toml` and the file of MCP servers: read and checked."""
+
+__all__ = [
+    "agents",
+    "group",
+    "orion_toml",
+    "sandboxes",
+    "settings",
+]

@@ -1,0 +1,320 @@
+"""`orion.toml`: what may stand in it, and how it is told what is wrong.
+
+    [channels.C0123456789]
+    sandbox = "docker"
+    agent = "claude"
+    model = "sonnet"
+
+    [agents.claude]
+    files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
+    commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
+
+    [repositories."acme/api"]
+    init = ["make deps"]
+
+    [prices."claude-*"]
+    input = 3
+    output = 15
+    cache_read = 0.3
+    cache_write = 3.75
+
+Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so. `cache_write_1h`, of what
+is kept in the cache for an hour, need not be said: it is twice the input.
+
+`init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
+relative to the file. Nothing else that a command writes is kept.
+"""
+
+import difflib
+import posixpath
+import re
+import stat
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from agent_scripts.registry import agent_names
+from app.runs.budget import ANY_ENDING, Price
+from app.runs.environment import AddedFile, Additions
+from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
+from app.settings.group import SettingsError
+from app.settings.service import MAX_USD
+
+ORION_TOML = Path("orion.toml")
+"""In the directory that Orion is started in, as `.env` is."""
+MAX_FILES_BYTES = 16 * 1024 * 1024
+"""Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
+MAX_RATE = 100_000
+"""Dollars for a million tokens; more is a slip of the pen."""
+_MAX_SHOWN_CHARS = 80
+_NUL = "\0"
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_WORDS = {
+    "dict_type": "must be a table",
+    "model_type": "must be a table",
+    "list_type": "must be a list of commands",
+    "tuple_type": "must be a list of arguments",
+    "string_type": "must be a text",
+    "missing": "is missing",
+}
+"""For pydantic's own."""
+
+
+def _check_is_list(command: object) -> object:
+    if isinstance(command, str):
+        raise ValueError('a command is a list of arguments, such as ["pip", "--version"]')  # noqa: TRY004 - pydantic's way
+    return command
+
+
+def _check_arguments(command: tuple[str, ...]) -> tuple[str, ...]:
+    if not command or not command[0]:
+        raise ValueError("a command needs a program")
+    if any(_NUL in argument for argument in command):
+        raise ValueError("an argument cannot hold a NUL")
+    return command
+
+
+def _check_line(line: str) -> str:
+    if not line.strip():
+        raise ValueError("a command cannot be empty")
+    return line
+
+
+def _check_target(target: str) -> str:
+    is_inside = not target.startswith(("/", "../")) and target not in (".", "..")
+    if not is_inside or target != posixpath.normpath(target) or _NUL in target:
+        raise ValueError("a target is a plain relative path, such as bin/tool")
+    return target
+
+
+def _check_agent(name: str) -> str:
+    if name not in agent_names():
+        raise ValueError(f"no such agent{_nearest(name, agent_names())}")
+    return name
+
+
+def _check_channel(name: str) -> str:
+    if not _CHANNEL_ID.fullmatch(name):
+        raise ValueError("a channel is named by its id, such as C0123456789")
+    return name
+
+
+def _check_sandbox(word: str) -> str:
+    if word not in SANDBOX_WORDS:
+        raise ValueError(f"no such sandbox{_nearest(word, SANDBOX_WORDS)}")
+    return word
+
+
+def _check_number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
+    return str(value)  # so that 0.3 is three tenths
+
+
+def _check_model_or_beginning(name: str) -> str:
+    if name != ANY_ENDING:
+        check_model(name.removesuffix(ANY_ENDING))
+    return name
+
+
+_Rate = Annotated[Decimal, BeforeValidator(_check_number), Field(ge=0, le=MAX_RATE)]
+_Dollars = Annotated[Decimal, BeforeValidator(_check_number), Field(gt=0, le=MAX_USD)]
+_Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
+_Agent = Annotated[str, AfterValidator(_check_agent)]
+_Channel = Annotated[str, AfterValidator(_check_channel)]
+_Repository = Annotated[str, AfterValidator(check_repo)]
+_Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
+_Command = Annotated[
+    tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
+]
+_Line = Annotated[str, AfterValidator(_check_line)]
+_Target = Annotated[str, AfterValidator(_check_target)]
+_CLOSED = ConfigDict(extra="forbid", frozen=True)
+
+
+class _AgentTable(BaseModel):
+    model_config = _CLOSED
+
+    files: dict[_Target, str] = Field(default_factory=dict)
+    commands: list[_Command] = Field(default_factory=list)
+
+
+class _ChannelTable(BaseModel):
+    model_config = _CLOSED
+
+    sandbox: _Sandbox | None = None
+    agent: _Agent | None = None
+    model: Annotated[str, AfterValidator(check_model)] | None = None
+    budget_day_usd: _Dollars | None = None
+
+    @model_validator(mode="after")
+    def _must_say_something(self) -> "_ChannelTable":
+        if not self.model_fields_set:
+            raise ValueError("says nothing; there are: sandbox, agent, model, budget_day_usd")
+        return self
+
+
+class _RepositoryTable(BaseModel):
+    model_config = _CLOSED
+
+    init: list[_Line] = Field(default_factory=list)
+
+
+class _PriceTable(BaseModel):
+    model_config = _CLOSED
+
+    input: _Rate
+    output: _Rate
+    cache_read: _Rate
+    cache_write: _Rate
+    cache_write_1h: _Rate | None = None
+
+
+class _File(BaseModel):
+    model_config = _CLOSED
+
+    channels: dict[_Channel, _ChannelTable] = Field(default_factory=dict)
+    agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
+    repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
+    prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
+
+
+_TABLES: Mapping[str, type[BaseModel]] = {
+    "agents": _AgentTable,
+    "channels": _ChannelTable,
+    "repositories": _RepositoryTable,
+    "prices": _PriceTable,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrionToml:
+    additions: Mapping[str, Additions] = field(default_factory=dict)
+    """To the environments of agents, by their names."""
+    channels: Mapping[str, RunOptions] = field(default_factory=dict)
+    """What channels have of their own, by ids."""
+    channel_budgets: Mapping[str, Decimal] = field(default_factory=dict)
+    """Dollars that a day in a channel may cost, by ids."""
+    repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Commands that run after a repository was cloned, by `owner/name` or URL."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """Of models, by their names or the beginnings of them."""
+
+
+def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
+    """Reads the file, and those that it names; there need not be one.
+
+    Raises:
+        SettingsError: naming the file, and every bad key with its value, a line each.
+    """
+    parsed = _read(path)
+    return OrionToml(
+        additions=_load_additions(path, parsed),
+        channels={
+            name: RunOptions(
+                sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or ""
+            )
+            for name, table in parsed.channels.items()
+        },
+        channel_budgets={
+            name: table.budget_day_usd
+            for name, table in parsed.channels.items()
+            if table.budget_day_usd is not None
+        },
+        repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
+        prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},
+    )
+
+
+def _read(path: Path) -> _File:
+    try:
+        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+    except FileNotFoundError:
+        return _File()
+    except ValidationError as exc:
+        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{path} cannot be read: {exc}") from exc
+
+
+def _load_additions(path: Path, parsed: _File) -> Mapping[str, Additions]:
+    lines: list[str] = []
+    found = {}
+    for name, table in parsed.agents.items():
+        key = f"{path}: agents.{name}"
+        files, problems = _read_files(table.files, path.parent, key=f"{key}.files")
+        lines += problems
+        found[name] = Additions(
+            files=files, commands=tuple(table.commands), origin=f"{key}.commands"
+        )
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return found
+
+
+def _read_files(
+    sources: Mapping[str, str], directory: Path, *, key: str
+) -> tuple[tuple[AddedFile, ...], list[str]]:
+    """Returns the files, and what is wrong with them."""
+    files, lines = [], []
+    room = MAX_FILES_BYTES
+    # `bin` is made for the agent's PATH in any case.
+    directories = {"bin", *(str(above) for target in sources for above in Path(target).parents)}
+    for target, source in sources.items():
+        shown = f"{key}{_shown_key(target)}"
+        path = directory / source
+        try:
+            if target in directories:
+                lines.append(f"{shown}: is a directory of the environment, not a file")
+            elif not path.is_file():
+                lines.append(f"{shown}: no such file (is {source!r})")
+            elif path.stat().st_size > room:
+                limit = f"{MAX_FILES_BYTES // 1024**2} MiB"
+                lines.append(f"{shown}: more than {limit} in all; let a command fetch it")
+            else:
+                data = path.read_bytes()
+                room -= len(data)
+                is_executable = bool(path.stat().st_mode & stat.S_IXUSR)
+                files.append(AddedFile(path=target, data=data, executable=is_executable))
+        except (OSError, ValueError) as exc:  # ValueError: a NUL in the path
+            lines.append(f"{shown}: {exc}")
+    return tuple(files), lines
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    location = [part for part in error["loc"] if part != "[key]"]
+    key = "".join(map(_shown_key, location)).removeprefix(".")
+    if error["type"] == "extra_forbidden":
+        table = _TABLES[str(location[0])] if len(location) > 1 else _File
+        return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
+    message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
+    if location != [*error["loc"]]:
+        return f"{key}: {message}"  # the key itself is what is wrong
+    return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
+
+
+def _shown_key(part: str | int) -> str:
+    """Returns a key as it stands behind another one: `.files`, `."bin/tool"`, `[2]`."""
+    if isinstance(part, int):
+        return f"[{part}]"
+    return f".{part}" if _BARE_KEY.fullmatch(part) else f'."{part}"'
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known)}"

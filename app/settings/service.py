@@ -1,0 +1,221 @@
+"""Settings of the service itself, of those that it speaks to (Slack, Langfuse, GitHub), and of what model calls may cost."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field, SecretStr, model_validator
+
+from app.settings.group import SettingsGroup, Url, whole_path
+
+_BOT_TOKENS = ("xoxb-", "xoxe.xoxb-")
+"""The second kind is of apps that rotate their tokens. Source: Slack, token types, read 2026-11."""
+
+
+class SlackSettings(SettingsGroup):
+    model_config = ConfigDict(title="Slack")
+
+    bot_token: SecretStr | None = Field(
+        None,
+        alias="SLACK_BOT_TOKEN",
+        description="Bot token (xoxb-…) of the installed app.",
+        json_schema_extra={"is_first": True},
+    )
+    signing_secret: SecretStr | None = Field(
+        None,
+        alias="SLACK_SIGNING_SECRET",
+        description="Signing secret of the app; needed for HTTP events, not for Socket Mode.",
+    )
+    app_token: SecretStr | None = Field(
+        None,
+        alias="SLACK_APP_TOKEN",
+        description="App-level token (xapp-…); set = Socket Mode instead of HTTP events.",
+        json_schema_extra={"is_first": True},
+    )
+    api_url: Annotated[Url, AfterValidator(lambda url: url if url.endswith("/") else url + "/")] = (
+        Field(
+            "https://slack.com/api/",
+            alias="SLACK_API_URL",
+            description="Any Slack-compatible server, for tests.",
+        )
+    )
+
+    @model_validator(mode="after")
+    def _check_token_kinds(self) -> "SlackSettings":
+        if self.app_token and not self.app_token.get_secret_value().startswith("xapp-"):
+            raise ValueError("SLACK_APP_TOKEN: an app-level token starts with xapp-")
+        if self.bot_token and not self.bot_token.get_secret_value().startswith(_BOT_TOKENS):
+            raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
+        return self
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What `serve` cannot do without, as lines."""
+        lines = []
+        if self.bot_token is None:
+            lines.append("SLACK_BOT_TOKEN: missing; the bot token (xoxb-…) of your Slack app")
+        if self.signing_secret is None and self.app_token is None:
+            lines.append(
+                "SLACK_SIGNING_SECRET or SLACK_APP_TOKEN: missing; the first for HTTP events, the second for Socket Mode"
+            )
+        return tuple(lines)
+
+
+class LangfuseSettings(SettingsGroup):
+    model_config = ConfigDict(title="Langfuse")
+
+    public_key: str | None = Field(
+        None, alias="LANGFUSE_PUBLIC_KEY", description="Without both keys no traces leave."
+    )
+    secret_key: SecretStr | None = Field(
+        None, alias="LANGFUSE_SECRET_KEY", description="Goes with LANGFUSE_PUBLIC_KEY."
+    )
+    base_url: Url = Field(
+        "https://cloud.langfuse.com",
+        alias="LANGFUSE_BASE_URL",
+        description="Langfuse Cloud or a server of version 4.59 or later.",
+    )
+    trace_content: bool = Field(
+        default=True,
+        alias="ORION_TRACE_CONTENT",
+        description="Prompt and answer in traces (redacted).",
+    )
+
+    @model_validator(mode="after")
+    def _check_keys(self) -> "LangfuseSettings":
+        if bool(self.public_key) != bool(self.secret_key):
+            raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
+        return self
+
+
+class RepositorySettings(SettingsGroup):
+    model_config = ConfigDict(title="Repositories")
+
+    github_token: SecretStr | None = Field(
+        None,
+        alias="GITHUB_TOKEN",
+        description="For repositories on GitHub: everyone who may ask Orion reaches what it reaches; contents and pull requests, read and write. It stays outside sandboxes.",
+    )
+    github_url: Url = Field(
+        "https://github.com",
+        alias="ORION_GITHUB_URL",
+        description="Where repo=owner/name is, and all that is given GITHUB_TOKEN: GitHub, or a GitHub Enterprise Server.",
+    )
+    github_api_url: Url = Field(
+        "https://api.github.com",
+        alias="ORION_GITHUB_API_URL",
+        description="Its REST API; for a GitHub Enterprise Server https://HOST/api/v3.",
+    )
+    pull_requests: Literal["ask", "always", "never"] = Field(
+        "ask",
+        alias="ORION_PULL_REQUESTS",
+        description="When changes are pushed and a pull request is opened: ask (pr=yes), always, never.",
+    )
+    git_name: str = Field(
+        "Orion",
+        alias="ORION_GIT_NAME",
+        description="Author of commits in docker sandboxes and in repositories.",
+    )
+    git_email: str = Field(
+        "orion@localhost",
+        alias="ORION_GIT_EMAIL",
+        description="The author's address, as ORION_GIT_NAME.",
+    )
+
+    @model_validator(mode="after")
+    def _check_token_is_safe(self) -> "RepositorySettings":
+        url = urlsplit(self.github_url)
+        is_open = url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost")
+        if self.github_token is not None and is_open:
+            raise ValueError(
+                f"ORION_GITHUB_URL: GITHUB_TOKEN would be sent there unencrypted; use https:// (is {self.github_url!r})"
+            )
+        return self
+
+
+class ServiceSettings(SettingsGroup):
+    model_config = ConfigDict(title="Service")
+
+    state_dir: Annotated[Path, AfterValidator(whole_path)] = Field(
+        Path("~/.local/state/orion"),
+        alias="ORION_STATE_DIR",
+        description="Database, environments, sandboxes, sockets.",
+    )
+    public_url: Url | None = Field(
+        None,
+        alias="ORION_PUBLIC_URL",
+        description="https:// address where Slack, browsers and cloud sandboxes reach Orion; without it a cloud's network adds the model key by itself.",
+    )
+    host: str = Field("127.0.0.1", alias="ORION_HOST", description="Address to listen on.")
+    port: int = Field(
+        3000,
+        ge=0,
+        le=65_535,
+        alias="ORION_PORT",
+        description="Port to listen on; 0 = any free one.",
+    )
+    ops_token: SecretStr | None = Field(
+        None,
+        alias="ORION_OPS_TOKEN",
+        description="Bearer token for /metrics when Orion is not bound to loopback.",
+    )
+    retention_days: int = Field(
+        14,
+        ge=2,
+        le=3650,
+        alias="ORION_RETENTION_DAYS",
+        description="Days that finished runs are kept; at least 2, as Slack may send a message again.",
+    )
+    log_format: Literal["console", "json"] = Field(
+        "console", alias="ORION_LOG_FORMAT", description="console or json."
+    )
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        "INFO", alias="ORION_LOG_LEVEL", description="Least level shown."
+    )
+    keyring: bool = Field(
+        default=False,
+        alias="ORION_KEYRING",
+        description="Look up tokens that are not set here in the keyring of the system, where `orion setup --keyring` puts them.",
+    )
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this machine reaches what it listens on."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+
+MAX_USD = 1_000_000
+
+
+class BudgetSettings(SettingsGroup):
+    model_config = ConfigDict(title="Budgets")
+
+    run_usd: Decimal | None = Field(
+        None,
+        gt=0,
+        le=MAX_USD,
+        alias="ORION_BUDGET_RUN_USD",
+        description="What one request may cost. Needs prices in orion.toml for all models that may be asked.",
+    )
+    user_day_usd: Decimal | None = Field(
+        None,
+        gt=0,
+        le=MAX_USD,
+        alias="ORION_BUDGET_USER_DAY_USD",
+        description="What a person's requests may cost in a day.",
+    )
+    channel_day_usd: Decimal | None = Field(
+        None,
+        gt=0,
+        le=MAX_USD,
+        alias="ORION_BUDGET_CHANNEL_DAY_USD",
+        description="What a channel's requests may cost in a day; orion.toml may give one another budget.",
+    )
+    day_usd: Decimal | None = Field(
+        None,
+        gt=0,
+        le=MAX_USD,
+        alias="ORION_BUDGET_DAY_USD",
+        description="What all requests may cost in a day.",
+    )

@@ -1,0 +1,316 @@
+"""All settings, read once: the only reader of the environment. Start-up names all bad ones together."""
+
+import difflib
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args, get_type_hints
+
+from dotenv import dotenv_values
+from pydantic import SecretStr, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from app.runs.options import nearest
+from app.runs.policy import (
+    AccessSettings,
+    DeliverySettings,
+    LimitSettings,
+    Mount,
+    find_mount_refusal,
+)
+from app.settings.agents import AgentsSettings, ModelsSettings, is_for_each_agent, names_for_agents
+from app.settings.group import SettingsError, fields_of
+from app.settings.mcp import McpServers, read_mcp_servers
+from app.settings.orion_toml import ORION_TOML, OrionToml, load_orion_toml
+from app.settings.sandboxes import SandboxSettings, token_fields
+from app.settings.service import (
+    BudgetSettings,
+    LangfuseSettings,
+    RepositorySettings,
+    ServiceSettings,
+    SlackSettings,
+)
+from sandbox_runtime.registry import provider_spec
+
+KEYRING_SERVICE = "orion"
+
+
+class KeyringError(ValueError):
+    """It cannot be used; says why and what to do."""
+
+
+def read_keyring(names: Collection[str]) -> dict[str, str]:
+    """Those of the settings that it holds, by their field names.
+
+    Raises:
+        KeyringError
+    """
+    library = _library()
+    try:
+        found = {name: library.get_password(KEYRING_SERVICE, name.upper()) for name in names}
+    except library.errors.KeyringError as exc:
+        raise _unusable(exc) from exc
+    return {name: value for name, value in found.items() if value}
+
+
+def write_keyring(name: str, value: str) -> None:
+    """Keeps the value of a setting there, by its field name.
+
+    Raises:
+        KeyringError
+    """
+    library = _library()
+    try:
+        library.set_password(KEYRING_SERVICE, name.upper(), value)
+    except library.errors.KeyringError as exc:
+        raise _unusable(exc) from exc
+
+
+def _library() -> ModuleType:
+    try:
+        import keyring  # noqa: PLC0415 - an extra
+        import keyring.errors  # noqa: PLC0415
+    except ModuleNotFoundError as exc:
+        raise KeyringError(
+            "it needs the package 'keyring': install the extra 'keyring' (pip install 'orion[keyring]')"
+        ) from exc
+    return keyring
+
+
+def _unusable(exc: Exception) -> KeyringError:
+    reason = str(exc).partition("\n")[0] or type(exc).__name__
+    return KeyringError(f"the keyring of this system cannot be used: {reason}; keep tokens in .env")
+
+
+CA_VARIABLES = (
+    "SSL_CERT_FILE",
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+)
+_TRUE = ("1", "true", "yes", "on", "t", "y")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything an operator can set, checked, and what follows from it. In this order they are listed for people."""
+
+    slack: SlackSettings = field(default_factory=SlackSettings)
+    models: ModelsSettings = field(default_factory=ModelsSettings)
+    agents: AgentsSettings = field(default_factory=AgentsSettings)
+    sandbox: SandboxSettings = field(default_factory=SandboxSettings)
+    repositories: RepositorySettings = field(default_factory=RepositorySettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    budgets: BudgetSettings = field(default_factory=BudgetSettings)
+    delivery: DeliverySettings = field(default_factory=DeliverySettings)
+    langfuse: LangfuseSettings = field(default_factory=LangfuseSettings)
+    service: ServiceSettings = field(default_factory=ServiceSettings)
+
+    mcp_servers: McpServers = field(default_factory=McpServers, repr=False)
+    """Those of ORION_MCP_CONFIG_FILE; read with the settings, as masker, broker and agents must know the same ones."""
+    toml: OrionToml = field(default_factory=OrionToml)
+
+    # -- what follows from them ----------------------------------------------------------------------------------------
+
+    def model_of(self, agent: str) -> str | None:
+        """Returns the model named for an agent."""
+        return self.agents.model_of(agent)
+
+    def models_of(self, agent: str) -> tuple[str, ...]:
+        """Returns those that people may ask it for; empty = any."""
+        return self.agents.allowed_models.get(agent, ())
+
+    @property
+    def mount(self) -> Mount | None:
+        return self.sandbox.mount
+
+    @property
+    def database_path(self) -> Path:
+        return self.service.state_dir / "orion.db"
+
+    @property
+    def broker_directory(self) -> Path:
+        return self.service.state_dir / "broker"
+
+    @property
+    def session_locks_dir(self) -> Path:
+        return self.service.state_dir / "visits"
+
+    @property
+    def live_logs_dir(self) -> Path:
+        return self.service.state_dir / "logs"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Every secret value Orion holds, those of MCP servers too, for masking."""
+        values = [getattr(getattr(self, group), name) for group, name, _ in all_fields()]
+        values += self.agents.own_keys.values()
+        own = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        return (*own, *self.mcp_servers.secrets)
+
+    def at(self, state_dir: Path) -> "Settings":
+        """Returns the same settings for another state directory."""
+        return replace(self, service=self.service.model_copy(update={"state_dir": state_dir}))
+
+    def value_of(self, name: str) -> Any:  # noqa: ANN401 - each has a type of its own
+        """Returns the value of a setting by its name in the environment, in either case."""
+        places = {names[0]: (group, field) for group, field, names in all_fields()}
+        group, attribute = places[name.upper()]
+        return getattr(getattr(self, group), attribute)
+
+
+def groups() -> Mapping[str, type]:
+    """Returns the classes of settings by the attributes of `Settings`, in order."""
+    hints = get_type_hints(Settings)
+    return {name: kind for name, kind in hints.items() if name not in ("mcp_servers", "toml")}
+
+
+def all_fields() -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Yields group, attribute, and names in the environment: one, or one for each agent."""
+    for group, kind in groups().items():
+        for attribute, info in fields_of(kind).items():
+            yield group, attribute, names_of(info)
+
+
+def names_of(info: FieldInfo) -> tuple[str, ...]:
+    """Returns what a setting is called in the environment: one name, or one for each agent."""
+    alias = info.alias or ""
+    if not is_for_each_agent(alias):
+        return (alias,)
+    return tuple(name for _, name in names_for_agents(alias))
+
+
+def load_settings(
+    *,
+    env_file: Path | None = Path(".env"),
+    given: Mapping[str, Any] | None = None,
+    toml: Path | None = ORION_TOML,
+) -> Settings:
+    """Reads environment and `.env`; what is `given`, by names in either case, wins over both. `toml`: None = no such file.
+
+    Raises:
+        SettingsError: naming every bad setting and its value (secrets' values are not shown).
+    """
+    try:
+        environment = _environment(env_file)
+    except (UnicodeDecodeError, OSError) as exc:
+        raise SettingsError(f"{env_file} cannot be read: {exc}") from exc
+    known = {name for _, _, names in all_fields() for name in names}
+    lines = [
+        _unknown(name, known)
+        for name in sorted(environment)
+        if name.startswith("ORION_") and name not in known
+    ]
+    said: dict[str, Any] = {name.upper(): value for name, value in environment.items() if value}
+    said |= {name.upper(): value for name, value in (given or {}).items()}
+    try:
+        said = _from_keyring(said) | said
+    except KeyringError as exc:
+        lines.append(f"ORION_KEYRING: {exc}")
+    found: dict[str, Any] = {}
+    for group, kind in groups().items():
+        try:
+            found[group] = TypeAdapter(kind).validate_python(said)
+        except ValidationError as exc:
+            lines += [_explain(error, kind) for error in exc.errors()]
+    settings = Settings(**found)
+    if len(found) == len(groups()):
+        lines += settings.sandbox.find_conflicts(settings.limits.run_timeout_s)
+        lines += _find_mount_problem(settings)
+    try:
+        if path := settings.agents.mcp_config_file:
+            settings = replace(settings, mcp_servers=read_mcp_servers(path, environment))
+    except ValueError as exc:
+        lines.append(f"ORION_MCP_CONFIG_FILE: {exc}")
+    try:
+        settings = replace(settings, toml=load_orion_toml(toml) if toml else OrionToml())
+    except SettingsError as exc:
+        lines.append(str(exc))
+    if lines:
+        raise SettingsError("\n".join(lines))
+    return settings
+
+
+def _environment(env_file: Path | None) -> Mapping[str, str]:
+    """Returns what the file says, and the environment, which wins."""
+    said = dotenv_values(env_file) if env_file is not None else {}
+    return {name: value for name, value in said.items() if value is not None} | dict(os.environ)
+
+
+def _from_keyring(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns tokens that are nowhere else; asked only with ORION_KEYRING."""
+    if str(said.get("ORION_KEYRING", "")).lower() not in _TRUE:
+        return {}
+    found = read_keyring([name for name in token_fields() if not said.get(name.upper())])
+    return {name.upper(): value for name, value in found.items()}
+
+
+def _find_mount_problem(settings: Settings) -> Iterator[str]:
+    mount, provider = settings.mount, settings.sandbox.provider
+    if mount is None:
+        if settings.sandbox.mount_overlay:
+            yield "ORION_MOUNT_OVERLAY: set ORION_MOUNT_DIR, too"
+        return
+    home = Path.home().resolve()
+    if refusal := find_mount_refusal(
+        mount.directory, home=home, state_dir=settings.service.state_dir
+    ):
+        yield f"ORION_MOUNT_DIR: {refusal}"
+    elif provider != "auto" and not provider_spec(provider).has_mount and not mount.is_overlay:
+        yield f"ORION_MOUNT_DIR: {provider} sandboxes cannot work in it; set ORION_MOUNT_OVERLAY=true, or ORION_SANDBOX=local"
+
+
+def _unknown(name: str, known: set[str]) -> str:
+    """A misspelt allow-list must not open the bot to everyone."""
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _explain(error: Mapping[str, Any], group: type) -> str:
+    location = error["loc"]
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if not location:
+        return message
+    info = next((one for one in fields_of(group).values() if one.alias == location[0]), None)
+    name = str(location[0])
+    if is_for_each_agent(name) and len(location) > 1:
+        name = dict(names_for_agents(name))[str(location[1])]
+    is_secret = info is not None and "SecretStr" in str(info.annotation)
+    value = "" if is_secret else f" (is {error.get('input')!r})"
+    if info is not None and error["type"] == "literal_error":
+        words = error.get("ctx", {}).get("known") or get_args(info.annotation)
+        near = nearest(str(error["input"]).lower(), words)
+        value += f"; did you mean {near}?" if near else ""
+    return f"{name}: {message}{value}"
+
+
+def make_private(directory: Path) -> None:
+    """Makes a directory that only its owner can enter; one that others could enter is closed."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    mode = directory.stat().st_mode & 0o777
+    if mode & 0o077 and directory.stat().st_uid == os.geteuid():
+        directory.chmod(0o700)
+
+
+def set_for_sdk(variables: Mapping[str, str]) -> None:
+    """Sets what a provider's client reads when it is imported, where the operator has not: it tells its maker nothing."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+
+
+def host_environment() -> Mapping[str, str]:
+    """Returns the process's environment, for the sandbox provider's allow-list and for child processes."""
+    return dict(os.environ)
+
+
+def default_ca_bundle(environment: Mapping[str, str]) -> Path | None:
+    """Returns the CA bundle that the environment names, if it exists."""
+    for name in CA_VARIABLES:
+        value = environment.get(name)
+        if value and Path(value).is_file():
+            return Path(value)
+    return None

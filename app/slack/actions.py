@@ -1,0 +1,130 @@
+"""Orion's buttons below messages: how a click of each is read, and what is done then.
+
+A new button is an entry of `ACTIONS` and its block (`blocks.py`). The one for keys of people's own opens a modal (`key_modal.py`).
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar
+
+from app.runs.intake import Intake, RetryIntent
+from app.runs.model import RunId
+from app.slack.payloads import Ignored, object_of, text_of
+from app.slack.signature import TS, is_id
+
+STOP_ACTION: Final = "orion_stop"
+FEEDBACK_ACTION: Final = "orion_feedback"
+RETRY_ACTION: Final = "orion_retry"
+LOG_ACTION: Final = "orion_show_log"
+KEYS_ACTION: Final = "orion_keys"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Click:
+    """A click of a button, as Slack tells of it; its fields may be empty."""
+
+    user: str
+    value: str
+    """What the button's block says."""
+    ts: str
+    """Slack's, of the click."""
+    is_external: bool
+    """By somebody of another company."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRun:
+    """A run shall stop."""
+
+    run_id: RunId
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feedback:
+    """A thumb below an answer."""
+
+    run_id: RunId
+    user: str
+    is_positive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowLog:
+    """A person wants to see how a run's log ends."""
+
+    run_id: RunId
+    user: str
+
+
+Intent = TypeVar("Intent")
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Generic[Intent]):
+    parse: Callable[[Click], Intent | None]
+    """What a click asks for; None when it lacks something."""
+    handle: Callable[[Intake, Intent], Awaitable[object]]
+    """Makes that durable; an exception means: do not acknowledge."""
+
+
+def _stop(click: Click) -> StopRun | None:
+    return StopRun(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
+
+
+def _show_log(click: Click) -> ShowLog | None:
+    return ShowLog(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
+
+
+def _retry(click: Click) -> RetryIntent | None:
+    if not (is_id(click.value) and TS.fullmatch(click.ts)):
+        return None
+    return RetryIntent(
+        run_id=RunId(click.value),
+        user=click.user,
+        click_ts=click.ts,
+        is_external=click.is_external,
+    )
+
+
+def _feedback(click: Click) -> Feedback | None:
+    verdict, _, run_id = click.value.partition(":")
+    if verdict not in ("up", "down") or not is_id(run_id):
+        return None
+    return Feedback(run_id=RunId(run_id), user=click.user, is_positive=verdict == "up")
+
+
+ACTIONS: Final[Mapping[str, Action[Any]]] = {
+    STOP_ACTION: Action(_stop, lambda intake, stop: intake.stop_run(stop.run_id, user=stop.user)),
+    RETRY_ACTION: Action(_retry, lambda intake, retry: intake.retry(retry)),
+    LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
+    FEEDBACK_ACTION: Action(
+        _feedback,
+        lambda intake, thumb: intake.feedback(
+            thumb.run_id, user=thumb.user, is_positive=thumb.is_positive
+        ),
+    ),
+}
+"""By their action ids, which stand in messages for as long as those do."""
+
+
+def parse_click(
+    body: Mapping[str, Any], known: Mapping[str, Action[Any]] = ACTIONS
+) -> tuple[Action[Any], Any] | Ignored:
+    """Returns the action of those known that was clicked, and what it asks for."""
+    actions = body.get("actions")
+    action = actions[0] if isinstance(actions, list) and actions else None
+    user = object_of(body, "user")
+    if not isinstance(action, dict) or not is_id(user.get("id")):
+        return Ignored(reason="incomplete")
+    clicked = known.get(text_of(action, "action_id"))
+    if clicked is None:
+        return Ignored(reason="unknown_action")
+    click = Click(
+        user=text_of(user, "id"),
+        value=text_of(action, "value"),
+        ts=text_of(action, "action_ts"),
+        is_external=text_of(user, "team_id") != text_of(object_of(body, "team"), "id"),
+    )
+    intent = clicked.parse(click)
+    return Ignored(reason="incomplete") if intent is None else (clicked, intent)

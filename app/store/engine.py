@@ -1,0 +1,244 @@
+"""How a database is reached: SQLite's file on one connection, PostgreSQL through a pool, calls with a deadline, errors in one sentence."""
+
+import asyncio
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
+
+CALL_TIMEOUT_S = 10.0
+"""For one store call; SQLite's own wait for the write lock is half of it."""
+POSTGRES_CONNECTIONS = 4
+"""And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
+LOCK_KEY = 7_091_511
+"""Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
+
+T = TypeVar("T")
+
+
+class UnreadableStoreError(Exception):
+    """The database cannot be used as it is. One sentence: which one and why, and what to do."""
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(f"{reason}: {fix}")
+        self.reason = reason
+        self.fix = fix
+
+
+class WalConnection(sqlite3.Connection):
+    """A connection in WAL mode: a commit survives kill -9, and a power loss from the next acceptance or checkpoint on.
+
+    SQLite's default journal is two to three times slower.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
+        super().__init__(*args, **kwargs)
+        # Two that make the file a WAL one at once are told "locked" without SQLite's own wait.
+        for attempt in Retrying(
+            retry=retry_if_exception_type(sqlite3.OperationalError),
+            stop=stop_after_delay(CALL_TIMEOUT_S / 2),
+            wait=wait_random(0.01, 0.05),
+            reraise=True,
+        ):
+            with attempt:
+                self.execute("PRAGMA journal_mode=WAL")
+        self.execute("PRAGMA synchronous=NORMAL")
+
+
+def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection) -> sa.Engine:
+    """Returns an engine for one thread: one connection, as more would only fight for SQLite's one write lock."""
+    return sa.create_engine(
+        sa.URL.create("sqlite", database=str(path)),
+        connect_args={
+            "factory": connection,
+            "timeout": CALL_TIMEOUT_S / 2,
+            "check_same_thread": False,
+        },
+        poolclass=sa.pool.StaticPool,
+    )
+
+
+def postgres_engine(
+    url: str, *, connections: int = POSTGRES_CONNECTIONS, timeout_s: float = CALL_TIMEOUT_S
+) -> sa.Engine:
+    """Returns an engine for as many threads as connections. One that the server has dropped meanwhile is replaced unseen.
+
+    Args:
+        url: `postgresql://…`
+        connections: the most at once.
+        timeout_s: for one statement, and for a connection that has gone silent; to connect half of it.
+    """
+    timeout_ms = int(timeout_s * 1000)
+    return sa.create_engine(
+        sa.make_url(url).set(drivername="postgresql+psycopg"),
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        connect_args={
+            "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
+            "tcp_user_timeout": timeout_ms,
+            "options": f"-c statement_timeout={timeout_ms}",
+        },
+    )
+
+
+@contextmanager
+def open_engine(location: Path | str) -> Iterator[sa.Engine]:
+    """Opens the engine of an SQLite file or a `postgresql://…` URL for the length of a block."""
+    engine = sqlite_engine(location) if isinstance(location, Path) else postgres_engine(location)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def name_of(location: Path | str) -> str:
+    """Returns what an operator calls a database: its path, or its URL without the password."""
+    if isinstance(location, Path):
+        return str(location)
+    return sa.make_url(location).render_as_string(hide_password=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Database:
+    """A database as the stores use it: short transactions on threads of its own, each with a deadline."""
+
+    engine: sa.Engine
+    executor: Executor
+    name: str
+    """What the operator calls it; a path, or a URL without its password."""
+
+    async def call(self, work: Callable[[sa.Connection], T]) -> T:
+        """Runs blocking code in one transaction.
+
+        Raises:
+            TimeoutError: not done within `CALL_TIMEOUT_S`.
+            sqlalchemy.exc.SQLAlchemyError
+        """
+
+        def in_transaction() -> T:
+            with self.engine.begin() as connection:
+                return work(connection)
+
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            return await asyncio.get_running_loop().run_in_executor(self.executor, in_transaction)
+
+    async def insert(self, work: Callable[[sa.Connection], T]) -> T:
+        """`call` for code that looks whether a row is there and inserts it if not; once more when another process was quicker.
+
+        Raises:
+            sqlalchemy.exc.IntegrityError: the row clashes with another one than that.
+        """
+        try:
+            return await self.call(work)
+        except sa.exc.IntegrityError:
+            return await self.call(work)
+
+
+@contextmanager
+def lock_tables(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Opens a transaction beside which nobody else changes tables; left by an error, it has changed nothing."""
+    with engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            # Python's sqlite3 begins none before CREATE and ALTER. Source: Python docs, sqlite3, transaction control.
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK_KEY)))
+        yield connection
+
+
+@contextmanager
+def map_errors(name: str) -> Iterator[None]:
+    """Turns errors of the database into sentences for its operator.
+
+    Raises:
+        UnreadableStoreError
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError as exc:
+        raise _explain(exc, name) from exc
+
+
+def describe_half_made(name: str, reason: str) -> UnreadableStoreError:
+    """Returns the error for a database that lacks something which its version has."""
+    return UnreadableStoreError(
+        f"{name} is half made ({reason})", "put a copy of it back, or move it away to begin anew"
+    )
+
+
+def describe_damage(name: str, reason: object) -> UnreadableStoreError:
+    """Returns the error for a file that SQLite cannot read."""
+    return UnreadableStoreError(
+        f"{name} is damaged ({_first_line(reason)})",
+        "put a copy of it back, or move it away to begin anew",
+    )
+
+
+def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
+    """Returns the error in words. Source of the codes: SQLite, Result and Error Codes, read 2026-11; the low byte is the primary one."""
+    reason = _first_line(error.orig)
+    if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL: a table or column is not there
+        return describe_half_made(name, reason)
+    match getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
+        case sqlite3.SQLITE_ERROR:  # the same
+            return describe_half_made(name, reason)
+        case sqlite3.SQLITE_NOTADB:
+            return UnreadableStoreError(
+                f"{name} is not an SQLite database",
+                "move it away, or give Orion another ORION_STATE_DIR",
+            )
+        case sqlite3.SQLITE_CORRUPT:
+            return describe_damage(name, reason)
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return UnreadableStoreError(
+                f"{name} is locked by another program", "end that program, then try again"
+            )
+        case _:
+            return UnreadableStoreError(
+                f"{name} cannot be used ({reason})",
+                "check that it can be reached, its owner, and the free space",
+            )
+
+
+def _first_line(reason: object) -> str:
+    return (str(reason).strip() or "no reason given").splitlines()[0]
+
+
+class StateDirectoryBusyError(Exception):
+    """Another Orion process owns the state directory."""
+
+
+@contextmanager
+def own_state_directory(directory: Path) -> Iterator[None]:
+    """Holds the directory's lock while inside; the kernel lets it go when the process dies.
+
+    On SQLite a second process would take over the first one's running workflows (one executor id for both).
+
+    Raises:
+        StateDirectoryBusyError: naming the directory and the owner's pid.
+    """
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = directory / "orion.lock"
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            owner = file.read().strip() or "unknown"
+            raise StateDirectoryBusyError(
+                f"{directory} is in use by another Orion process (pid {owner}); "
+                "stop it, or give this one its own ORION_STATE_DIR"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

@@ -1,0 +1,163 @@
+"""Which version of the tables a database holds: made, checked and raised in one transaction each; refused in one sentence.
+
+A migration is a module of `versions`, run by alembic, which is imported where one must run and nowhere else. The number of the newest
+is in its file's name, so that a start needs no alembic to know it. Blocking code.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from app.store.engine import (
+    UnreadableStoreError,
+    describe_damage,
+    describe_half_made,
+    lock_tables,
+    map_errors,
+    name_of,
+    open_engine,
+)
+from app.store.tables import metadata, runs, schema
+
+VERSIONS = Path(__file__).parent / "versions"
+FIRST_VERSION = 1
+"""Databases made before there was a version table hold it, too."""
+
+
+def newest_version(versions: Path = VERSIONS) -> int:
+    """Returns the version that an Orion with these migrations reads and writes."""
+    names = (re.match(r"v(\d+)_", path.name) for path in versions.glob("v*.py"))
+    return max(int(name[1]) for name in names if name)
+
+
+def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
+    """Makes the tables of an empty database; of another one, sees that they are as this Orion needs them.
+
+    Args:
+        engine: where the tables are.
+        name: what the operator calls it; a path, or a URL without its password.
+        versions: the folder of the migrations.
+
+    Raises:
+        UnreadableStoreError
+    """
+    newest = newest_version(versions)
+    with map_errors(name):
+        with engine.connect() as connection:
+            version = _version(connection, name)
+        if version is None:
+            with lock_tables(engine) as connection:
+                version = _version(connection, name)  # another process may have been quicker
+                if version is None:
+                    version = _create(connection, newest)
+        _refuse_other_versions(version, newest, name)
+        with engine.connect() as connection:
+            _refuse_missing_columns(connection, name)
+
+
+def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[int, int]:
+    """Raises the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
+
+    Args:
+        location: the path of an SQLite file, or a `postgresql://…` URL.
+        versions: the folder of the migrations.
+
+    Raises:
+        UnreadableStoreError: nothing has been changed.
+    """
+    name, newest = name_of(location), newest_version(versions)
+    with open_engine(location) as engine, map_errors(name), lock_tables(engine) as connection:
+        before = _version(connection, name)
+        if before is None:
+            before = _create(connection, newest)
+        if before > newest:
+            _refuse_other_versions(before, newest, name)
+        if before < newest:
+            _upgrade(connection, before, versions)
+        _refuse_missing_columns(connection, name)
+        return before, newest
+
+
+def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
+    from alembic import command  # noqa: PLC0415 - 0.2 s that only a migration costs
+    from alembic.config import Config  # noqa: PLC0415
+
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", _escaped(Path(__file__).parent))
+    config.set_main_option("version_locations", _escaped(versions))
+    config.set_main_option("path_separator", "newline")
+    schema.create(connection, checkfirst=True)
+    if not _rows(connection):  # from before there was a version table
+        command.stamp(config, str(before))
+    command.upgrade(config, "head")
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+def _create(connection: sa.Connection, newest: int) -> int:
+    metadata.create_all(connection)
+    connection.execute(sa.insert(schema).values(version=newest))
+    return newest
+
+
+def examine(engine: sa.Engine, name: str) -> None:
+    """Sees that an SQLite file can be written, and reads the whole of it (100 MB took 0.25 s).
+
+    A closed or damaged file shows here, not in the middle of a run.
+
+    Raises:
+        UnreadableStoreError
+    """
+    if engine.dialect.name != "sqlite":
+        return
+    with map_errors(name):
+        with engine.begin() as connection:  # needs the right to write, though it finds no row
+            connection.execute(sa.update(runs).where(sa.false()).values(id=runs.c.id))
+        with engine.connect() as connection:
+            found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
+    if found != "ok":
+        raise describe_damage(name, found)
+
+
+def _version(connection: sa.Connection, name: str) -> int | None:
+    """Returns None when none of the tables is there."""
+    tables = set(sa.inspect(connection).get_table_names())
+    if schema.name not in tables:
+        return FIRST_VERSION if runs.name in tables else None
+    versions = _rows(connection)
+    if len(versions) != 1 or runs.name not in tables:
+        raise describe_half_made(name, "a table or its version is missing")
+    return versions[0]
+
+
+def _rows(connection: sa.Connection) -> Sequence[int]:
+    return connection.scalars(sa.select(schema.c.version)).all()
+
+
+def _refuse_other_versions(version: int, newest: int, name: str) -> None:
+    if version > newest:
+        raise UnreadableStoreError(
+            f"{name} was written by a newer Orion (its tables have version {version}, this Orion reads {newest})",
+            "update Orion, or give it another ORION_STATE_DIR",
+        )
+    if version < newest:
+        raise UnreadableStoreError(
+            f"{name} was written by an older Orion (its tables have version {version}, this Orion reads {newest})",
+            "stop Orion, keep a copy, and run `orion migrate`",
+        )
+
+
+def _refuse_missing_columns(connection: sa.Connection, name: str) -> None:
+    inspector = sa.inspect(connection)
+    tables = set(inspector.get_table_names())
+    for wanted in metadata.sorted_tables:
+        if wanted.name not in tables:
+            raise describe_half_made(name, f"there is no table {wanted.name}")
+        found = {column["name"] for column in inspector.get_columns(wanted.name)}
+        missing = [column.name for column in wanted.columns if column.name not in found]
+        if missing:
+            raise describe_half_made(name, f"{wanted.name} has no column {', '.join(missing)}")

@@ -1,0 +1,466 @@
+"""Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from typing_extensions import Unpack
+
+from app.errors import ErrorCode
+from app.runs.budget import RunCost, SpentCall, to_micro
+from app.runs.model import (
+    BEGINNING_STATES,
+    FINAL_STATES,
+    STARTED_STATES,
+    UNDECIDED,
+    UNFINISHED_STATES,
+    WAITING_STATES,
+    QueuePosition,
+    QueueStats,
+    Run,
+    RunFileKind,
+    RunId,
+    RunState,
+    Thread,
+)
+from app.runs.ports import RunChanges
+from app.store import migrations
+from app.store.engine import POSTGRES_CONNECTIONS, Database, name_of, postgres_engine, sqlite_engine
+from app.store.sessions import SqlSessionStore
+from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
+from app.store.tables import model_calls, run_files, runs, values_of
+
+
+class SqlRunFiles:
+    """Implements RunFiles; `SqlRunStore.files` is one. Removing a run removes its files."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
+        key = (run_files.c.run_id == run_id) & (run_files.c.kind == kind)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(sa.delete(run_files).where(key))
+            connection.execute(
+                sa.insert(run_files).values(run_id=run_id, kind=kind, content=content)
+            )
+
+        await self._database.call(work)
+
+    async def load(self, run_id: RunId, kind: RunFileKind) -> str:
+        query = sa.select(run_files.c.content).where(
+            run_files.c.run_id == run_id, run_files.c.kind == kind
+        )
+        return await self._database.call(lambda connection: connection.scalar(query)) or ""
+
+
+class SqlSpendingStore:
+    """Implements SpendingStore; `SqlRunStore.spending` is one. Removing a run removes its calls."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, calls: Sequence[SpentCall]) -> None:
+        rows = [values_of(call) for call in calls]
+        ids = [call.id for call in calls]
+
+        def work(connection: sa.Connection) -> None:
+            # A call whose time was over may have been carried out after all.
+            connection.execute(sa.delete(model_calls).where(model_calls.c.id.in_(ids)))
+            connection.execute(sa.insert(model_calls), rows)
+
+        await self._database.call(work)
+
+    async def since(self, at: datetime) -> Sequence[SpentCall]:
+        return await self._select(sa.select(model_calls).where(model_calls.c.at >= at))
+
+    async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
+        return await self._select(sa.select(model_calls).where(model_calls.c.run_id == run_id))
+
+    async def of_runs(self, since: datetime) -> Sequence[RunCost]:
+        """Returns runs that began then or later, with what their records say."""
+        columns = (runs.c.started_at, runs.c.user, runs.c.request, runs.c.agent, runs.c.model)
+        query = sa.select(*columns, runs.c.outcome).where(runs.c.started_at >= since)
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return [
+            RunCost(
+                at=row.started_at,
+                user=row.user,
+                channel=row.request.channel,
+                agent=row.agent,
+                model=row.model,
+                tokens=outcome.usage.tokens,
+                cost=None if outcome.cost_usd is None else to_micro(outcome.cost_usd),
+            )
+            for row in rows
+            for outcome in [row.outcome or UNDECIDED]
+        ]
+
+    async def _select(self, query: sa.Select[Any]) -> Sequence[SpentCall]:
+        rows = await self._database.call(
+            lambda connection: connection.execute(query).mappings().all()
+        )
+        return [SpentCall(**row) for row in rows]
+
+
+REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
+"""Old runs in one transaction, and the time left to others before the next."""
+READ_AT_ONCE = 50
+"""Rows made records before the loop may do something else."""
+REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
+"""Runs that ended in these before they began did not cost anything, so they do not count against a person's hourly limit."""
+
+_UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
+"""Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
+_ENDED = runs.c.state.in_(FINAL_STATES)
+
+
+@asynccontextmanager
+async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
+    """Opens the store in this file, tables made on first use.
+
+    Raises:
+        UnreadableStoreError: the file is no store that this Orion can use.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    async with _open(sqlite_engine(path), name=name_of(path), threads=1) as store:
+        yield store
+
+
+@asynccontextmanager
+async def open_postgres_store(url: str) -> AsyncIterator["SqlRunStore"]:
+    """Opens the store in this database (`postgresql://…`), tables made on first use; several processes may share it.
+
+    Raises:
+        UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
+    """
+    async with _open(
+        postgres_engine(url), name=name_of(url), threads=POSTGRES_CONNECTIONS
+    ) as store:
+        yield store
+
+
+@asynccontextmanager
+async def _open(engine: sa.Engine, *, name: str, threads: int) -> AsyncIterator["SqlRunStore"]:
+    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(executor, migrations.prepare, engine, name)
+            yield SqlRunStore(Database(engine=engine, executor=executor, name=name))
+        finally:
+            await loop.run_in_executor(executor, engine.dispose)
+
+
+class SqlRunStore:
+    """Make it with `open_sqlite_store` or `open_postgres_store`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._call = database.call
+        self.sessions = SqlSessionStore(database)
+        self.files = SqlRunFiles(database)
+        self.defaults = SqlDefaultStore(database)
+        self.spending = SqlSpendingStore(database)
+
+    def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
+        """Returns the store of people's own keys, sealed with these."""
+        return SqlOwnKeyStore(self._database, secrets=secrets)
+
+    async def examine(self) -> None:
+        """Looks for damage in the whole database, however long it takes.
+
+        Raises:
+            UnreadableStoreError
+        """
+        database = self._database
+        await asyncio.get_running_loop().run_in_executor(
+            database.executor, migrations.examine, database.engine, database.name
+        )
+
+    async def add(self, run: Run) -> tuple[Run, bool]:
+        def work(connection: sa.Connection) -> tuple[Run, bool]:
+            existing = _select_one(connection, run.id)
+            if existing is not None:
+                return existing, False
+            connection.execute(sa.insert(runs).values(_to_row(run)))
+            return run, True
+
+        return await self._database.insert(work)
+
+    async def get(self, run_id: RunId) -> Run | None:
+        return await self._call(lambda connection: _select_one(connection, run_id))
+
+    async def update(
+        self,
+        run_id: RunId,
+        *,
+        while_in: Collection[RunState] = UNFINISHED_STATES,
+        **changes: Unpack[RunChanges],
+    ) -> Run:
+        is_there = runs.c.state.in_(UNFINISHED_STATES & frozenset(while_in))
+        return await self._change(run_id, is_there, changes)
+
+    async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        as_checked = runs.c.state.in_(BEGINNING_STATES) & (runs.c.revision == run.revision)
+        begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
+        return await self._change(run.id, as_checked, begun | changes)
+
+    async def _change(
+        self, run_id: RunId, condition: sa.ColumnElement[bool], changes: RunChanges
+    ) -> Run:
+        values: dict[str, object] = {**changes}
+        if "outcome" in changes:
+            values["error_code"] = changes["outcome"].error_code
+        statement = sa.update(runs).where(runs.c.id == run_id, condition).values(**values)
+
+        def work(connection: sa.Connection) -> Run:
+            connection.execute(statement)
+            run = _select_one(connection, run_id)
+            if run is None:
+                raise KeyError(run_id)
+            return run
+
+        return await self._call(work)
+
+    async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
+        statement = (
+            sa.update(runs)
+            .where(
+                runs.c.id == run_id,
+                _UNFINISHED,
+                runs.c.outcome.is_(sa.null()),
+                runs.c.stop_requested_by.is_(None),
+            )
+            .values(stop_requested_by=user, stop_requested_at=at)
+        )
+        return await self._call(lambda connection: connection.execute(statement).rowcount == 1)
+
+    async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:
+        query = sa.select(runs.c.id, runs.c.stop_requested_by).where(
+            runs.c.id.in_(run_ids), runs.c.stop_requested_by.is_not(None)
+        )
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {row.id: row.stop_requested_by for row in rows}
+
+    async def amend(self, run_id: RunId, *, text: str) -> bool:
+        def work(connection: sa.Connection) -> bool:
+            run = _select_one(connection, run_id)
+            if run is None:
+                return False
+            request = run.request.model_copy(update={"text": text})
+            statement = sa.update(runs).where(runs.c.id == run_id, runs.c.state.in_(WAITING_STATES))
+            amended = statement.values(request=request, revision=runs.c.revision + 1)
+            return connection.execute(amended).rowcount == 1
+
+        return await self._call(work)
+
+    async def stopped_waiting(self) -> Sequence[Run]:
+        return await self._select(
+            sa.select(runs).where(
+                _UNFINISHED,
+                runs.c.stop_requested_by.is_not(None),
+                runs.c.attempt == 0,
+                runs.c.reply_ts.is_not(None),
+            )
+        )
+
+    async def unfinished(self) -> Sequence[Run]:
+        return await self._select(sa.select(runs).where(_UNFINISHED).order_by(runs.c.created_at))
+
+    async def of_thread(self, thread: Thread) -> Sequence[Run]:
+        return await self._select(
+            sa.select(runs).where(runs.c.thread_key == thread.key).order_by(runs.c.message_ts)
+        )
+
+    async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
+        # Counted by the database, in one query: under load, reading all waiting runs for each new one took half of the
+        # process's time.
+        request = run.request
+        of_user = (
+            (runs.c.team == request.team)
+            & (runs.c.user == request.user)
+            & (runs.c.created_at >= since)
+            & sa.or_(
+                runs.c.error_code.is_(None),
+                runs.c.error_code.not_in(REFUSAL_CODES),
+                runs.c.attempt > 0,
+            )
+        )
+        other = _UNFINISHED & (runs.c.id != run.id)
+        in_thread = other & (
+            (runs.c.thread_key == run.thread.key) & (runs.c.message_ts < request.message_ts)
+        )
+        query = sa.select(
+            *(
+                sa.func.count().filter(condition).label(name)
+                for name, condition in (
+                    ("of_user", of_user),
+                    ("unfinished", _UNFINISHED),
+                    ("in_thread", in_thread),
+                )
+            ),
+            _count_elsewhere(run.id).label("elsewhere"),
+        ).where(_UNFINISHED | of_user)
+        row = await self._call(lambda connection: connection.execute(query).one())
+        return QueueStats(
+            runs_of_user=row.of_user,
+            unfinished=row.unfinished,
+            position=position_of(
+                ahead_in_thread=row.in_thread, ahead_elsewhere=row.elsewhere, capacity=capacity
+            ),
+        )
+
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        ended_at = sa.func.coalesce(runs.c.ended_at, runs.c.created_at)
+        query = sa.select(runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
+        run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())
+        for start in range(0, len(run_ids), REMOVED_AT_ONCE):
+            await self._remove(run_ids[start : start + REMOVED_AT_ONCE])
+            await asyncio.sleep(REMOVAL_PAUSE_S)
+        return len(run_ids)
+
+    async def _remove(self, run_ids: Sequence[str]) -> None:
+        ended = sa.select(runs.c.id).where(runs.c.id.in_(run_ids), _ENDED)
+
+        def work(connection: sa.Connection) -> None:
+            for table in (run_files, model_calls):
+                connection.execute(sa.delete(table).where(table.c.run_id.in_(ended)))
+            connection.execute(sa.delete(runs).where(runs.c.id.in_(run_ids), _ENDED))
+
+        await self._call(work)
+
+    async def recent(self, *, limit: int) -> Sequence[Run]:
+        return await self._select(sa.select(runs).order_by(runs.c.created_at.desc()).limit(limit))
+
+    async def starting_with(self, prefix: str, *, limit: int = 10) -> Sequence[Run]:
+        """Returns runs whose id begins like that."""
+        query = sa.select(runs).where(runs.c.id.startswith(prefix, autoescape=True)).limit(limit)
+        return await self._select(query)
+
+    async def counts(self) -> Mapping[RunState, int]:
+        query = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {state: int(count) for state, count in rows}
+
+    async def deliveries(self) -> Mapping[str, int]:
+        query = (
+            sa.select(runs.c.delivery, sa.func.count())
+            .where(runs.c.delivery != "")
+            .group_by(runs.c.delivery)
+        )
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {delivery: int(count) for delivery, count in rows}
+
+    async def _select(self, query: sa.Select[Any]) -> Sequence[Run]:
+        rows = await self._call(lambda connection: connection.execute(query).mappings().all())
+        found: list[Run] = []
+        for row in rows:
+            if len(found) % READ_AT_ONCE == READ_AT_ONCE - 1:
+                await asyncio.sleep(0)
+            found.append(_from_row(row))
+        return found
+
+
+_FIELDS = tuple(field.name for field in fields(Run))
+
+
+def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:
+    row = connection.execute(sa.select(runs).where(runs.c.id == run_id)).mappings().first()
+    return None if row is None else _from_row(row)
+
+
+def _to_row(run: Run) -> dict[str, Any]:
+    request = run.request
+    return values_of(run) | {
+        "error_code": run.result.error_code,
+        "thread_key": run.thread.key,
+        "team": request.team,
+        "user": request.user,
+        "message_ts": request.message_ts,
+    }
+
+
+def _from_row(row: sa.RowMapping) -> Run:
+    return Run(**{name: row[name] for name in _FIELDS})
+
+
+def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:
+    """Returns the count of runs that go or come before this one when people take turns: `position_among` in SQL."""
+    is_waiting = runs.c.state.in_(WAITING_STATES)
+    ranked = (
+        sa.select(
+            runs.c.id,
+            runs.c.state,
+            runs.c.created_at,
+            sa.func.row_number()
+            .over(
+                partition_by=(runs.c.team, runs.c.user),
+                order_by=(sa.case((is_waiting, 1), else_=0), runs.c.created_at, runs.c.id),
+            )
+            .label("round"),
+        )
+        .where(_UNFINISHED)
+        .cte("ranked")
+    )
+    own = ranked.alias("own")
+    comes_before = (ranked.c.round < own.c.round) | (
+        (ranked.c.round == own.c.round) & (ranked.c.created_at < own.c.created_at)
+    )
+    return (
+        sa.select(sa.func.count())
+        .where(own.c.id == run_id, ranked.c.id != run_id)
+        .where(
+            ranked.c.state.in_(STARTED_STATES) | (ranked.c.state.in_(WAITING_STATES) & comes_before)
+        )
+        .scalar_subquery()
+    )
+
+
+def position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> QueuePosition:
+    """Returns what `run` waits for, given the unfinished runs (itself included)."""
+    unfinished = list(unfinished)
+    ahead_in_thread = sum(
+        other.thread == run.thread and other.request.message_ts < run.request.message_ts
+        for other in unfinished
+    )
+    ranks = _ranks(unfinished)
+    elsewhere = sum(
+        other.state in STARTED_STATES
+        or (other.state in WAITING_STATES and ranks[other.id] < ranks[run.id])
+        for other in unfinished
+        if other.id != run.id
+    )
+    return position_of(
+        ahead_in_thread=ahead_in_thread, ahead_elsewhere=elsewhere, capacity=capacity
+    )
+
+
+def _ranks(unfinished: Iterable[Run]) -> dict[RunId, tuple[int, datetime]]:
+    """In which round of turns each run goes or went, and since when it waits: a person's runs that go were the first ones.
+
+    A guess at what the dispatcher will do, good enough to tell a person: who was served last is not in the records.
+    """
+    ranks: dict[RunId, tuple[int, datetime]] = {}
+    rounds: Counter[tuple[str, str]] = Counter()
+    for run in sorted(
+        unfinished, key=lambda run: (run.state in WAITING_STATES, run.created_at, run.id)
+    ):
+        user = (run.request.team, run.request.user)
+        ranks[run.id] = (rounds[user], run.created_at)
+        rounds[user] += 1
+    return ranks
+
+
+def position_of(*, ahead_in_thread: int, ahead_elsewhere: int, capacity: int) -> QueuePosition:
+    """Returns what it waits for. `ahead_elsewhere`: all runs that go or come before it, of which `capacity` may go at once."""
+    return QueuePosition(
+        ahead_in_thread=ahead_in_thread, ahead_elsewhere=max(0, ahead_elsewhere - capacity + 1)
+    )

@@ -1,0 +1,149 @@
+"""What people have set, in SQLite or PostgreSQL: defaults of persons and channels, and own keys, sealed so that the database alone tells none."""
+
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+import sqlalchemy as sa
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from typing_extensions import Unpack
+
+from app.log import get_logger
+from app.runs.model import ChannelChange
+from app.runs.options import DefaultChanges, Defaults
+from app.store.engine import Database
+from app.store.tables import channel_changes, defaults, own_keys, values_of
+
+_FIELDS = tuple(field.name for field in fields(Defaults) if field.name in defaults.c)
+
+_log = get_logger(__name__)
+
+
+class SqlDefaultStore:
+    """Implements DefaultStore; `SqlRunStore.defaults` is one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def get(self, team: str, owner: str) -> Defaults:
+        query = sa.select(*(defaults.c[name] for name in _FIELDS)).where(_are_of(team, owner))
+        row = await self._database.call(
+            lambda connection: connection.execute(query).mappings().first()
+        )
+        return Defaults(**row) if row is not None else Defaults()
+
+    async def change(self, team: str, owner: str, **changes: Unpack[DefaultChanges]) -> None:
+        if not changes:
+            return
+        update = sa.update(defaults).where(_are_of(team, owner)).values(**changes)
+        values = dict.fromkeys(_FIELDS, "") | changes
+        insert = sa.insert(defaults).values(team=team, owner=owner, **values)
+
+        def work(connection: sa.Connection) -> None:
+            if connection.execute(update).rowcount == 0:
+                connection.execute(insert)
+
+        await self._database.insert(work)
+
+    async def reset(self, team: str, owner: str) -> None:
+        statement = sa.delete(defaults).where(_are_of(team, owner))
+        await self._database.call(lambda connection: connection.execute(statement))
+
+    async def keep(self, change: ChannelChange) -> bool:
+        is_there = sa.select(channel_changes.c.run_id).where(
+            channel_changes.c.run_id == change.run_id
+        )
+        insert = sa.insert(channel_changes).values(values_of(change))
+
+        def work(connection: sa.Connection) -> bool:
+            is_new = connection.execute(is_there).first() is None
+            if is_new:
+                connection.execute(insert)
+            return is_new
+
+        return await self._database.insert(work)
+
+    async def last_change(self, team: str, channel: str) -> ChannelChange | None:
+        query = (
+            sa.select(channel_changes)
+            .where(channel_changes.c.team == team, channel_changes.c.channel == channel)
+            .order_by(channel_changes.c.at.desc())
+            .limit(1)
+        )
+        row = await self._database.call(
+            lambda connection: connection.execute(query).mappings().first()
+        )
+        return ChannelChange(**row) if row is not None else None
+
+
+def _are_of(team: str, owner: str) -> sa.ColumnElement[bool]:
+    return (defaults.c.team == team) & (defaults.c.owner == owner)
+
+
+class SqlOwnKeyStore:
+    """Implements OwnKeyStore; `SqlRunStore.own_keys` makes one."""
+
+    def __init__(self, database: Database, *, secrets: Sequence[str]) -> None:
+        """`secrets`: random texts of 32 characters or more; the first seals, each opens what it has sealed before."""
+        self._database = database
+        self._seal = MultiFernet([_fernet(secret) for secret in secrets])
+
+    async def of(self, team: str, person: str) -> Mapping[str, str]:
+        query = sa.select(own_keys.c.protocol, own_keys.c.sealed).where(_belongs_to(team, person))
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return {row.protocol: self._open((team, person, row.protocol), row.sealed) for row in rows}
+
+    async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
+        rows = [
+            {
+                "team": team,
+                "person": person,
+                "protocol": protocol,
+                "sealed": self._close((team, person, protocol), key),
+            }
+            for protocol, key in keys.items()
+            if key
+        ]
+        removal = sa.delete(own_keys).where(
+            _belongs_to(team, person), own_keys.c.protocol.in_(keys)
+        )
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(removal)
+            if rows:
+                connection.execute(sa.insert(own_keys), rows)
+
+        await self._database.insert(work)
+
+    def _close(self, place: tuple[str, str, str], key: str) -> str:
+        # With its place: a row that somebody has copied to another person's does not open there.
+        return self._seal.encrypt(json.dumps([*place, key]).encode()).decode()
+
+    def _open(self, place: tuple[str, str, str], sealed: str) -> str:
+        try:
+            *found, key = json.loads(self._seal.decrypt(sealed.encode()))
+        except InvalidToken:
+            found, key = [], ""
+        if tuple(found) != place:
+            _log.warning("own_key.unreadable", user=place[1], protocol=place[2])
+            return ""
+        return str(key)
+
+
+def read_secrets(text: str) -> Sequence[str]:
+    """Returns what ORION_OWN_KEYS_SECRET names: one secret, or several separated by commas, the newest first."""
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
+def _fernet(secret: str) -> Fernet:
+    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"orion own keys").derive(
+        secret.encode()
+    )
+    return Fernet(urlsafe_b64encode(key))
+
+
+def _belongs_to(team: str, person: str) -> sa.ColumnElement[bool]:
+    return (own_keys.c.team == team) & (own_keys.c.person == person)

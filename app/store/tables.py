@@ -1,0 +1,217 @@
+"""The tables as this Orion reads and writes them. A column of a record is a field of its dataclass: its type decides the column's.
+
+Who adds a field adds a migration for the databases that are there (`app/store/migrations`).
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
+
+import sqlalchemy as sa
+from pydantic import TypeAdapter
+from typing_extensions import override
+
+from app.errors import ErrorCode
+from app.runs.budget import SpentCall
+from app.runs.model import ChannelChange, Run
+from app.runs.options import Defaults
+from app.runs.session import Session
+
+metadata = sa.MetaData()
+
+
+class AnyText(sa.TypeDecorator[str]):
+    """Text of agents, as long as it likes. PostgreSQL's knows no NUL character, and would refuse the whole record for one.
+
+    Source: PostgreSQL 15 documentation, 8.3 Character Types.
+    """
+
+    impl = sa.Text
+    cache_ok = True
+
+    @override
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        if value is None or dialect.name == "sqlite":
+            return value
+        return value.replace("\x00", "\ufffd")
+
+
+class UtcTime(sa.TypeDecorator[datetime]):
+    """Aware UTC times as seconds since the epoch: the same on both databases, microseconds kept."""
+
+    impl = sa.Double
+    cache_ok = True
+
+    @override
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> float | None:
+        return None if value is None else value.timestamp()
+
+    @override
+    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> datetime | None:
+        return None if value is None else datetime.fromtimestamp(value, UTC)
+
+
+class OneOf(sa.TypeDecorator[StrEnum]):
+    """A member of a closed set, as its text."""
+
+    impl = sa.String(64)
+    cache_ok = True
+
+    def __init__(self, members: type[StrEnum]) -> None:
+        super().__init__()
+        self.members = members
+
+    @override
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        return None if value is None else str(value)
+
+    @override
+    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> StrEnum | None:
+        return None if value is None else self.members(value)
+
+
+class Whole(sa.TypeDecorator[Any]):
+    """A value of several parts, as JSON: dataclasses, tuples, mappings, Pydantic's models."""
+
+    impl = sa.JSON(none_as_null=True)
+    cache_ok = True  # by `kind`
+
+    def __init__(self, kind: Any) -> None:  # noqa: ANN401 - any annotation
+        super().__init__()
+        self.kind = kind
+        self._adapter: TypeAdapter[Any] = TypeAdapter(kind)
+
+    @override
+    def process_bind_param(self, value: Any | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else self._adapter.dump_python(value, mode="json")
+
+    @override
+    def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> Any:
+        return None if value is None else self._adapter.validate_python(value)
+
+
+def columns_of(
+    record: type,
+    *,
+    keys: Collection[str] = ("id",),
+    without: Collection[str] = (),
+    types: Mapping[str, sa.types.TypeEngine[Any]] = MappingProxyType({}),
+) -> Iterator[sa.Column[Any]]:
+    """Yields a column for each field of a dataclass; one that may be None may be null.
+
+    Args:
+        record: the dataclass.
+        keys: the fields that are the primary key.
+        without: fields that are kept otherwise.
+        types: of columns that do not follow from the field's type.
+    """
+    hints = get_type_hints(record)
+    for field in fields(record):
+        if field.name not in without:
+            kind, may_be_none = _without_none(hints[field.name])
+            yield sa.Column(
+                field.name,
+                types.get(field.name) or _column_type(kind),
+                primary_key=field.name in keys,
+                nullable=may_be_none,
+            )
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401 - any annotation
+    if get_origin(hint) not in (Union, UnionType):
+        return hint, False
+    kinds = [kind for kind in get_args(hint) if kind is not NoneType]
+    (kind,) = kinds  # a column has one type
+    return kind, len(kinds) < len(get_args(hint))
+
+
+def _column_type(kind: Any) -> sa.types.TypeEngine[Any]:  # noqa: ANN401 - any annotation
+    if isinstance(kind, NewType):
+        return _column_type(kind.__supertype__)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return OneOf(kind)
+    simple: Mapping[Any, type[sa.types.TypeEngine[Any]]] = {
+        str: AnyText,
+        bool: sa.Boolean,
+        int: sa.BigInteger,
+        float: sa.Double,
+        datetime: UtcTime,
+    }
+    return simple[kind]() if kind in simple else Whole(kind)
+
+
+def values_of(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
+    """Returns the fields of a record by their columns."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+schema = sa.Table("orion_schema", metadata, sa.Column("version", sa.Integer, primary_key=True))
+
+runs = sa.Table(
+    "orion_runs",
+    metadata,
+    *columns_of(Run),
+    # From the outcome and the request, for finding them.
+    sa.Column("error_code", OneOf(ErrorCode), nullable=True),
+    sa.Column("thread_key", sa.String(128), nullable=False),
+    sa.Column("team", sa.String(32), nullable=False),
+    sa.Column("user", sa.String(32), nullable=False),
+    sa.Column("message_ts", sa.String(32), nullable=False),
+    sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
+    sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
+    sa.Index("ix_orion_runs_state", "state"),
+)
+
+run_files = sa.Table(
+    "orion_run_files",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("content", AnyText, nullable=False),
+)
+
+model_calls = sa.Table(
+    "orion_model_calls",
+    metadata,
+    *columns_of(SpentCall),
+    sa.Index("ix_orion_model_calls_run", "run_id"),
+    sa.Index("ix_orion_model_calls_at", "at"),
+)
+
+sessions = sa.Table(
+    "orion_sessions",
+    metadata,
+    *columns_of(Session, without=("thread",)),
+    *(sa.Column(name, sa.String(32), nullable=False) for name in ("team", "channel", "thread_ts")),
+    sa.Index("ix_orion_sessions_name", "name", unique=True),
+    sa.Index("ix_orion_sessions_provider", "provider"),
+    sa.Index("ix_orion_sessions_status", "status"),
+    sa.Index("ix_orion_sessions_used", "used_at"),
+)
+
+defaults = sa.Table(
+    "orion_defaults",
+    metadata,
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("owner", sa.String(32), primary_key=True),
+    *columns_of(Defaults, keys=(), without=("pr",)),  # that is for one message
+)
+
+channel_changes = sa.Table(
+    "orion_channel_changes",
+    metadata,
+    *columns_of(ChannelChange, keys=("run_id",), types={"run_id": sa.String(64)}),
+    sa.Index("ix_orion_channel_changes_channel", "team", "channel"),
+)
+
+own_keys = sa.Table(
+    "orion_own_keys",
+    metadata,
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("person", sa.String(32), primary_key=True),
+    sa.Column("protocol", sa.String(16), primary_key=True),
+    sa.Column("sealed", AnyText, nullable=False),
+)

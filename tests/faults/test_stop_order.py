@@ -1,0 +1,164 @@
+"""A stop ends what was asked before it, and once, however often and in whatever order Slack tells of it."""
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slack_bolt.async_app import AsyncApp, AsyncBoltRequest
+
+from app.runs.testing import Run, RunId, RunState, run_id_for
+from tests.faults.building import Core, core_of, ended
+from tests.unit.slack.building import deliver_json, make_app, mention
+from tests.waiting import until
+
+CHANNEL, ROOT, SECOND, STOP, THIRD = (
+    "C1",
+    "1795302364.000100",
+    "1795302365.000100",
+    "1795302366.000100",
+    "1795302366.200100",
+)
+LONG = json.dumps([{"text": "at work"}, {"sleep": 60}])
+SHORT = json.dumps([{"text": "at work"}, {"sleep": 1}, {"final": "the answer"}])
+
+Deliver = Callable[[AsyncApp, dict[str, Any]], Awaitable[int]]
+
+
+async def _over_http(bolt: AsyncApp, payload: dict[str, Any]) -> int:
+    return (await deliver_json(bolt, payload))[0]
+
+
+async def _over_a_socket(bolt: AsyncApp, payload: dict[str, Any]) -> int:
+    """As Bolt's handler hands on what a socket brings."""
+    response = await bolt.async_dispatch(AsyncBoltRequest(body=payload, mode="socket_mode"))
+    return response.status
+
+
+@pytest.fixture(params=[_over_http, _over_a_socket])
+def deliver(request: pytest.FixtureRequest) -> Deliver:
+    way: Deliver = request.param
+    return way
+
+
+def _event(kind: str, text: str, ts: str, **more: object) -> dict[str, Any]:
+    return mention(type=kind, text=f"<@UBOT> {text}", ts=ts, event_ts=ts, **more)
+
+
+def _run_id(ts: str, channel: str = CHANNEL) -> RunId:
+    return run_id_for(team="T1", channel=channel, message_ts=ts)
+
+
+async def _running(core: Core, run_id: RunId) -> None:
+    await until(lambda: run_id in core.replies.placed and bool(core.replies.shown))
+
+
+async def _record(core: Core, run_id: RunId) -> Run:
+    run = await core.store.get(run_id)
+    assert run is not None
+    return run
+
+
+@pytest.mark.parametrize("kinds", [("message", "app_mention"), ("app_mention", "message")])
+async def test_the_second_event_of_a_stop_does_not_end_the_next_question(
+    tmp_path: Path, deliver: Deliver, kinds: tuple[str, str]
+) -> None:
+    """A question that is accepted between both events of `@Orion stop` is answered."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        assert await deliver(bolt, _event("app_mention", LONG, ROOT)) == 200
+        await _running(core, _run_id(ROOT))
+        stop = {"text": "stop", "ts": STOP, "thread_ts": ROOT}
+        assert await deliver(bolt, _event(kinds[0], **stop)) == 200
+        assert await deliver(bolt, _event("app_mention", SHORT, THIRD, thread_ts=ROOT)) == 200
+        await until(lambda: _run_id(THIRD) in core.replies.placed)
+        assert await deliver(bolt, _event(kinds[1], **stop)) == 200
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
+
+
+async def test_a_stop_that_is_told_again_does_not_end_what_was_queued_behind(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """The message behind the one that was stopped was asked before the stop, and goes on all the same."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await deliver(bolt, _event("app_mention", LONG, ROOT))
+        await _running(core, _run_id(ROOT))
+        await deliver(bolt, _event("app_mention", SHORT, SECOND, thread_ts=ROOT))
+        await until(lambda: _run_id(SECOND) in core.replies.placed)
+        for kind in ("message", "app_mention", "message"):
+            await deliver(bolt, _event(kind, "stop", STOP, thread_ts=ROOT))
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        await deliver(bolt, _event("message", "stop", STOP, thread_ts=ROOT))
+        assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
+
+
+async def test_slacks_own_stop_that_is_told_again_ends_no_later_question(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """A redelivery of the event, when the next question is going already, ends nothing."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        stop = mention(type="agent_session_stopped", thread_ts=ROOT, event_ts=STOP)
+        await deliver(bolt, _event("app_mention", LONG, ROOT))
+        await _running(core, _run_id(ROOT))
+        await deliver(bolt, stop)
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        await deliver(bolt, _event("app_mention", SHORT, THIRD, thread_ts=ROOT))
+        await until(lambda: _run_id(THIRD) in core.replies.placed)
+        await deliver(bolt, stop)
+        assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
+
+
+async def test_a_retry_that_was_clicked_after_a_stop_is_not_ended_by_it(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """A retry answers an old message; what counts is when it was clicked."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        failing = json.dumps([{"text": "at work"}, {"sleep": 1}, {"exit": 1}])
+        await deliver(bolt, _event("app_mention", failing, ROOT))
+        assert (await ended(core, _run_id(ROOT))).state is RunState.FAILED
+        await deliver(bolt, _event("message", "stop", STOP, thread_ts=ROOT))
+        click = {
+            "type": "block_actions",
+            "user": {"id": "U1", "team_id": "T1"},
+            "team": {"id": "T1"},
+            "channel": {"id": CHANNEL},
+            "actions": [
+                {
+                    "type": "button",
+                    "action_id": "orion_retry",
+                    "block_id": "b",
+                    "value": _run_id(ROOT),
+                    "action_ts": THIRD,
+                }
+            ],
+        }
+        response = await bolt.async_dispatch(AsyncBoltRequest(body=click, mode="socket_mode"))
+        assert response.status == 200
+        retry = run_id_for(team="T1", channel=CHANNEL, message_ts=ROOT, click=THIRD)
+        await until(lambda: retry in core.replies.placed)
+        await deliver(bolt, _event("app_mention", "stop", STOP, thread_ts=ROOT))
+        assert (await _record(core, retry)).stop_requested_by is None
+        assert (await ended(core, retry)).state is RunState.FAILED
+
+
+async def test_a_stop_at_the_top_of_a_direct_message_ends_all_that_was_asked_there(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """There each message begins a thread, so the word means the conversation; it is no question, and ends nothing that comes after it."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        dm = {"channel": "D1", "channel_type": "im", "type": "message"}
+        for ts in (ROOT, SECOND):
+            assert await deliver(bolt, mention(**dm, text=LONG, ts=ts, event_ts=ts)) == 200
+        await until(lambda: len(core.replies.placed) == 2)
+        await deliver(bolt, mention(**dm, text=SHORT, ts=THIRD, event_ts=THIRD))
+        assert await deliver(bolt, mention(**dm, text="Stop.", ts=STOP, event_ts=STOP)) == 200
+        for ts in (ROOT, SECOND):
+            assert (await ended(core, _run_id(ts, "D1"))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(THIRD, "D1"))).state is RunState.SUCCEEDED
+        assert await core.store.get(_run_id(STOP, "D1")) is None

@@ -1,0 +1,54 @@
+"""Bad settings that came from the command line."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from app.cli.output import USAGE, read_settings
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"orion_agent": "codx"}, "--agent: Input should be 'anthropic', "),
+        ({"orion_agent": "codx"}, "(is 'codx'); did you mean codex?\n"),
+        ({"orion_sandbox": "dcoker"}, "(is 'dcoker'); did you mean docker?\n"),
+        ({"orion_sandbox": "bogus"}, "--provider: Input should be 'auto', "),
+        ({"orion_mount_dir": "/nope"}, "--mount: there is no directory /nope\n"),
+        ({"orion_mount_overlay": "true"}, "--overlay: set --mount, too\n"),
+        (
+            {"orion_sandbox": "docker", "orion_mount_dir": "."},
+            "--mount: docker sandboxes cannot work in it; set --overlay, or --provider=local\n",
+        ),
+    ],
+)
+def test_an_option_is_called_by_its_own_name(
+    given: dict[str, str],
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nobody who wrote `--agent` knows which setting it stands for."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(typer.Exit) as ended:
+        read_settings(for_serving=False, **given)
+    assert ended.value.exit_code == USAGE
+    shown = capsys.readouterr().err
+    assert shown.startswith("--")
+    assert told in shown
+    assert "ORION_" not in shown
+
+
+def test_a_setting_keeps_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also beside an option."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORION_SANDBOX", "dcoker")
+    with pytest.raises(typer.Exit):
+        read_settings(orion_agent="codx")
+    heading, *lines = capsys.readouterr().err.splitlines()
+    assert heading == "bad settings:"
+    assert [line.partition(":")[0] for line in lines] == ["--agent", "ORION_SANDBOX"]

@@ -1,0 +1,42 @@
+"""Budgets that cannot be kept are refused at the start."""
+
+from pathlib import Path
+
+import pytest
+
+from app.compose.budgets import find_problems
+from app.settings.settings import load_settings
+
+PRICES = '[prices."*"]\ninput = 3\noutput = 15\ncache_read = 0.3\ncache_write = 3.75\n'
+
+
+@pytest.fixture(autouse=True)
+def _all_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "orion.toml").write_text(PRICES)
+
+
+def _problems(**given: object) -> str:
+    settings = {"anthropic_api_key": "sk-ant-x", "orion_budget_day_usd": "1", **given}
+    return "\n".join(find_problems(load_settings(env_file=None, given=settings)))
+
+
+@pytest.mark.parametrize(
+    ("cloud", "given"),
+    [
+        ("deno", {"orion_sandbox": "deno", "deno_deploy_token": "ddo_x"}),
+        ("deno", {"orion_sandbox": "docker", "deno_deploy_token": "ddo_x"}),
+        ("vercel", {"vercel_oidc_token": "x"}),
+    ],
+    ids=["chosen", "on request", "auto"],
+)
+def test_a_cloud_without_a_broker_holds_no_budget(cloud: str, given: dict[str, object]) -> None:
+    """Nothing is counted there, whoever chose it; with an address of Orion's it is."""
+    assert f"a budget cannot be kept: at {cloud} no call is counted" in _problems(**given)
+    assert _problems(**given, orion_public_url="https://orion.example") == ""
+    assert _problems(**given, orion_budget_day_usd=None) == ""
+
+
+def test_this_machine_has_a_broker() -> None:
+    """No address is needed here."""
+    assert _problems(orion_sandbox="local") == ""

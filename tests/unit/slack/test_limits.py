@@ -1,0 +1,156 @@
+"""Slack's limits are kept on this side: who goes when, and what a 429 holds up."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+
+from app.aio import open_task_group
+from app.runs.testing import Run, RunRequest
+from app.slack.limits import CHANNEL_RATES, Bucket, Rate
+from tests.unit.slack.placing import DONE, FREE, place
+
+if TYPE_CHECKING:
+    from app.slack.connection import SlackConnection
+    from tests.unit.slack.conftest import Answer, SlackServer
+
+BURST = CHANNEL_RATES["chat.postMessage"].burst
+
+
+def in_channel(run: Run, channel: str, number: int = 0) -> Run:
+    request = run.request
+    changes = {"channel": channel, "run_id": f"{request.run_id}-{channel}-{number}"}
+    moved = RunRequest.model_validate(request.model_dump() | changes)
+    return dataclasses.replace(run, id=moved.run_id, request=moved)
+
+
+async def until_late(slack: SlackConnection, run: Run) -> tuple[int, Run]:
+    """Places runs in a channel until it takes no more: how many were posted, and the one that was not."""
+    for number in range(4 * BURST):
+        late = in_channel(run, "C1", number)
+        if not await slack.replies.place(late, position=FREE, maybe_posted=False):
+            return number, dataclasses.replace(late, reply_ts="")
+    raise AssertionError("nothing holds up a burst")
+
+
+async def test_a_429_in_one_channel_holds_up_no_other(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Slack limits posts by channel: while one waits as long as Slack says, another one is told at once."""
+    slack_server.fail("chat.postMessage", answer(status=429, error="ratelimited", retry_after="2"))
+    async with asyncio.timeout(10), open_task_group() as group:
+        held = group.create_task(place(slack, in_channel(run, "C1")))
+        while not slack_server.arguments("chat.postMessage"):
+            await asyncio.sleep(0.01)
+        await place(slack, in_channel(run, "C2"))
+        assert not held.done()
+    first, other, again = slack_server.times("chat.postMessage")
+    assert other - first < 1
+    assert again - first >= 1.95
+
+
+async def test_a_burst_in_one_channel_waits_here_and_not_at_slack(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """What a channel does not take now is left to the background; other channels do not wait for it."""
+    posted, _ = await until_late(slack, run)
+    assert len(slack_server.messages) == posted >= BURST
+    await place(slack, in_channel(run, "C2"))
+    async with asyncio.timeout(10):
+        while len(slack_server.messages) < posted + 2:
+            await asyncio.sleep(0.05)
+
+
+async def test_the_status_comes_before_the_post(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """While a post takes its time, Slack shows already that Orion is at work."""
+    slack_server.fail("chat.postMessage", answer(delay_s=0.2, accepts=True))
+    await place(slack, run)
+    (status,) = slack_server.times("agents.sessions.setStatus")
+    assert status - slack_server.times("chat.postMessage")[0] < 0.15
+
+
+async def test_an_answer_that_is_there_first_is_posted_instead_of_the_placeholder(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """One post, no update, and nothing to look for; the thinking message never comes after it."""
+    _, late = await until_late(slack, run)
+    delivery = await slack.replies.finish(late, DONE, resumed=False)
+    assert delivery.text == "sent"
+    await asyncio.sleep(1.2)
+    own = [
+        message
+        for message in slack_server.messages.values()
+        if message["metadata"]["event_payload"]["run_id"] == late.id
+    ]
+    assert [message["blocks"][0]["text"] for message in own] == ["The answer."]
+    assert own[0]["ts"] == delivery.reply_ts
+    assert slack_server.arguments("chat.update") == []
+    assert slack_server.arguments("conversations.replies") == []
+
+
+async def test_a_placeholder_that_was_late_becomes_the_answer(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """Once posted it is updated like any other."""
+    posted, late = await until_late(slack, run)
+    async with asyncio.timeout(10):
+        while len(slack_server.messages) < posted + 1:
+            await asyncio.sleep(0.05)
+    await slack.replies.finish(late, DONE, resumed=False)
+    assert len(slack_server.messages) == posted + 1
+    assert list(slack_server.messages.values())[-1]["blocks"][0]["text"] == "The answer."
+
+
+async def test_a_status_that_slack_shows_already_is_not_set_again(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """A run sets it when it is placed, and again when it starts; Slack hears of it once, and once of the end."""
+    placed = await place(slack, run)
+    async with slack.replies.live(placed):
+        await asyncio.sleep(0.05)
+    await slack.replies.finish(placed, DONE, resumed=False)
+    await asyncio.sleep(0.1)
+    calls = slack_server.arguments("agents.sessions.setStatus")
+    assert [call["status"] for call in calls] == ["processing", "active"]
+
+
+@pytest.mark.alone
+async def test_urgent_calls_go_first() -> None:
+    """An answer passes progress that was in line before it, and has a reserve that progress may not use."""
+    bucket = Bucket(Rate(burst=3, per_s=20, reserve=2))
+    granted: list[str] = []
+
+    async def ask(name: str, *, is_urgent: bool) -> None:
+        await bucket.take(is_urgent=is_urgent)
+        granted.append(name)
+
+    async with asyncio.timeout(5), open_task_group() as group:
+        for name in ("progress 1", "progress 2", "progress 3"):
+            group.create_task(ask(name, is_urgent=False))
+        await asyncio.sleep(0.01)
+        assert granted == ["progress 1"]
+        for name in ("answer 1", "answer 2", "answer 3"):
+            group.create_task(ask(name, is_urgent=True))
+        await asyncio.sleep(0.01)
+        assert granted == ["progress 1", "answer 1", "answer 2"]
+    assert granted[3:] == ["answer 3", "progress 2", "progress 3"]
+
+
+async def test_a_pause_is_kept_to_the_second() -> None:
+    """After a 429 nobody goes before the time that Slack named, and then one by one."""
+    bucket = Bucket(Rate(burst=5, per_s=10))
+    await bucket.take()
+    bucket.pause(0.5)
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    await bucket.take()
+    first = loop.time() - began_at
+    await bucket.take()
+    second = loop.time() - began_at
+    assert first >= 0.49
+    assert second - first >= 0.09
