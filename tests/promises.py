@@ -47,7 +47,7 @@ PROMISES: Final[Mapping[str, Sequence[str]]] = {
         "tests/unit/slack/test_markdown.py::test_no_arrangement_of_tokens_pings",
     ),
     "9. A sick dependency slows nothing else": (
-        f"{_E2E}/test_acknowledgements.py::test_faults_outside_do_not_delay_acknowledgements",
+        f"{_E2E}/test_acknowledgements.py::test_faults_outside_do_not_delay_acknowledgements[worst]",
         "tests/unit/tracing/test_dead_langfuse.py::test_a_sick_langfuse_delays_nothing[black hole]",
     ),
     "10. Nothing secret leaves": (

@@ -1,5 +1,6 @@
 """One attempt of a run: what its steps share, how its progress is told while it goes, and what comes of it."""
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -204,10 +205,13 @@ class Asker:
 class Display:
     live: LiveReply
     tracker: ProgressTracker
+    is_behind: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is something that has not been offered."""
     _shown_s: float | None = None
     _shown_steps: int = 0
 
     def show(self, elapsed_s: float) -> None:
+        self.is_behind.clear()
         self._shown_s, self._shown_steps = elapsed_s, self.tracker.steps
         self.live.show(self.tracker.current(elapsed_s=elapsed_s))
 
@@ -217,6 +221,8 @@ class Display:
         is_due = shown_s is None or elapsed_s - shown_s > SHOW_INTERVAL.total_seconds()
         if is_due or self.tracker.steps != self._shown_steps:
             self.show(elapsed_s)
+        else:
+            self.is_behind.set()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -467,11 +473,17 @@ async def _conversation(ports: RunPorts, run: Run) -> Conversation:
 
 @asynccontextmanager
 async def _keep_refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
-    """Offers the elapsed time while inside, so that silence of the agent does not look like a hang."""
+    """Offers what came too soon to be offered, and the elapsed time, so that silence of the agent does not look like a hang."""
+    is_behind = attempt.display.is_behind
 
     async def refresh() -> None:
         while True:
-            await clock.sleep(REFRESH_INTERVAL_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_INTERVAL_S):
+                    await is_behind.wait()
+                await clock.sleep(SHOW_INTERVAL.total_seconds())
+                if not is_behind.is_set():
+                    continue
             attempt.show()
 
     async with open_task_group() as group:

@@ -92,6 +92,7 @@ async def test_stop_from_the_command_line_takes_a_waiting_question_out(shared: S
     await shared.answer(root)
 
 
+@pytest.mark.long
 async def test_a_deleted_root_withdraws_its_question(shared: Stage) -> None:
     """Slack leaves a tombstone where a message with replies was; a run that has begun goes on."""
     root = await _busy_thread(shared, 3)

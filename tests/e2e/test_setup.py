@@ -117,7 +117,7 @@ async def test_a_cloud_is_set_up(
             ("vercel", {"ORION_SANDBOX_VCPUS": "64"}, "ORION_SANDBOX_VCPUS"),
             ("deno", {"ORION_RUN_TIMEOUT_S": "7200"}, "ORION_RUN_TIMEOUT_S"),
         ],
-        lambda row: row[0],
+        lambda _row: None,
     ),
 )
 async def test_what_is_wrong_is_found_before_anything_is_built(

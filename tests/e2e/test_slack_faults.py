@@ -100,6 +100,7 @@ async def test_a_deleted_thinking_message_is_replaced_by_the_answer(stage: Stage
     fault("Slack: thinking message deleted").assert_holds(await stage.record(ts))
 
 
+@pytest.mark.long
 async def test_an_answer_waits_for_slack_to_come_back(stage: Stage) -> None:
     """Eleven seconds without Slack, in which the run ends: the answer arrives afterwards."""
     ts = await stage.client.say("@Orion !slow 8")

@@ -75,7 +75,8 @@ async def test_a_failed_run_is_red_and_names_its_code(shared: Stage) -> None:
             await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("refused", marks=pytest.mark.long), "black_hole"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["refused", "black_hole"])
 async def test_a_dead_langfuse_slows_nothing(
     world: World,
     start_orion: OpenOrion,

@@ -15,11 +15,11 @@ from tests.waiting import until
 
 @pytest.mark.alone
 async def test_stop_ends_a_running_agent_within_two_seconds(tmp_path: Path) -> None:
-    """A stop kills the agent, keeps what was written, and says who stopped it."""
+    """A stop kills the agent, keeps what was written, and says who stopped it; the writing was shown at once."""
     async with core_of(tmp_path) as core:
         request = request_of([{"text": "half an answer"}, {"sleep": 60}])
         await core.intake.accept(request)
-        await until(lambda: any(progress.text for progress in core.replies.shown))
+        await until(lambda: any(progress.text for progress in core.replies.shown), timeout_s=5)
         asked_at = SystemClock().now()
         assert await core.intake.stop_run(request.run_id, user="U2")
         run = await ended(core, request.run_id)
@@ -52,7 +52,7 @@ async def test_whoever_waits_behind_a_withdrawn_question_is_told(tmp_path: Path)
     async with core_of(tmp_path) as core:
         root = "1795302364.000100"
         asked = [
-            request_of([{"text": "a"}, {"sleep": 5}, {"final": "one"}], ts=root),
+            request_of([{"text": "a"}, {"sleep": 60}], ts=root),
             *(request_of(ANSWER, ts=f"179530236{n}.000100", thread_ts=root) for n in (5, 6)),
         ]
         for number, request in enumerate(asked, start=1):
@@ -63,6 +63,7 @@ async def test_whoever_waits_behind_a_withdrawn_question_is_told(tmp_path: Path)
         await until(lambda: len(core.replies.placed) == 4)
         assert core.replies.placed[-1] == asked[2].run_id
         assert core.replies.waiting[-1].ahead_in_thread == 1
+        assert await core.intake.stop_run(asked[0].run_id, user="U1")
         for request in asked:
             await ended(core, request.run_id)
         assert len(core.replies.placed) == 4

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 from datetime import timedelta
+from itertools import product
 from pathlib import Path
 from typing import get_args
 
@@ -41,6 +42,7 @@ from tests.faults.building import (
 )
 from tests.faults.plan_agent import ANSWER, Plan
 from tests.faults.sick_stores import EditingRunStore, SickOwnKeyStore, SickRunStore
+from tests.long import long_but
 from tests.waiting import until
 
 OPERATIONS: tuple[Operation, ...] = get_args(Operation)
@@ -65,9 +67,13 @@ async def test_a_run_answers(tmp_path: Path) -> None:
         assert_ended_once(core, run)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("nth", [1, 2, 3])
-@pytest.mark.parametrize("is_retryable", [True, False])
+@pytest.mark.parametrize(
+    ("operation", "nth", "is_retryable"),
+    long_but(
+        list(product(OPERATIONS, (1, 2, 3), (True, False))),
+        lambda row: row[1] == (1 if row[2] else 2),
+    ),
+)
 async def test_any_sandbox_call_may_fail(
     operation: Operation,
     nth: int,

@@ -14,7 +14,7 @@ from sandbox_runtime.types import SandboxSpec, SnapshotId
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 from tests.emulators.vercel.faults import Fault, Kind, failing, talking_nonsense
 from tests.emulators.vercel.server import Emulator
-from tests.long import one_of_each
+from tests.long import long_but, one_of_each
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.machines]
 
@@ -130,14 +130,14 @@ MAX_REPETITIONS = 20
 """Output is asked for again for nine beats, here of half a second each, at most once in half a second."""
 
 
-@pytest.mark.parametrize(("step", "fault"), one_of_each(ONCE, lambda row: (row[0], ONCE[row])))
+@pytest.mark.parametrize(("step", "fault"), one_of_each(ONCE, lambda row: ONCE[row] or row[0]))
 async def test_a_fault_that_passes(vercel: VercelService, step: str, fault: str) -> None:
     """It costs a repetition, or ends in the code that says why not; nothing is made twice, nothing is left."""
     failure = await _outcome(vercel, _make(fault)(step))
     assert (failure.code if failure else None) is ONCE[step, fault], failure
 
 
-@pytest.mark.parametrize(("step", "fault"), one_of_each(ALWAYS, lambda row: row[0]))
+@pytest.mark.parametrize(("step", "fault"), one_of_each(ALWAYS, ALWAYS.__getitem__))
 async def test_a_fault_that_stays(vercel: VercelService, step: str, fault: str) -> None:
     """The right code, after a bounded number of repetitions; when the service is well again nothing is left."""
     made = _make(fault)(step)
@@ -186,7 +186,7 @@ async def test_cancelled_create(vercel: VercelService) -> None:
     assert vercel.emulator.running() == []
 
 
-@pytest.mark.parametrize("is_closed_at_once", [True, False])
+@pytest.mark.parametrize("is_closed_at_once", long_but([True, False], lambda closed: not closed))
 async def test_create_that_is_answered_after_its_asker_has_gone(
     vercel: VercelService, *, is_closed_at_once: bool
 ) -> None:
@@ -198,7 +198,7 @@ async def test_create_that_is_answered_after_its_asker_has_gone(
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
                 await provider.create(_SPEC)
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2.5
         assert vercel.emulator.world.created == before
         if not is_closed_at_once:
             await asyncio.sleep(4)
