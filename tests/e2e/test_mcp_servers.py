@@ -32,6 +32,7 @@ def _call(text: str, seconds: float) -> str:
     return f"@Orion call: mcp__notes__note {json.dumps({'text': text, 'seconds': seconds})}"
 
 
+@pytest.mark.long
 async def test_a_tool_outside_is_used_and_not_used_twice(
     prepared_claude: Path, tmp_path: Path
 ) -> None:

@@ -91,7 +91,7 @@ async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
 
 async def test_a_deleted_thinking_message_is_replaced_by_the_answer(stage: Stage) -> None:
     """Whoever took it away under a run finds the answer in a message of its own, once."""
-    ts = await stage.client.say("@Orion !slow 4")
+    ts = await stage.client.say("@Orion !slow 9")
     message = await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
     await stage.client.delete(message["ts"], user=BOT_USER_ID)
     answer = await stage.answer(ts)
@@ -119,7 +119,7 @@ async def test_a_revoked_token_ends_the_run_without_an_answer(
     """The run ends, its record says why nobody was told, and nothing retries for ever."""
     # An Orion of its own: without a token it also gives up Slack's native Stop until it is started again.
     async with start_orion(world) as stage:
-        ts = await stage.client.say("@Orion !slow 4")
+        ts = await stage.client.say("@Orion !slow 9")
         await stage.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
         await stage.client.switches(token_revoked=True)
         await stage.ended(ts)
