@@ -318,11 +318,11 @@ def _can_be_forked(program: Sequence[str], environment: Mapping[str, str]) -> bo
 
 
 def put_environments(prepared: Path, state_dir: Path) -> None:
-    """Links to the prepared environments, which are never written to, and copies of what names them."""
+    """Links to the prepared environments, which are never written to, and copies of what names them; what is there stays."""
     state_dir.mkdir(mode=0o700, exist_ok=True)
     for name in ("snapshots", "names"):
-        shutil.copytree(prepared / name, state_dir / name, symlinks=True)
-    (state_dir / "environments").mkdir()
+        shutil.copytree(prepared / name, state_dir / name, symlinks=True, dirs_exist_ok=True)
+    (state_dir / "environments").mkdir(exist_ok=True)
     for environment in (prepared / "environments").iterdir():
         (state_dir / "environments" / environment.name).symlink_to(environment.resolve())
 
