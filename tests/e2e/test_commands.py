@@ -30,7 +30,7 @@ async def test_runs_are_listed_shown_and_stopped(
     code, said = await shared.cli("runs", "stop", run_id)
     asked = time.time()
     assert (code, said) == (0, "asked to stop\n")
-    record = await shared.ended(ts, timeout_s=5)
+    record = await shared.ended(ts, timeout_s=20)
     assert record.ended_at is not None
     took_s = record.ended_at.timestamp() - asked
     record_property("orion runs stop to ended run [s]", round(took_s, 2))
