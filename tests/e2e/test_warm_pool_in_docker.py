@@ -7,7 +7,7 @@ import pytest
 from app.playground.slack.types import FakeSlackConfig
 from tests.e2e.docker_world import docker, namespace_of, objects_of, open_docker_orion
 from tests.e2e.docker_world import prepared_image as prepare
-from tests.e2e.harness import RUN_TIMEOUT_S, Stage, open_world, text_of
+from tests.e2e.harness import RUN_TIMEOUT_S, WITH_POOL, Stage, open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir, put_environments
 from tests.e2e.prepared import prepared_state_dir
 from tests.e2e.test_warm_pool import filled, pool_of
@@ -33,7 +33,7 @@ async def test_prepared_containers(tmp_path_factory: pytest.TempPathFactory) -> 
     prepared = await asyncio.to_thread(prepare)
     async with (
         open_world(QUICK_RETRIES) as world,
-        open_docker_orion(world, state_dir, prepared) as stage,
+        open_docker_orion(world, state_dir, prepared, **WITH_POOL) as stage,
     ):
         namespace = namespace_of(state_dir)
         await _is_given(stage, namespace)
