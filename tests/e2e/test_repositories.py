@@ -254,7 +254,6 @@ async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_pa
             while "orion/" not in git(bare, "branch", "--list"):
                 await asyncio.sleep(POLL_S)
         await stage.orion.kill9()
-        server.api_delay_s = 0
         await stage.orion.start()
         told = text_of(await stage.answer(ts))
         assert "which I must not do twice" in told
