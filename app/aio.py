@@ -1,4 +1,4 @@
-"""What the service needs of asyncio beside the standard library: task groups, and patience with a store."""
+"""What the service needs of asyncio beside the standard library: task groups, and retries of a store."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar

@@ -123,7 +123,7 @@ class ErrorMap:
         otherwise: SandboxErrorCode = SandboxErrorCode.UNAVAILABLE,
         missing: SandboxErrorCode = SandboxErrorCode.NOT_FOUND,
     ) -> Iterator[None]:
-        """As `__call__`, for what its caller bounds, or nothing should. Raises: SandboxError."""
+        """Translates as `__call__` does, for what its caller bounds, or nothing should. Raises: SandboxError."""
         try:
             yield
         except self._caught as exc:

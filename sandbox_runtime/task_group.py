@@ -21,7 +21,7 @@ TaskGroup = asyncio.TaskGroup  # noqa: TID251 - the one place
 
 @asynccontextmanager
 async def open_task_group() -> AsyncIterator[TaskGroup]:
-    """As `asyncio.TaskGroup`; the block's own exception is raised as it is when no task has failed.
+    """Opens a group as `asyncio.TaskGroup` does; the block's own exception is raised as it is when no task has failed.
 
     Raises:
         BaseExceptionGroup: of what the tasks raised, and the block.

@@ -78,7 +78,7 @@ def name_at(source: ModelSource, protocol: ModelProtocol, model: str) -> str:
 
 
 def injected_headers(protocol: ModelProtocol, key: str) -> Mapping[str, str]:
-    """What a sandbox's network adds where there is no broker: each header in which an agent may send what stands in for the key."""
+    """Returns what a sandbox's network adds where there is no broker: each header in which an agent may send what stands in for the key."""
     bearer = f"Bearer {key}"
     match protocol:
         case ModelProtocol.ANTHROPIC:

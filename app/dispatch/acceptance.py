@@ -75,7 +75,7 @@ class Enqueuer:
         self._waiting: list[_Entry] = []
 
     async def enqueue(self, options: EnqueueOptions, argument: JsonValue) -> None:
-        """As durable as the connection's commits when this returns. Whoever comes first writes for all who wait by then.
+        """Stores it as durably as the connection's commits, before this returns. Whoever comes first writes for all who wait by then.
 
         Raises:
             OSError: not stored within 2 s, or refused; it may be repeated.

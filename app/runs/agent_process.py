@@ -326,7 +326,7 @@ class AgentTail:
         await self._read(process)
 
     async def _reconnect(self) -> Process:
-        """To the supervisor's log, from its beginning.
+        """Connects anew to the supervisor's log, from its beginning.
 
         Raises:
             SandboxError: the sandbox is gone, or cannot be reached for long.

@@ -150,7 +150,7 @@ class LiveLogs:
         self._directory = directory
 
     def path(self, run_id: RunId) -> Path:
-        """Where it is while the run goes. Its lines are as the agent printed them: whoever shows them masks them.
+        """Returns where it is while the run goes. Its lines are as the agent printed them: whoever shows them masks them.
 
         Masked when it is read, not when it is written: that costs a quarter of a millisecond a line, and few are read.
         """

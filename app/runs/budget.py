@@ -351,7 +351,7 @@ class Spending:
 
     @property
     def cost_usd(self) -> float | None:
-        """For the record; None also when no model was asked."""
+        """Returns what the record keeps as cost; None also when no model was asked."""
         is_known = not self._is_unknown and self.usage.model_calls
         return to_dollars(self._cost) if is_known else None
 

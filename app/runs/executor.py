@@ -81,7 +81,7 @@ class AgentRunner:
 
     @property
     def assignment(self) -> Assignment:
-        """Who answers a run that names nothing else."""
+        """Returns who answers a run that names nothing else."""
         return Assignment(
             provider=self._provider.name, agent=self._adapter.name, model=self._settings.model
         )
@@ -446,7 +446,7 @@ class Runners:
 
     @property
     def catalog(self) -> Catalog:
-        """What may be asked for; the default runtime's agent and provider are among it."""
+        """Returns what may be asked for; the default runtime's agent and provider are among it."""
         default = self._default.runner.assignment
         agents = self._policy.agents
         if default.agent not in agents:

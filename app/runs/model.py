@@ -77,7 +77,7 @@ class RunRequest(BaseModel):
 
     @property
     def asked_at(self) -> datetime:
-        """By Slack's clock, to the microsecond: when the message was sent, or Retry was clicked."""
+        """Returns when, by Slack's clock and to the microsecond, the message was sent, or Retry was clicked."""
         return slack_time(self.click_ts or self.message_ts)
 
     @property

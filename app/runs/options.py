@@ -141,7 +141,7 @@ def check_repo(text: str) -> str:
 
 
 def check_branch(name: str) -> str:
-    """By the rules of git-check-ref-format(1) for branches.
+    """Checks a branch's name by the rules of git-check-ref-format(1).
 
     Raises:
         OptionError
@@ -305,7 +305,7 @@ class RunOptions:
 
     @property
     def said(self) -> Mapping[str, str]:
-        """What is not empty, by the names of the options."""
+        """Returns what is not empty, by the names of the options."""
         return {name: value for name in CHECKS if (value := getattr(self, name))}
 
 
@@ -405,7 +405,7 @@ def _take_option(text: str) -> tuple[str, str, str] | None:
 
 
 def _take_agent(text: str) -> tuple[str, str, str] | None:
-    """As `_take_option`; a misspelt name is the value. Without a mark all of the text follows."""
+    """Takes an agent, as `_take_option` does; a misspelt name is the value. Without a mark all of the text follows."""
     found = _ADDRESSED.match(text)
     if found is None:
         return None

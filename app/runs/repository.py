@@ -498,7 +498,7 @@ def find_checkout(
 
 
 def render_proposal(answer: str, *, name: str, user: str) -> str:
-    """Of a pull request: the answer, and below it who asked for it in Slack.
+    """Returns the text of a pull request: the answer, and below it who asked for it in Slack.
 
     The name stands as code: people choose it, and `@somebody` in it would notify somebody at the code host.
     """

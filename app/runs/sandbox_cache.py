@@ -57,7 +57,7 @@ class SessionLocks:
             yield
 
     async def wait_until_saved(self, session_id: SessionId) -> None:
-        """For a run that is recorded as going and is about to use the files; returns when nobody saves them (any more).
+        """Waits, for a run that is recorded as going and is about to use the files; returns when nobody saves them (any more).
 
         Raises:
             TimeoutError: after `SAVING_TIMEOUT_S`.

@@ -38,7 +38,7 @@ _HEADER_TEXT = re.compile(r"[!-~]+")
 
 
 def find_key_problem(name: str, key: str, *, is_vendors: bool) -> str:
-    """What is wrong with the key of that setting, without its value; empty when nothing is.
+    """Returns what is wrong with the key of that setting, without its value; empty when nothing is.
 
     `is_vendors`: it is for the vendor's own servers. Others that speak their protocols have keys of any form.
     """

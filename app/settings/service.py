@@ -51,7 +51,7 @@ class SlackSettings(SettingsGroup):
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """What `serve` cannot do without, as lines."""
+        """Returns what is missing and `serve` cannot do without, as lines."""
         lines = []
         if self.bot_token is None:
             lines.append("SLACK_BOT_TOKEN: missing; the bot token (xoxb-…) of your Slack app")

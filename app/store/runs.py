@@ -444,7 +444,7 @@ def position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> Que
 
 
 def _ranks(unfinished: Iterable[Run]) -> dict[RunId, tuple[int, datetime]]:
-    """In which round of turns each run goes or went, and since when it waits: a person's runs that go were the first ones.
+    """Selects in which round of turns each run goes or went, and since when it waits: a person's runs that go were the first ones.
 
     A guess at what the dispatcher will do, good enough to tell a person: who was served last is not in the records.
     """

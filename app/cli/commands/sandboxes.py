@@ -49,7 +49,7 @@ class SandboxAdmin:
         self._opened: dict[str, SandboxProvider] = {}
 
     async def provider(self, name: str) -> SandboxProvider:
-        """The one of that name, open as long as the desk is.
+        """Returns the provider of that name, which stays open as long as this admin.
 
         Raises:
             SandboxError: UNSUPPORTED, UNAVAILABLE.
@@ -175,7 +175,7 @@ _WAITING = UNFINISHED_STATES - STARTED_STATES
 
 @asynccontextmanager
 async def open_admin(settings: Settings) -> AsyncIterator[SandboxAdmin]:
-    """A desk on the records of the state directory, for the length of the block.
+    """Opens the records of the state directory, for the length of the block.
 
     Raises:
         OSError: no Orion has run with it.
@@ -188,7 +188,7 @@ async def open_admin(settings: Settings) -> AsyncIterator[SandboxAdmin]:
 
 
 async def list_sandboxes(settings: Settings) -> Sequence[Listed]:
-    """Of all providers that can be asked; sessions first, latest used first."""
+    """Lists those of all providers that can be asked; sessions first, latest used first."""
     async with open_admin(settings) as admin:
         return await admin.list()
 
@@ -240,7 +240,7 @@ async def clean_sandboxes(settings: Settings, *, days: float) -> Sequence[str]:
 
 
 def as_row(listed: Listed) -> Mapping[str, object]:
-    """What `--json` prints of it; no content."""
+    """Returns what `--json` prints of it; no content."""
     if listed.session is not None:
         return _session_row(listed.session)
     if listed.sandbox is not None:

@@ -87,7 +87,7 @@ async def _serve(settings: Settings, overrides: Overrides) -> None:
 
 
 async def _collect_garbage() -> None:
-    """So that it seldom holds the loop, until cancelled. What start-up made stays for ever: it is not looked through again."""
+    """Collects garbage at intervals until cancelled, so that it seldom holds the loop. What start-up made stays for ever: it is not looked through again."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)

@@ -124,7 +124,7 @@ def _secrets_of(provider: str) -> frozenset[str]:
 
 
 def _with_other_clouds(provider: str, env_file: Path, region: str) -> str:
-    """With the regions that are set for other clouds: there is one setting for all."""
+    """Adds the regions that are set for other clouds: there is one setting for all."""
     settings = _load(env_file, {})
     found = (settings.sandbox.region_of(cloud) for cloud in QUESTIONS if cloud != provider)
     return ",".join(dict.fromkeys((region, *filter(None, found))))

@@ -27,7 +27,7 @@ class ToolCall:
 
     @property
     def written(self) -> str:
-        """What the model writes to make the call."""
+        """Returns what the model writes to make the call."""
         return str(self.input["input"]) if self.is_freeform else json.dumps(self.input)
 
 
@@ -103,7 +103,7 @@ def _call(tool: Tool, given: dict[str, Any], *, label: str) -> ToolCall:
 
 
 def _shell_write(path: str) -> str:
-    """For agents that write files by commands."""
+    """Returns a shell command that writes a file, for agents that write files so."""
     folder = path.rpartition("/")[0]
     make = f"mkdir -p {shlex.quote(folder)} && " if folder else ""
     return f"{make}printf %s {shlex.quote(_WRITTEN)} > {shlex.quote(path)}"
@@ -195,7 +195,7 @@ def decide_answer(question: Question) -> Answer:
 
 
 def _help_agent(question: Question) -> str | None:
-    """What an agent asks for itself, beside the conversation: a title, a choice in JSON. Directives do not count there."""
+    """Answers what an agent asks for itself, beside the conversation: a title, a choice in JSON. Directives do not count there."""
     if question.tools:
         return None
     if question.schema is not None:
@@ -252,7 +252,7 @@ def _read_conversation(messages: Sequence[Message]) -> _Conversation:
 
 
 def _unfold(text: str) -> tuple[str, str, str]:
-    """What was last said and answered in the history that Orion puts before a message, and the message."""
+    """Returns what was last said and answered in the history that Orion puts before a message, and the message."""
     told = answered = ""
     asked = text
     parts = _HISTORY.split(text)
@@ -311,7 +311,7 @@ def slow_text() -> str:
 
 
 def long_text() -> str:
-    """At least 30,000 characters, in sections."""
+    """Returns at least 30,000 characters, in sections."""
     parts = ["# A long answer of the offline model", MARKDOWN_SAMPLE]
     size = sum(map(len, parts))
     number = 0

@@ -206,7 +206,7 @@ def _text_of(content: str | list[dict[str, Any]]) -> str:
 
 
 def _usage(question: Question, reply: Reply) -> dict[str, int]:
-    """With a cache mark all but the newest exchange is read from the cache, that one is written."""
+    """Counts tokens: with a cache mark all but the newest exchange is read from the cache, that one is written."""
     counts = reply.counts
     read = counts.earlier_tokens if question.uses_cache else 0
     created = counts.input_tokens - read - 3 if question.uses_cache else 0

@@ -178,7 +178,7 @@ def _check_calls(items: Sequence[dict[str, Any]]) -> None:
 
 
 def _read_items(items: Sequence[dict[str, Any]]) -> tuple[str, list[Message]]:
-    """What the system says, and the conversation."""
+    """Returns what the system says, and the conversation."""
     system: list[str] = []
     messages: list[Message] = []
     for index, item in enumerate(items):

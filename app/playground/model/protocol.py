@@ -120,7 +120,7 @@ class CutResponse(StreamingResponse):
 async def send_stream(
     stream: Stream, answer: Answer, pace: ModelPace, sleep: Sleep = asyncio.sleep
 ) -> AsyncIterator[bytes]:
-    """At the pace, and broken, as the answer's shape wants it."""
+    """Sends it at the pace, and broken, as the answer's shape wants it."""
     yield stream.opening
     if answer.shape is Shape.STALLED:
         await sleep(_STALL_S)
@@ -138,7 +138,7 @@ async def send_stream(
 
 
 def plain_delay_s(answer: Answer, pace: ModelPace) -> float:
-    """How long an answer takes that is not streamed; only those take time that were asked to."""
+    """Returns how long an answer takes that is not streamed; only those take time that were asked to."""
     match answer.shape:
         case Shape.STALLED:
             return _STALL_S
@@ -201,7 +201,7 @@ class OfflineProtocol(ABC):
         """
 
     def failure(self, shape: Shape) -> RequestError | None:
-        """How the API says this; None when it is no refusal."""
+        """Returns how the API says this; None when it is no refusal."""
         return RequestError(*self.failures[shape]) if shape in self.failures else None
 
     @abstractmethod

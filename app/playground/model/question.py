@@ -92,7 +92,7 @@ def wire_chars(value: object) -> int:
 
 
 def _last_block(text: str) -> int | None:
-    """Where an added block begins that goes to the end of the text."""
+    """Returns where an added block begins that goes to the end of the text."""
     stripped = text.rstrip()
     for name in _ADDED:
         if stripped.endswith(f"</{name}>"):

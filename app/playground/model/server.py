@@ -123,7 +123,7 @@ class _OfflineModel:
         return kind(chunks, media_type=protocol.stream_type, headers=dict(headers))
 
     def _fail_on_request(self, protocol: OfflineProtocol, answer: Answer) -> None:
-        """With a number the same question fails that often, so that trying again helps."""
+        """Fails as the question asks; with a number the same question fails that often, so that trying again helps."""
         failure = protocol.failure(answer.shape)
         if failure is None:
             return

@@ -87,7 +87,7 @@ def check_modal(view: object) -> JsonObject:
 
 
 def rendered_chars(markdown: str) -> int:
-    """What the text counts towards the total of a message."""
+    """Returns what the text counts towards the total of a message."""
     return len(markdown) + HEADING_COST * sum(kind == "heading" for kind in _elements(markdown))
 
 

@@ -205,7 +205,7 @@ class SocketHub:
         attempt: int = 0,
         reason: str = "",
     ) -> Attempt:
-        """To the next socket in turn; waits for one to be open and for its acknowledgement."""
+        """Sends it to the next socket in turn; waits for one to be open and for its acknowledgement."""
         loop = asyncio.get_running_loop()
         started_s = loop.time()
         envelope_id = str(uuid.uuid4())

@@ -95,7 +95,7 @@ class Modals:
         }
 
     def close(self, view_id: str) -> None:
-        """It was sent, and the app has taken it."""
+        """Closes a modal that was sent, and that the app has taken."""
         self._views.pop(view_id, None)
 
     def _now_s(self) -> float:
@@ -110,7 +110,7 @@ class Modals:
 
 
 def _state(view: JsonObject, values: JsonObject) -> JsonObject:
-    """By block and action, as the app is told; what a person left empty is there, too."""
+    """Returns the values by block and action, as the app is told; what a person left empty is there, too."""
     return {
         block["block_id"]: {
             block["element"]["action_id"]: _element_state(block, values.get(block["block_id"]))
@@ -196,7 +196,7 @@ class Interactions:
         return payload
 
     def respond(self, key: str, body: JsonObject) -> None:
-        """What the app posts to a response_url."""
+        """Takes what the app posts to a response_url."""
         url = self._urls.get(key)
         if url is None or self._workspace.now().timestamp() > url.expires_at_s:
             raise SlackError("expired_url", status=404)
@@ -249,7 +249,7 @@ def _find_action(message: Message, action_id: str, value: str | None) -> JsonObj
 
 
 def _origin(person: Person) -> JsonObject:
-    """Who acts, and for which app."""
+    """Returns who acts, and for which app."""
     user = {"id": person.id, "username": person.name.lower(), "team_id": person.team_id}
     team = {"id": TEAM_ID, "domain": "playground"}
     return {"user": user, "team": team, "api_app_id": APP_ID}

@@ -207,7 +207,7 @@ def _api_test(call: Call) -> JsonObject:
 
 @_method("auth.test")
 def _auth_test(call: Call) -> JsonObject:
-    """Who the bot token belongs to."""
+    """Tells who the bot token belongs to."""
     return {
         "url": f"{call.base_url}/",
         "team": "Playground",
@@ -384,7 +384,7 @@ def _info(call: Call) -> JsonObject:
 
 @_method("conversations.open", "im:write", rate=TIER_3)
 def _open_dm(call: Call) -> JsonObject:
-    """For one person."""
+    """Opens the DM with one person."""
     ref = call.args.text("channel") or call.args.text("users")
     if "," in ref:
         raise SlackError("method_not_supported_for_channel_type")

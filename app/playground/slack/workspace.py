@@ -207,7 +207,7 @@ class Workspace:
             listener(change)
 
     def channel(self, ref: str) -> Channel:
-        """By id, `#name`, name, or a user id (their DM with the bot)."""
+        """Finds it by id, `#name`, name, or a user id (their DM with the bot)."""
         if ref in self.channels:
             return self.channels[ref]
         for channel in self.channels.values():
