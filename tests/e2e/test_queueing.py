@@ -15,8 +15,8 @@ from tests.e2e.harness import Stage, World, text_of
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
 
 PLACED_WITHIN_S = 1.0
-ALL_PLACED_WITHIN_S = 20.0
-"""Of 32 at once, on two cores, which the agents that start at the same time need too."""
+ALL_PLACED_WITHIN_S = 50.0
+"""Of 32 at once in one conversation, where Slack takes a message a second, on two cores, which the agents need too."""
 WRITING_WITHIN_S = 120.0
 """For 32 agents to load their SDK, some 1.5 s of CPU each, and to begin to write."""
 
@@ -77,8 +77,8 @@ async def test_the_thirty_third_thread(
         )
         assert placed[-1] < ALL_PLACED_WITHIN_S
         await _until_asked(world, len(busy))
-        last = await stage.client.say("and me?", channel=YOU)
-        message = await stage.thinking(last, channel=YOU)
+        last = await stage.client.say("@Orion and me?")
+        message = await stage.thinking(last)
         record_property(
             "33rd thread: message to thinking message [s]",
             round(float(message["ts"]) - float(last), 3),
@@ -88,9 +88,11 @@ async def test_the_thirty_third_thread(
         assert first_words == "All 32 places are busy; you are about number 1, as people take turns"
         for waiting in messages.values():
             await stage.client.press(waiting, STOP_ACTION)
-        for ts in (*busy, last):
+        for ts in busy:
             await stage.answer(ts, channel=YOU)
             assert len(await stage.client.replies(ts, channel=YOU)) == 1
+        await stage.answer(last)
+        assert len(await stage.client.replies(last)) == 1
 
 
 async def _until_asked(world: World, times: int) -> None:
