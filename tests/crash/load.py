@@ -17,7 +17,9 @@ from sandbox_runtime.task_group import open_task_group
 from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
 from tests.e2e.harness import WITH_POOL, file_names, has_stop_button, run_of
 
-SETTLED_WITHIN_S = 120.0
+SETTLED_WITHIN_S = 60.0
+ANSWERED_IN_S = 1.6
+"""Of one message, at the most: Slack takes an update, and a read of a thread, each 1.2 s."""
 WATCH_INTERVAL_S = 0.5
 
 
@@ -135,7 +137,7 @@ def _note_acceptance(load: _Load, entry: Mapping[str, object]) -> None:
 async def _settle(load: _Load) -> None:
     """Returns when nothing moves any more, or it takes too long; the counts then tell."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(SETTLED_WITHIN_S):
+        async with asyncio.timeout(SETTLED_WITHIN_S + ANSWERED_IN_S * load.plan.messages):
             while True:
                 accepted = all(ts in load.accepted_at for thread in load.threads for ts in thread)
                 if accepted and not await load.rig.stage.orion.unfinished():
