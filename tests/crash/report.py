@@ -60,7 +60,8 @@ def render(rows: Sequence[Row], loads: Sequence[LoadResult], *, took_s: float) -
             "## At random, under load",
             "",
             "Every event is delivered twice, as mention and as message, and again until it is acknowledged. Order is judged for "
-            "neighbours in a thread of which the earlier was acknowledged first.",
+            "neighbours in a thread of which the earlier was acknowledged first. Kills come every few seconds, and answers as "
+            "fast as Slack's limits, which Orion keeps to, let them: whoever three kills met is told so (interrupted).",
             "",
             "| agent | messages | threads | kills | deliveries | lost | doubled | out of order | interrupted | last restart to "
             "last answer [s] | |",
