@@ -222,10 +222,13 @@ class Bench:
 
 
 def write_files(command: AgentCommand) -> None:
+    """Each whole or not at all, as sandboxes write them: a supervisor may wait for one."""
     for file in command.files:
         path = Path(file.path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(file.data)
+        temporary = path.with_name(f"{path.name}.tmp")
+        temporary.write_bytes(file.data)
+        temporary.replace(path)
 
 
 def read_log(paths: AgentPaths) -> list[AgentRecord | None]:
