@@ -21,7 +21,7 @@ from tests.bench.instant import ANSWER
 from tests.bench.load import percentile
 from tests.bench.processes import open_server
 from tests.bench.scale import QUICK, Bench
-from tests.bench.slack_server import LIMITED_CHANNELS
+from tests.bench.slack_server import CHANNELS
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.ports import free_port
 
@@ -57,9 +57,9 @@ async def _ask(person: FakeSlackClient, questions: int) -> Sequence[Root]:
     roots: list[Root] = []
 
     async def say(number: int) -> None:
-        place = number % len(LIMITED_CHANNELS)
-        ts = await person.say(f"@Orion question {number}", channel=LIMITED_CHANNELS[place])
-        roots.append((f"C0LIMITED{place}", ts))
+        place = number % len(CHANNELS)
+        ts = await person.say(f"@Orion question {number}", channel=CHANNELS[place])
+        roots.append((f"C0BENCH{place}", ts))
 
     async with open_task_group() as group:
         for number in range(questions):

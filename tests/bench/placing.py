@@ -8,6 +8,7 @@ from tests.bench.acks import open_bolt, open_instant_orion
 from tests.bench.load import percentile
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
+from tests.bench.slack_server import CHANNELS
 from tests.bench.table import Row
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.ports import free_port
@@ -58,19 +59,20 @@ async def _thinking_after(bench: Bench, *, is_orion: bool) -> Sequence[float]:
 
 async def _say_at_rate(bench: Bench, person: FakeSlackClient) -> Sequence[float]:
     scale = bench.scale
-    roots: list[str] = []
+    roots: list[tuple[str, str]] = []
 
     async def say(number: int) -> None:
-        roots.append(await person.say(f"@Orion question {number}"))
+        channel = CHANNELS[number % len(CHANNELS)]
+        roots.append((await person.say(f"@Orion question {number}", channel=channel), channel))
 
     async with open_task_group() as group:
         for number in range(int(scale.placing_seconds * scale.placing_rate)):
             group.create_task(say(number))
             await asyncio.sleep(1 / scale.placing_rate)
     waits_s = []
-    for root in roots:
+    for root, channel in roots:
         try:
-            first = await person.wait_for_reply(root, timeout_s=REPLY_TIMEOUT_S)
+            first = await person.wait_for_reply(root, channel=channel, timeout_s=REPLY_TIMEOUT_S)
         except TimeoutError as exc:
             raise BenchError(f"nothing stood below message {root}") from exc
         waits_s.append(float(first["ts"]) - float(root))

@@ -1,7 +1,7 @@
 """The Slack of a measurement, in a process of its own.
 
 `python -m tests.bench.slack_server PORT stack EVENTS_URL`: the playground's whole stack, without rate limits, with a model
-that writes at once; `limited` instead of `stack`: with Slack's limits, and twenty channels more.
+that writes at once; `limited` instead of `stack`: with Slack's limits.
 `python -m tests.bench.slack_server PORT instant`: says yes to every call and keeps nothing, so that throughput is Orion's
 and not the fake Slack's.
 """
@@ -29,7 +29,8 @@ from app.playground.slack.types import (
 )
 from app.playground.stack import create_stack
 
-LIMITED_CHANNELS = tuple(f"limited-{number}" for number in range(20))
+CHANNELS = tuple(f"channel-{number}" for number in range(20))
+"""Beside those that are there: in one, Slack takes a message a second, and Orion keeps to that."""
 
 
 async def healthz(_request: Request) -> Response:
@@ -53,8 +54,8 @@ def create_quick_world(events_url: str, *, is_limited: bool) -> ASGIApp:
     config = FakeSlackConfig(rate_limits="real" if is_limited else "off", events_url=events_url)
     stack = create_stack(config, pace=ModelPace(word_s=0, slow_word_s=0))
     workspace = stack.state.fake_slack.workspace
-    for number, name in enumerate(LIMITED_CHANNELS if is_limited else ()):
-        channel_id = f"C0LIMITED{number}"
+    for number, name in enumerate(CHANNELS):
+        channel_id = f"C0BENCH{number}"
         members = {YOU, BOT_USER_ID}
         workspace.channels[channel_id] = Channel(id=channel_id, name=name, members=members)
         workspace.messages[channel_id] = {}

@@ -1,6 +1,7 @@
 """What Orion adds to a run: mention to final message in the real local sandbox, against the same script run by hand."""
 
 import asyncio
+import itertools
 import json
 import shutil
 import time
@@ -20,6 +21,7 @@ from app.slack.actions import STOP_ACTION
 from tests.bench.acks import open_bolt
 from tests.bench.processes import BenchError, Server, open_server
 from tests.bench.scale import Bench
+from tests.bench.slack_server import CHANNELS
 from tests.bench.table import Row
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.ports import free_port
@@ -38,6 +40,8 @@ SYSTEM_PROMPT = render_prompt(
 FIRST_ANSWER_TIMEOUT_S = 150.0
 """The first run waits for its environment, which installs packages."""
 ANSWER_TIMEOUT_S = 30.0
+_CHANNELS = itertools.cycle(CHANNELS)
+"""Each question has another one than the last: faster than a message a second in one would measure Slack's limit."""
 SETTLE_S = 2.0
 """After the last run, for what it leaves to be let go."""
 
@@ -134,18 +138,23 @@ async def _orion(scene: Scene, *, traces: bool) -> AsyncIterator[Server]:
 
 async def ask(person: FakeSlackClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -> float:
     """Seconds from the message to its answer, by the fake Slack's clock."""
-    return (await ask_in(person, timeout_s=timeout_s))[1]
+    return (await ask_in(person, channel=next(_CHANNELS), timeout_s=timeout_s))[1]
 
 
 async def ask_in(
-    person: FakeSlackClient, *, thread_ts: str | None = None, timeout_s: float = ANSWER_TIMEOUT_S
+    person: FakeSlackClient,
+    *,
+    channel: str = "general",
+    thread_ts: str | None = None,
+    timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> tuple[str, float]:
     """The message, in a thread that is there or a new one, and the same seconds."""
-    root = await person.say(f"@Orion {QUESTION}", thread_ts=thread_ts)
+    root = await person.say(f"@Orion {QUESTION}", channel=channel, thread_ts=thread_ts)
     try:
         answer = await person.wait_for_reply(
             thread_ts or root,
             lambda reply: _is_final(reply) and float(reply["ts"]) > float(root),
+            channel=channel,
             timeout_s=timeout_s,
         )
     except TimeoutError as exc:
