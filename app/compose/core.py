@@ -130,7 +130,7 @@ class RuntimeFactory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What does the runs, and what goes on beside them."""
+    """Holds who does the runs, and what goes on beside them."""
 
     ports: RunPorts
     service: RunService

@@ -63,7 +63,7 @@ def create_local(settings: Settings) -> SandboxProvider:
 
 
 def create_named(settings: Settings, name: str) -> SandboxProvider:
-    """The same by its name, whatever is chosen: threads may have saved something there.
+    """Returns the provider of that name, whatever is chosen: threads may have saved something there.
 
     Raises:
         SandboxError: UNSUPPORTED also when there is none of that name.

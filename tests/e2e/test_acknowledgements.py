@@ -32,7 +32,7 @@ SLOW_S = 5.0
 LOST_EXPORTS_WITHIN_S = 15.0
 LANGFUSE = {"slow": "Langfuse: slow", "unauthorized": "Langfuse: 401"}
 SLACK: Mapping[str, Mapping[str, Any]] = {
-    "Slack: hangs": {"delay_s": 2 * SECONDS},
+    "Slack: hangs": {"delay_s": 20.0},
     "Slack: 429": {"status": 429, "retry_after": 1},
     "Slack: 500": {"status": 500},
 }

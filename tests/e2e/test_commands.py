@@ -14,10 +14,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 FAILED, USAGE = 1, 2
 
 
+@pytest.mark.alone
 async def test_runs_are_listed_shown_and_stopped(
     shared: Stage, record_property: Callable[[str, object], None]
 ) -> None:
-    """`orion runs` reads the running service's records, and a stop reaches it at once."""
+    """`orion runs` reads the running service's records, and a stop reaches it within two seconds."""
     ts = await shared.client.say("@Orion !slow 40")
     message = await shared.client.wait_for_reply(ts, lambda r: "model and I write" in text_of(r))
     run_id = shared.run_id(ts)
@@ -30,11 +31,11 @@ async def test_runs_are_listed_shown_and_stopped(
     code, said = await shared.cli("runs", "stop", run_id)
     asked = time.time()
     assert (code, said) == (0, "asked to stop\n")
-    record = await shared.ended(ts, timeout_s=20)
+    record = await shared.ended(ts, timeout_s=5)
     assert record.ended_at is not None
     took_s = record.ended_at.timestamp() - asked
     record_property("orion runs stop to ended run [s]", round(took_s, 2))
-    assert took_s < 4
+    assert took_s < 2
     assert "Stopped by operator" in text_of((await shared.bot_messages(ts))[0])
     assert message["ts"] == (await shared.bot_messages(ts))[0]["ts"]
     code, said = await shared.cli("runs", "stop", run_id)

@@ -122,7 +122,7 @@ class SandboxAdmin:
             self.locks.clear_detached(session.id)
 
     async def remove(self, session: Session) -> None:
-        """The same, and all that was saved goes too, wherever it is: the thread's next run begins with nothing."""
+        """Removes its sandbox and all that was saved, wherever it is: the thread's next run begins with nothing."""
         await self.require_idle(session)
         await remove_held(session, self._lend)
         await self.store.sessions.remove(session.id)
@@ -288,7 +288,7 @@ def _status(sandbox: SandboxInfo) -> str:
 
 
 def _sandbox_row(sandbox: SandboxInfo) -> Mapping[str, object]:
-    """The same columns; a name and a thread it has none."""
+    """Returns the columns of a sandbox that no thread has; its name and thread are empty."""
     columns = dict.fromkeys(
         ("name", "model", "thread", "repo", "branch", "region", "mount_dir", "container_name"), ""
     )

@@ -69,7 +69,7 @@ async def run_on_terminal(sandbox: Sandbox, argv: Sequence[str], *, term: str) -
 
 
 class _Keyboard:
-    """What is typed, and what the window does, while inside."""
+    """Reads what is typed, and what the window does, while inside."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
