@@ -10,7 +10,7 @@ from agent_scripts.events import AgentErrorCode, AgentEvent, TurnFinished
 
 
 class ModelProtocol(StrEnum):
-    """What an agent speaks with its model; the values are part of the broker's paths."""
+    """Names the API that an agent speaks with its model; the values are part of the broker's paths."""
 
     ANTHROPIC = "anthropic"
     """The Messages API, below `/v1`."""
@@ -22,7 +22,7 @@ class ModelProtocol(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """What is known of an agent without its adapter; importing one costs next to nothing."""
+    """Describes an agent without its adapter; importing one costs next to nothing."""
 
     name: str
     adapter: str = ""
@@ -123,7 +123,7 @@ class AgentFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommand:
-    """How to start the agent.
+    """Says how to start the agent.
 
     In `env` values, and in files that say so, the text `{relay}` stands for the relay's base URL inside the sandbox.
     """
@@ -137,7 +137,7 @@ class AgentCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRecipe:
-    """What must be in the environment of this agent: queued on `sandbox_runtime.Agent`, prepared once per digest."""
+    """Lists what must be in the environment of an agent: queued on `sandbox_runtime.Agent`, prepared once per digest."""
 
     name: str
     """Agent and digest of everything in here: `anthropic-3f2a9c…`; changes when a pin changes."""
@@ -172,7 +172,7 @@ UNENDED_NOTE = "The agent did not end by itself: after this text it said no more
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentExit:
-    """How the agent's process ended, as the supervisor recorded it."""
+    """Says how the agent's process ended, as the supervisor recorded it."""
 
     exit_code: int | None
     """None when nobody saw it end (`lost`)."""

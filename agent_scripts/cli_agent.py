@@ -57,7 +57,7 @@ class CliFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionArguments:
-    """How a command line is told its session; `{id}` stands for the id."""
+    """Says how a command line is told its session; `{id}` stands for the id."""
 
     called: str
     """For errors, such as `session id of Codex`."""

@@ -143,7 +143,7 @@ _SERVER_ERRORS = range(500, 600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """What the agent itself said, or what its output shows, of why there is no answer."""
+    """Says why there is no answer, by the agent's own words or by what its output shows."""
 
     code: AgentErrorCode
     detail: str = field(repr=False)

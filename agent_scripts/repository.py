@@ -58,7 +58,7 @@ _BY_BROKER = re.compile(r"https?://[^\s'\"]*?/broker/git/")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryTask:
-    """What to do, for the script inside."""
+    """Tells the script inside the sandbox what to do in a repository."""
 
     action: Literal["clone", "publish"]
     broker: str
@@ -79,7 +79,7 @@ class RepositoryTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryReport:
-    """What the script did."""
+    """Tells what the script inside the sandbox did in a repository."""
 
     problem: RepositoryProblem | None = None
     detail: str = field(default="", repr=False)

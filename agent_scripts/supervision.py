@@ -242,7 +242,7 @@ _FILES = ("inside/interactive.py", "inside/relay.py")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InteractiveCommand:
-    """How to start it; stdin is the person's."""
+    """Says how to start an agent that a person talks to in a terminal; stdin is the person's."""
 
     command: AgentCommand
     settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -68,7 +68,7 @@ def create_app(
 
 @asynccontextmanager
 async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIterator[Service]:
-    """The whole service, working while the block runs.
+    """Opens the whole service, which works while the block runs.
 
     Raises:
         SettingsError: something `serve` needs is missing.

@@ -59,7 +59,7 @@ _BY_STATUS: Mapping[int, CodeAndRetry] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """What a request was about."""
+    """Says what a request was about."""
 
     doing: str
     """`cannot make a sandbox`: how its error's text begins."""

@@ -165,8 +165,10 @@ class ManagedProvider(SandboxProvider, Generic[StateT, SandboxT]):
 
     @override
     async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """A living process's sandboxes stay, whoever it is; one on another machine, or in a container of its own, looks dead from
-        here, which is why each service needs a namespace of its own.
+        """Removes what dead processes left.
+
+        A living process's sandboxes stay, whoever it is; one on another machine, or in a container of its own, looks
+        dead from here, which is why each service needs a namespace of its own.
         """
         swept = await self._reap(self._state, frozenset(keep) | self._sandboxes.keys())
         if swept:

@@ -290,7 +290,7 @@ class ProviderSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContext:
-    """What a service tells any provider that it makes."""
+    """Holds what a service tells any provider that it makes."""
 
     values: Mapping[str, str | None] = field(repr=False)
     """Of the provider's own settings, by their names."""

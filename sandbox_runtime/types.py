@@ -14,7 +14,7 @@ DEFAULT_MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 
 
 class Capability(StrEnum):
-    """What a provider can do beyond the floor (exec, spawn, kill-tree, files, timeout), which all must offer."""
+    """Names what a provider can do beyond the floor (exec, spawn, kill-tree, files, timeout), which all must offer."""
 
     SNAPSHOT = "snapshot"
     ATTACH = "attach"

@@ -49,7 +49,7 @@ async def choose_provider(settings: Settings) -> Choice:
 
 
 def create_provider(settings: Settings, choice: Choice) -> SandboxProvider:
-    """That provider; nothing is touched before it is opened.
+    """Returns that provider; nothing is touched before it is opened.
 
     Raises:
         SandboxError: UNSUPPORTED when the package that it needs is not installed.

@@ -57,7 +57,7 @@ def describe_database(location: Path | str) -> EngineDatabase:
 
 @contextmanager
 def map_launch_errors(database: EngineDatabase) -> Iterator[None]:
-    """Around the start of the engine, which raises whatever its database does.
+    """Maps what the start of the engine raises: whatever its database does.
 
     Raises:
         OSError: its tables cannot be used; which, why, and what to do. The engine is gone again.

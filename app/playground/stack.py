@@ -40,7 +40,7 @@ PAGES = {"/": "index.html", "/deliveries": "deliveries.html"}
 
 
 async def _page_file(request: Request) -> Response:
-    """A page, or what it loads under `/static/`."""
+    """Returns a page, or what it loads under `/static/`."""
     page = PAGES.get(request.url.path)
     path = STATIC / (page or request.path_params["name"])
     if not page and (path.suffix not in {".js", ".css", ".svg"} or not path.is_file()):
@@ -51,7 +51,7 @@ async def _page_file(request: Request) -> Response:
 def create_slack_app(
     config: FakeSlackConfig | None = None, *, clock: Clock | None = None
 ) -> FastAPI:
-    """The app with a lifespan (deliveries run inside it); the workspace behind it is `app.state.fake_slack`."""
+    """Returns the app with a lifespan (deliveries run inside it); the workspace behind it is `app.state.fake_slack`."""
     fake_slack = FakeSlack(config or FakeSlackConfig(), clock=clock)
 
     @asynccontextmanager
@@ -80,7 +80,7 @@ async def _refuse(_request: Request, refused: Exception) -> Response:
 
 
 def create_stack(config: FakeSlackConfig, *, pace: ModelPace | None = None) -> FastAPI:
-    """One app: the Slack page at `/`, its API below `/api/`, traces at `/traces`, the model below `/model`."""
+    """Returns one app: the Slack page at `/`, its API below `/api/`, traces at `/traces`, the model below `/model`."""
     stack = create_slack_app(config)
     stack.include_router(create_trace_app().router)
     stack.mount("/model", create_model_app(pace=pace))

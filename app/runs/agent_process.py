@@ -288,7 +288,7 @@ class AgentTail:
         return time.monotonic() - self._began_s
 
     async def run(self, process: Process) -> TurnFinished:
-        """The outcome of the turn; the process tree is dead when this returns.
+        """Returns the outcome of the turn; the process tree is dead when this returns.
 
         Raises:
             SandboxError: UNAVAILABLE when the sandbox vanished without anybody having asked it to stop.

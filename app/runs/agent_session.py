@@ -64,7 +64,7 @@ class Recall:
         yield replace(start, messages=messages, session=self._session)
 
     def take_refusal(self, error: AgentError) -> None:
-        """The agent cannot be started so.
+        """Notes that the agent cannot be started with what it was given.
 
         Raises:
             AgentError: nor in any other way.
@@ -153,7 +153,7 @@ def repository_in(directory: str) -> str:
 
 
 async def find_running_agent(sandbox: Sandbox, paths: AgentPaths, run: Run) -> RunningAgent | None:
-    """The agent that was started last for this run; None when none was.
+    """Returns the agent that was started last for this run; None when none was.
 
     Raises:
         SandboxError: UNAVAILABLE, EXEC_TIMEOUT.

@@ -112,7 +112,7 @@ def to_dollars(micro: int) -> float:
 
 
 def render_money(micro: int) -> str:
-    """`$0.0042`, `$1.25`, `$12`: two digits that say something, whole cents from a dollar on."""
+    """Renders micro-dollars, such as `$0.0042`, `$1.25`, `$12`: two digits that say something, whole cents from a dollar on."""
     dollars = Decimal(micro) / MICRO
     if micro >= MICRO:
         text = f"{dollars:.2f}"
@@ -346,7 +346,7 @@ class Spending:
 
     @property
     def cost(self) -> int | None:
-        """Micro-dollars so far; None = nobody knows, as the price of a model is not set."""
+        """Returns the micro-dollars so far; None = nobody knows, as the price of a model is not set."""
         return None if self._is_unknown else self._cost
 
     @property
@@ -356,7 +356,7 @@ class Spending:
         return to_dollars(self._cost) if is_known else None
 
     def find_refusal(self, model: str, asked_tokens: int) -> BudgetRefusal | None:
-        """Why it may not ask that model now; see `AskLeave`.
+        """Returns why a run may not ask that model now; see `AskLeave`.
 
         What its own calls in flight read counts as spent. That is dearer than the truth where the provider has it in its
         cache, so it ends nothing: the call may be made when they are counted.

@@ -50,7 +50,7 @@ class AddedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Additions:
-    """What the operator adds to the environment of an agent; by default nothing."""
+    """Holds what the operator adds to the environment of an agent; by default nothing."""
 
     files: tuple[AddedFile, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
@@ -77,7 +77,7 @@ SAVING_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """What the operator chose for the agent."""
+    """Holds what the operator chose for the agent."""
 
     system_prompt: str | None = field(default=None, repr=False)
     """The operator's own text; None = the default one, with what is true of the run."""
@@ -101,7 +101,7 @@ class AgentSettings:
 
 
 class AgentEnvironment:
-    """What an adapter's recipe and the operator's additions make, in one provider."""
+    """Makes and finds, in one provider, what an adapter's recipe and the operator's additions ask for."""
 
     def __init__(
         self, provider: SandboxProvider, adapter: AgentAdapter, additions: Additions

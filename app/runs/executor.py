@@ -474,7 +474,7 @@ class Runners:
         )
 
     async def runner_for(self, run: Run) -> AgentRunner:
-        """The runner of the run's agent, at the provider that its record names; its thread's sandboxes at others are let go.
+        """Returns the runner of the run's agent, at the provider that its record names; its thread's sandboxes at others are let go.
 
         Raises:
             OrionError: that provider cannot be used.

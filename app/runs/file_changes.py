@@ -121,7 +121,7 @@ class FileWatch:
 
 
 def _count(shortstat: str) -> Changes | None:
-    """` 3 files changed, 2 insertions(+), 1 deletion(-)`: what is nought is left out. None = nothing has changed."""
+    """Reads git's summary, such as ` 3 files changed, 2 insertions(+), 1 deletion(-)`: what is nought is left out. None = nothing has changed."""
     found = {word: int(number) for number, word in _COUNTED.findall(shortstat)}
     if "file" not in found:
         return None

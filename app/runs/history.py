@@ -51,7 +51,7 @@ def build_messages(
     after_ts: str = "",
     max_chars: int = MAX_HISTORY_CHARS,
 ) -> tuple[TurnMessage, ...]:
-    """History and the request as turns: `user` first, roles alternating, the request last.
+    """Returns history and the request as turns: `user` first, roles alternating, the request last.
 
     Orion's own records are the truth about its runs; `thread` (as Slack has it) fills in what other people wrote and
     runs whose record is gone. When it is too long, the root and the newest messages stay. Behind the question of `after_ts`

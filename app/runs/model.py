@@ -131,7 +131,7 @@ def run_id_for(*, team: str, channel: str, message_ts: str, click: str = "") -> 
 
 
 class Resumption(StrEnum):
-    """How a run went on after a crash (decision 14)."""
+    """Says how a run went on after a crash (decision 14)."""
 
     ATTACHED = "attached"
     """Its agent was still at work, and was followed to its end."""
@@ -180,7 +180,7 @@ class Usage:
 
     @property
     def tokens(self) -> int:
-        """All tokens, cached ones too."""
+        """Returns all tokens, cached ones too."""
         cached = self.cache_read_tokens + self.cache_creation_tokens
         return self.input_tokens + self.output_tokens + cached
 
@@ -220,7 +220,7 @@ _MEASURED = (int, float, int | None, float | None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended: decided once, stored whole, and what the thread, the trace and the record tell."""
+    """Says how a run ended: decided once, stored whole, and what the thread, the trace and the record tell."""
 
     state: RunState
     """The final one."""
@@ -308,7 +308,7 @@ class Run:
 
     @property
     def result(self) -> Outcome:
-        """Its outcome; before one is decided, an empty one."""
+        """Returns the run's outcome; before one is decided, an empty one."""
         return self.outcome or UNDECIDED
 
 

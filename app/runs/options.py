@@ -82,7 +82,7 @@ class OptionError(ValueError):
 
 
 def check_sandbox(word: str) -> str:
-    """That there is one: which sandboxes there are here, whoever knows says.
+    """Returns a sandbox's word in lower case; whether there is such a sandbox here is not looked at.
 
     Raises:
         OptionError
@@ -93,7 +93,7 @@ def check_sandbox(word: str) -> str:
 
 
 def check_agent(word: str) -> str:
-    """Its form alone: which agents there are here, whoever knows says.
+    """Returns an agent's name in lower case, if it has the form of one; whether there is such an agent here is not looked at.
 
     Raises:
         OptionError
@@ -104,7 +104,7 @@ def check_agent(word: str) -> str:
 
 
 def check_model(name: str) -> str:
-    """Its form alone: at most 200 characters, without spaces and control characters.
+    """Returns a model's name, if it has the form of one: at most 200 characters, without spaces and control characters.
 
     Raises:
         OptionError
@@ -120,7 +120,7 @@ def check_model(name: str) -> str:
 
 
 def check_repo(text: str) -> str:
-    """`owner/name` as on GitHub, an https URL without credentials, or `NO_REPO`.
+    """Returns a repository's name, if it has the form of one: `owner/name` as on GitHub, an https URL without credentials, or `NO_REPO`.
 
     Raises:
         OptionError
@@ -237,7 +237,7 @@ def _is_url(text: str) -> bool:
 
 
 def _is_host(name: str) -> bool:
-    """Source: RFC 1035, 2.3.4; a dot at the end is DNS's own."""
+    """Whether a text is a host's name. Source: RFC 1035, 2.3.4; a dot at the end is DNS's own."""
     parts = name.removesuffix(".").split(".")
     return all(0 < len(part) <= MAX_LABEL_CHARS for part in parts)
 
@@ -291,7 +291,7 @@ _SPACED_MODEL = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How somebody wants to be answered; what is empty, nobody said."""
+    """Says how somebody wants to be answered; what is empty, nobody said."""
 
     agent: str = ""
     model: str = ""
@@ -310,7 +310,7 @@ class RunOptions:
 
 
 class Scope(StrEnum):
-    """Whose defaults a command is about."""
+    """Says whose defaults a command is about."""
 
     PERSON = "you"
     CHANNEL = "channel"
@@ -349,7 +349,7 @@ def parse_options(text: str) -> MessageOptions:
 
 
 def _take_options(text: str) -> tuple[dict[str, str], str]:
-    """The options at the beginning, and what is behind them.
+    """Returns the options at the beginning, and what is behind them.
 
     Raises:
         OptionError: one is nearly right, or there are two for one thing.
@@ -381,7 +381,7 @@ def _refuse_second_agent(text: str, said: Mapping[str, str]) -> None:
 
 
 def _take_option(text: str) -> tuple[str, str, str] | None:
-    """Key, value and what follows; None: it begins with none but perhaps an agent's.
+    """Returns key, value and what follows; None: it begins with none but perhaps an agent's.
 
     Raises:
         OptionError: it is nearly one.

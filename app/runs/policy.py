@@ -52,7 +52,7 @@ def find_mount_refusal(directory: Path, *, home: Path, state_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimings:
-    """How often the core tries again, and for how long. No operator's business: tests shorten them."""
+    """Says how often the core tries again, and for how long. No operator's business: tests shorten them."""
 
     slack_retry_s: float = 10.0
     """Between two attempts to reach Slack."""
@@ -247,7 +247,7 @@ def find_refusal(
     is_going: bool = False,
     excess: str = "",
 ) -> Refusal | None:
-    """Why this request will not be run, if it will not.
+    """Returns why a request will not be run; empty = it will.
 
     `runs_last_hour` and `unfinished` include the request itself. `is_going`: another run answers the same message.
     `excess`: the budget that is used up.

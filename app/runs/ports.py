@@ -50,7 +50,7 @@ Advance = Done | AgainIn
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRequest:
-    """What a run brings when it waits for one of the slots."""
+    """Describes a run that waits for one of the slots."""
 
     user: str
     """People take turns."""
@@ -59,7 +59,7 @@ class SlotRequest:
 
 
 class RunHandlers(Protocol):
-    """What a dispatcher calls; all may be called twice, at once or later."""
+    """Holds what a dispatcher calls; each may be called twice, at once or later."""
 
     async def place(self, request: RunRequest) -> None: ...
 
@@ -71,7 +71,7 @@ class RunHandlers(Protocol):
 
 
 class EngineState(StrEnum):
-    """What the engine will do with a run."""
+    """Says what the engine will do with a run."""
 
     MOVING = "moving"
     """Waiting or executing: it will be advanced."""
@@ -99,7 +99,7 @@ class Dispatcher(Protocol):
         ...
 
     def wake(self, run_id: RunId) -> None:
-        """If the run waits for a slot, ask for `request_slot` again, which has changed; else nothing."""
+        """Asks, if the run waits for a slot, for `request_slot` again, which has changed; else nothing."""
         ...
 
     async def start(self, handlers: RunHandlers) -> None:
@@ -157,7 +157,7 @@ class ReplySink(Protocol):
         ...
 
     async def announce(self, run: Run, result: Outcome) -> None:
-        """One line that mentions the asker: edits notify nobody. Never raises."""
+        """Posts a line that mentions the asker: edits notify nobody. Never raises."""
         ...
 
     async def tell_change(self, run: Run, change: ChannelChange, *, resumed: bool) -> None:
@@ -364,7 +364,7 @@ class RunStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryGrant:
-    """What a run may do with git: read one repository, write one branch of it."""
+    """Says what a run may do with git: read one repository, write one branch of it."""
 
     url: str
     """Where it really is, without credentials."""
@@ -374,7 +374,7 @@ class RepositoryGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelGrant:
-    """What a run may ask of the models, and of git."""
+    """Says what a run may ask of the models, and of git."""
 
     run_id: RunId
     models: tuple[str, ...]
@@ -394,7 +394,7 @@ class ModelGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerEndpoint:
-    """How a sandbox reaches the model."""
+    """Says how a sandbox reaches the model."""
 
     address: str
     """Absolute path of a unix socket, or a URL."""
@@ -424,7 +424,7 @@ class NothingToProposeError(Exception):
 
 class CodeHost(Protocol):
     async def open_pull_request(self, proposal: Proposal) -> str:
-        """Its link, or that of the one that is open for the branch; empty when the repository is on no host that has them.
+        """Opens a pull request for a branch, and returns its link, or that of the one that is open already; empty when the repository is on no host that has them.
 
         Bounded to a minute, safe to repeat.
 
@@ -437,7 +437,7 @@ class CodeHost(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantHooks:
-    """What a run hears of its grant, and is asked, as long as it is open."""
+    """Holds what the broker calls of a run, as long as the run's grant is open."""
 
     on_call: Callable[[ModelCall], None]
     """Hears of each model call that has ended, and of what was refused to the thread's sandbox."""
@@ -523,7 +523,7 @@ class NoOwnKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPorts:
-    """What a run needs of others: made once, carried whole."""
+    """Holds what a run needs of others: made once, carried whole."""
 
     store: RunStore
     files: RunFiles

@@ -11,7 +11,7 @@ _LONG_S = 120.0
 
 
 class FilesFact(StrEnum):
-    """What the working directory is."""
+    """Says what the working directory is."""
 
     FRESH = "fresh"
     """Empty, or with a clone that was just made."""
@@ -43,7 +43,7 @@ class RepositoryFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
-    """What is true of one run, as its agent is told."""
+    """States what is true of one run, as its agent is told."""
 
     files: FilesFact
     are_files_saved: bool = True

@@ -124,7 +124,7 @@ def directory_name(repo: str) -> str:
 
 
 def own_branches(session: Session) -> tuple[str, ...]:
-    """The branch that a session has; those it may get, the nicest first, when it has none yet.
+    """Returns the branch that a session has; those that it may get, the nicest first, when it has none yet.
 
     The next ones are for a repository where that is another thread's, or in which a branch `orion` leaves none below it.
     """
@@ -213,7 +213,7 @@ class RepositoryPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
-    """What work in repositories needs of others, and which one a thread has."""
+    """Holds what work in repositories needs of others, and finds which repository a thread has."""
 
     policy: RepositoryPolicy
     sessions: SessionStore
@@ -221,7 +221,7 @@ class Repositories:
     mask: Callable[[str], str]
 
     def find(self, attempt: Attempt, session: Session, work: str) -> ThreadRepository | None:
-        """The thread's repository; None = it has none.
+        """Returns the thread's repository; None = it has none.
 
         Raises:
             OrionError: REPO_UNAVAILABLE, the message asks for another one than its thread has, or for another branch to begin from.
@@ -475,7 +475,7 @@ class Checkout:
 def find_checkout(
     repositories: Repositories | None, broker: ModelBroker, attempt: Attempt, workspace: Workspace
 ) -> Checkout | None:
-    """None = its thread works in none.
+    """Returns where the run's thread works; None = in no repository.
 
     Raises:
         OrionError: REPO_UNAVAILABLE.

@@ -34,7 +34,7 @@ class SessionLocks:
 
     @contextmanager
     def use(self, session_id: SessionId) -> Iterator[Callable[[], bool]]:
-        """A person works in its sandbox: it is not given up meanwhile for want of use. Yields: is nobody else there?
+        """Notes that a person works in a thread's sandbox: it is not given up meanwhile for want of use. Yields: is nobody else there?
 
         Once that was answered with yes, others wait at the door until this one leaves.
         """
@@ -47,7 +47,7 @@ class SessionLocks:
 
     @contextmanager
     def lock_for_saving(self, session_id: SessionId) -> Iterator[None]:
-        """No run begins to use its files meanwhile. Inside, look whether one is going: it began before.
+        """Keeps runs from beginning to use a thread's files meanwhile. Inside, look whether one is going: it began before.
 
         Raises:
             BlockingIOError: another one saves.

@@ -63,7 +63,7 @@ class CatalogAgent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
-    """What this Orion is set up for."""
+    """Lists the agents, models and sandboxes that this Orion is set up for."""
 
     agents: Mapping[str, CatalogAgent]
     agent: str
@@ -121,7 +121,7 @@ class Choice:
 
     @property
     def chosen_model(self) -> str:
-        """The model if a person or a channel chose it; empty = it is the operator's, who may choose another one at any time."""
+        """Returns the model if a person or a channel chose it; empty = it is the operator's, who may choose another one at any time."""
         operators = (Source.FILE, Source.SETTING, Source.DEFAULT)
         return "" if self.model.source in operators else self.model.value
 

@@ -16,7 +16,7 @@ from app.runs.model import Thread
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentMemory:
-    """What an agent remembers of a thread; it lies among the thread's files, and is worth no more than those that were saved."""
+    """Describes what an agent remembers of a thread; it lies among the thread's files, and is worth no more than those that were saved."""
 
     session_id: str = ""
     """By which the agent finds it; empty = there is none, or it told no id that it could have."""
@@ -52,7 +52,7 @@ class SessionStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """What a thread has from run to run. Names that a provider does not use stay empty."""
+    """Holds what a thread has from run to run. Names that a provider does not use stay empty."""
 
     id: SessionId
     name: str
@@ -94,7 +94,7 @@ class Session:
 
     @property
     def snapshots(self) -> Mapping[str, str]:
-        """Provider to snapshot: what is saved of it, also at the providers that its thread had before."""
+        """Returns provider to snapshot: what is saved of it, also at the providers that its thread had before."""
         here = {self.provider: self.snapshot_slug} if self.snapshot_slug else {}
         return {**self.elsewhere, **here}
 
@@ -119,7 +119,7 @@ class Session:
 
     @property
     def detached_environment(self) -> str:
-        """The environment of a sandbox that was left running for the next run; empty when there is none."""
+        """Returns the environment of a sandbox that was left running for the next run; empty when there is none."""
         return self.detached if self.sandbox_id else ""
 
 

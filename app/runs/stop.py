@@ -21,7 +21,7 @@ class RunStoppedError(Exception):
 
 
 class StopRequest:
-    """What a running run waits on to be stopped."""
+    """Lets a running run wait to be stopped."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()

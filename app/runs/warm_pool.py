@@ -282,7 +282,7 @@ class WarmPool:
 
     @property
     def agent(self) -> str:
-        """The agent that is loaded; all others make sandboxes of their own."""
+        """Returns the agent that is loaded; all others make sandboxes of their own."""
         return self._adapter.name
 
     @property

@@ -48,7 +48,7 @@ class McpServers:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The secrets to mask: values of environment variables, client secrets, and header values, whole and without the scheme of
+        """Returns the secrets to mask: values of environment variables, client secrets, and header values, whole and without the scheme of
         an Authorization.
         """
         servers = self.outside.values()
@@ -97,7 +97,7 @@ class _File(BaseModel):
 
 
 def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
-    """`${NAME}` and `${NAME:-default}` in URLs, headers and `oauth` are taken from `environment`.
+    """Reads the file of MCP servers. `${NAME}` and `${NAME:-default}` in URLs, headers and `oauth` are taken from `environment`.
 
     Raises:
         ValueError: the file, or a server in it, is not as it must be; names which.
@@ -208,7 +208,7 @@ def _expanded_url(text: str, names: "_Names", *, where: str) -> str:
 
 
 class _Names:
-    """What names in the texts of one server stand for."""
+    """Resolves the names in the texts of one MCP server."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

@@ -38,11 +38,11 @@ KEYRING_SERVICE = "orion"
 
 
 class KeyringError(ValueError):
-    """It cannot be used; says why and what to do."""
+    """The operating system's keyring cannot be used; says why and what to do."""
 
 
 def read_keyring(names: Collection[str]) -> dict[str, str]:
-    """Those of the settings that it holds, by their field names.
+    """Reads those of the named settings that the operating system's keyring holds, by their field names.
 
     Raises:
         KeyringError
@@ -146,7 +146,7 @@ class Settings:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Every secret value Orion holds, those of MCP servers too, for masking."""
+        """Returns every secret value Orion holds, those of MCP servers too, for masking."""
         values = [getattr(getattr(self, group), name) for group, name, _ in all_fields()]
         values += self.agents.own_keys.values()
         own = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]

@@ -30,7 +30,7 @@ _SAYING: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendor:
-    """Whose models one key opens."""
+    """Names a vendor whose models one key opens."""
 
     name: str
     find_problem: Callable[[str], str]

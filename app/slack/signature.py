@@ -28,7 +28,7 @@ _SURROGATE_ESCAPE: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What the caller is told: an HTTP status and a sentence naming the cause."""
+    """Answers a request that is not taken: an HTTP status and a sentence naming the cause."""
 
     status: int
     error: str

@@ -132,7 +132,7 @@ class Database:
             return await asyncio.get_running_loop().run_in_executor(self.executor, in_transaction)
 
     async def insert(self, work: Callable[[sa.Connection], T]) -> T:
-        """`call` for code that looks whether a row is there and inserts it if not; once more when another process was quicker.
+        """Awaits `call`, for code that looks whether a row is there and inserts it if not; once more when another process was quicker.
 
         Raises:
             sqlalchemy.exc.IntegrityError: the row clashes with another one than that.

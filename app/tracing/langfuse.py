@@ -92,7 +92,7 @@ def swallow_errors(act: str) -> Iterator[None]:
 
 @dataclass(slots=True, kw_only=True)
 class _SpanContext:
-    """What all observations of one trace share."""
+    """Carries what all observations of one trace share."""
 
     tracer: otel.Tracer
     sanitizer: SpanSanitizer

@@ -60,7 +60,7 @@ class SpanSanitizer:
         return self.masker.mask(text)[:MAX_STATUS_CHARS]
 
     def content(self, text: str) -> str:
-        """Masked before it is clipped: a secret may straddle the cut."""
+        """Returns a text masked and clipped, in this order: a secret may straddle the cut."""
         masked = _DATA_URI.sub("[media removed]", self.masker.mask(text)).encode()
         if len(masked) <= MAX_CONTENT_BYTES:
             return masked.decode()
@@ -214,7 +214,7 @@ def usage_details(usage: Usage) -> dict[str, int]:
 
 
 def score_id_for(run_id: RunId, *, user: str) -> str:
-    """Langfuse replaces a score of the same id, so a person's latest feedback counts."""
+    """Returns the id of a person's score: Langfuse replaces one of the same id, so a person's latest feedback counts."""
     return f"{run_id}-fb-{user}"
 
 

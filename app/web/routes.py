@@ -34,7 +34,7 @@ SlackHandler = Callable[[Mapping[str, str], bytes], Awaitable[Answer]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebParts:
-    """What the routes stand on; made by `main`."""
+    """Holds what the routes stand on; made by `main`."""
 
     slack: SlackHandler | None
     """None in Socket Mode: then there is no events route."""
@@ -103,6 +103,6 @@ def _not_found() -> Response:
 
 
 async def _on_bug(request: Request, exc: Exception) -> Response:
-    """The HTTP edge's outermost step: a bug is logged once and answered without its text."""
+    """Answers as the HTTP edge's outermost step: a bug is logged once and answered without its text."""
     _log.error("service.request_failed", path=request.url.path, exc_info=exc)
     return JSONResponse({"error": "internal error"}, status_code=500)

@@ -32,7 +32,7 @@ MAX_OUTPUT_TOKENS = 64_000
 
 
 async def work_with_agent(settings: Settings, text: str, *, say: Print) -> int:
-    """Until the person leaves it; the agent's exit code. What was changed is saved as after a shell.
+    """Runs an agent in the terminal until the person leaves it; returns the agent's exit code. What was changed is saved as after a shell.
 
     Raises:
         SandboxCommandError: there is no terminal, or the session's agent has no such form.

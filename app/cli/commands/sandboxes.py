@@ -27,7 +27,7 @@ View = Mapping[SandboxId, SandboxInfo]
 
 
 class SandboxCommandError(Exception):
-    """It cannot be done; says why."""
+    """What an `orion sandboxes` command was asked for cannot be done; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class SandboxAdmin:
         return self._opened[name]
 
     async def find(self, text: str) -> Session:
-        """The session of that name, or whose id begins so.
+        """Returns the session of that name, or whose id begins so.
 
         Raises:
             SandboxCommandError
@@ -73,7 +73,7 @@ class SandboxAdmin:
         return matches[0]
 
     async def list(self) -> Sequence[Listed]:
-        """All sessions, latest used first, their status as their provider sees it, and the other sandboxes of providers.
+        """Returns all sessions, latest used first, their status as their provider sees it, and the other sandboxes of providers.
 
         The records are put right; where a provider cannot be asked they stay, and the status shown is `unknown`.
         """
@@ -94,7 +94,7 @@ class SandboxAdmin:
         ]
 
     async def find_going(self, session: Session) -> Run | None:
-        """The run of its thread whose agent may be at work."""
+        """Returns the run of its thread whose agent may be at work."""
         runs = await self.store.of_thread(session.thread)
         return next((run for run in runs if run.state in STARTED_STATES), None)
 
@@ -142,7 +142,7 @@ class SandboxAdmin:
         yield await self.provider(name)
 
     async def _look(self, name: str) -> View | None:
-        """None: it cannot be asked."""
+        """Asks a provider for a session's sandbox. None: the provider cannot be asked."""
         try:
             async with asyncio.timeout(LOOK_TIMEOUT_S):
                 return {info.id: info for info in await (await self.provider(name)).list()}

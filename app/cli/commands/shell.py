@@ -32,7 +32,7 @@ class ShellSandbox:
 
 
 async def open_shell(settings: Settings, text: str, *, say: Print) -> int:
-    """Until the person leaves it; the shell's exit code. Without a terminal, stdin is the script.
+    """Runs a shell until the person leaves it; returns the shell's exit code. Without a terminal, stdin is the script.
 
     Raises:
         SandboxCommandError

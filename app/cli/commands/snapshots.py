@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 
 class SnapshotCommandError(Exception):
-    """It cannot be done; says why."""
+    """What an `orion snapshots` command was asked for cannot be done; says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,7 +65,7 @@ _WRITE_TOOLS: Mapping[str, _Arguments] = {
 
 
 def find_call(kind: str, argument: str, tools: Mapping[str, Tool]) -> ToolCall | str:
-    """The call for a `run:`, `edit:` or `call:` line, or the name of the tool that would be needed."""
+    """Returns the call for a `run:`, `edit:` or `call:` line, or the name of the tool that would be needed."""
     argument = argument.strip().strip("`").strip()
     if kind == "call":
         name, _, given = argument.partition(" ")
@@ -83,7 +83,7 @@ def find_call(kind: str, argument: str, tools: Mapping[str, Tool]) -> ToolCall |
 
 
 def _find(name: str, tools: Mapping[str, Tool]) -> str:
-    """That tool; or the only one of a server's that is called so, whatever the agent puts before it."""
+    """Finds a tool by its name; or the only one of a server's that is called so, whatever the agent puts before it."""
     if name in tools:
         return name
     found = [one for one in tools if re.fullmatch(rf".*[_.-]{re.escape(name)}", one)]
@@ -136,7 +136,7 @@ _HINT = "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`,
 
 
 class Shape(StrEnum):
-    """What a `!directive` asks for; the values are the directives."""
+    """Names what a `!directive` asks for; the values are the directives."""
 
     PLAIN = "plain"
     RATE_LIMITED = "429"
@@ -165,7 +165,7 @@ class Answer:
 
 
 def decide_answer(question: Question) -> Answer:
-    """The next answer."""
+    """Returns the next answer."""
     helped = _help_agent(question)
     if helped is not None:
         return Answer(shape=Shape.PLAIN, text=helped)
@@ -204,7 +204,7 @@ def _help_agent(question: Question) -> str | None:
 
 
 def _instance(schema: Mapping[str, Any], depth: int) -> object:
-    """Something small that keeps to the schema."""
+    """Returns something small that keeps to the schema."""
     choices = schema.get("enum")
     if isinstance(choices, list) and choices:
         return choices[0]
@@ -306,7 +306,7 @@ _SLOW_SENTENCE = (
 
 
 def slow_text() -> str:
-    """40 words."""
+    """Returns 40 words."""
     return " ".join((_SLOW_SENTENCE.split(" ") * _SLOW_WORDS)[:_SLOW_WORDS])
 
 

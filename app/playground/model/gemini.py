@@ -60,7 +60,7 @@ _LINE_END = b"\r\n\r\n"
 
 
 def split_action(action: str) -> tuple[str, str]:
-    """Model and method of the last part of a path."""
+    """Returns model and method of the last part of a path."""
     model, _, method = action.rpartition(":")
     return model, method
 

@@ -50,7 +50,7 @@ _FAILURES: Mapping[Shape, Refusal] = {
 
 
 class OpenAiProtocol(OfflineProtocol):
-    """How every endpoint refuses."""
+    """Refuses as every endpoint of OpenAI's API does."""
 
     request_id_header = "x-request-id"
     failures = _FAILURES
@@ -62,12 +62,12 @@ class OpenAiProtocol(OfflineProtocol):
 
 
 def invalid(message: str, *, code: str | None = None) -> RequestError:
-    """A 400."""
+    """Returns a 400."""
     return RequestError(400, "invalid_request_error", message, code=code)
 
 
 def check_caller(headers: Mapping[str, str], body: object) -> dict[str, Any]:
-    """The body of a request with a key and a known model.
+    """Returns the body of a request with a key and a known model.
 
     Raises:
         RequestError
@@ -91,7 +91,7 @@ def check_caller(headers: Mapping[str, str], body: object) -> dict[str, Any]:
 
 
 def text_of(content: object) -> str:
-    """The texts of a message's content, which is a text or parts."""
+    """Returns the texts of a message's content, which is a text or parts."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, list) else []
@@ -100,7 +100,7 @@ def text_of(content: object) -> str:
 
 
 def read_limit(fields: Mapping[str, Any], *names: str) -> int | None:
-    """The largest answer asked for, in tokens.
+    """Returns the largest answer asked for, in tokens.
 
     Raises:
         RequestError: it is no positive integer.
@@ -118,7 +118,7 @@ def read_limit(fields: Mapping[str, Any], *names: str) -> int | None:
 
 
 def read_tool(fields: Mapping[str, Any], *, is_freeform: bool, namespace: str = "") -> Tool:
-    """One function or custom tool.
+    """Returns one function or custom tool.
 
     Raises:
         RequestError: it has no name.
@@ -136,11 +136,11 @@ def read_tool(fields: Mapping[str, Any], *, is_freeform: bool, namespace: str = 
 
 
 def cached_tokens(counts: Counts) -> int:
-    """Part of the input that was in the request before."""
+    """Returns how much of the input was in the request before."""
     cached = counts.earlier_tokens // _CACHE_STEP_TOKENS * _CACHE_STEP_TOKENS
     return cached if cached >= _MIN_CACHED_TOKENS else 0
 
 
 def new_id(prefix: str) -> str:
-    """Such as `resp_offline0123456789abcdef`."""
+    """Returns such as `resp_offline0123456789abcdef`."""
     return f"{prefix}_offline{secrets.token_hex(8)}"

@@ -202,7 +202,7 @@ def _call(reply: Reply) -> dict[str, Any]:
 
 
 def _parts(call: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """A call as its deltas: its name first, then what it is given, in pieces."""
+    """Returns a call as its deltas: its name first, then what it is given, in pieces."""
     kind = call["type"]
     field = "arguments" if kind == "function" else "input"
     first, *rest = split_input(call[kind][field])

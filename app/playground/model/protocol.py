@@ -48,7 +48,7 @@ class Reply:
 
 
 def finish_reply(question: Question, answer: Answer) -> Reply:
-    """Cut where the request's limit is."""
+    """Cuts a reply where the request's limit is."""
     text, tool = answer.text, answer.tool
     stop = Stop.REFUSED if answer.shape is Shape.REFUSED else Stop.TOOL if tool else Stop.DONE
     written = text + (tool.written if tool else "")
@@ -81,7 +81,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelPace:
-    """How fast the model writes. All zero = at once, for benchmarks."""
+    """Says how fast the model writes. All zero = at once, for benchmarks."""
 
     word_s: float = 0.02
     slow_word_s: float = 0.5
@@ -150,25 +150,25 @@ def plain_delay_s(answer: Answer, pace: ModelPace) -> float:
 
 
 def split_text(text: str, shape: Shape) -> Sequence[str]:
-    """The pieces in which a text is written."""
+    """Returns the pieces in which a text is written."""
     if shape is Shape.SLOW:
         return re.findall(r"\S+\s*", text)
     return [text[start : start + _DELTA_CHARS] for start in range(0, len(text), _DELTA_CHARS)]
 
 
 def split_input(text: str) -> Sequence[str]:
-    """The pieces of a tool call's input, the first one empty, as some APIs send it."""
+    """Returns the pieces of a tool call's input, the first one empty, as some APIs send it."""
     half = len(text) // 2
     return ["", text[:half], text[half:]]
 
 
 def data_event(fields: object, *, end: bytes = b"\n\n") -> bytes:
-    """A server-sent event without a name."""
+    """Returns a server-sent event without a name."""
     return b"data: " + json.dumps(fields).encode() + end
 
 
 def named_event(kind: str, **fields: object) -> bytes:
-    """A server-sent event whose name is also its type."""
+    """Returns a server-sent event whose name is also its type."""
     return f"event: {kind}\n".encode() + data_event({"type": kind, **fields})
 
 
@@ -194,7 +194,7 @@ class OfflineProtocol(ABC):
 
     @abstractmethod
     def read(self, headers: Mapping[str, str], body: object) -> Question:
-        """The question in a request.
+        """Returns the question in a request.
 
         Raises:
             RequestError: the API would refuse it.
@@ -206,12 +206,12 @@ class OfflineProtocol(ABC):
 
     @abstractmethod
     def error(self, problem: RequestError, request_id: str) -> dict[str, Any]:
-        """The body of a refusal."""
+        """Returns the body of a refusal."""
 
     @abstractmethod
     def plain(self, question: Question, reply: Reply) -> dict[str, Any]:
-        """The whole answer."""
+        """Returns the answer as one document."""
 
     @abstractmethod
     def stream(self, question: Question, reply: Reply, shape: Shape) -> Stream:
-        """The same as events."""
+        """Returns the answer as server-sent events."""

@@ -78,7 +78,7 @@ class Question:
 
 
 def person_text(text: str) -> str:
-    """Without what a client put before and behind it; empty when that was all."""
+    """Returns a message's text without what a client put before and behind it; empty when that was all."""
     while match := _ADDED_BLOCK.match(text):
         text = text[match.end() :]
     while (start := _last_block(text)) is not None:
@@ -87,7 +87,7 @@ def person_text(text: str) -> str:
 
 
 def wire_chars(value: object) -> int:
-    """Its size in a request."""
+    """Returns how many characters a value takes in a request."""
     return len(json.dumps(value))
 
 

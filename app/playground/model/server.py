@@ -71,7 +71,7 @@ def create_model_app(*, pace: ModelPace | None = None, sleep: Sleep = asyncio.sl
 
 
 class _OfflineModel:
-    """What is the same in every protocol."""
+    """Does what is the same in every protocol."""
 
     def __init__(self, *, pace: ModelPace, sleep: Sleep) -> None:
         self.requests: deque[dict[str, Any]] = deque(maxlen=_LOGGED_REQUESTS)

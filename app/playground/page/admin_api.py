@@ -131,7 +131,7 @@ def create_admin_router(fake_slack: FakeSlack, events: EventStream) -> APIRouter
 
 
 class _Person:
-    """What people in Slack can do."""
+    """Does what people in Slack can do."""
 
     def __init__(self, fake_slack: FakeSlack, events: EventStream) -> None:
         self._slack = fake_slack
@@ -247,7 +247,7 @@ class _Person:
 
 
 class _TestControls:
-    """What nobody in Slack can do; for tests and for the curious."""
+    """Does what nobody in Slack can do; for tests and for the curious."""
 
     def __init__(self, fake_slack: FakeSlack, events: EventStream) -> None:
         self._slack = fake_slack

@@ -65,7 +65,7 @@ class EventStream:
 
 
 def message_json(workspace: Workspace, message: Message) -> JsonObject:
-    """A message as the page draws it: Slack's JSON, and what Slack's clients know besides."""
+    """Returns a message as the page draws it: Slack's JSON, and what Slack's clients know besides."""
     return workspace.render(message, with_metadata=True) | {
         "channel": message.channel,
         "ephemeral_to": message.ephemeral_to,

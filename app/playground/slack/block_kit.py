@@ -40,7 +40,7 @@ _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)+\|?\s*$")
 
 
 def check_blocks(blocks: object) -> list[JsonObject]:
-    """The blocks of a message, or the error Slack answers."""
+    """Returns the blocks of a message, or the error Slack answers."""
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise SlackError("invalid_blocks_format")
     problems = [

@@ -36,7 +36,7 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def events_of(change: Change, workspace: Workspace) -> list[JsonObject]:
-    """The events of one change; a mention yields two, `message` first."""
+    """Returns the events of one change; a mention yields two, `message` first."""
     channel = workspace.channels[change.channel]
     if BOT_USER_ID not in channel.members or change.message is None:
         return []
@@ -99,7 +99,7 @@ def session_stopped(*, workspace: Workspace, channel: str, thread_ts: str, user:
 
 
 def envelope(event: JsonObject, channel: Channel, *, now_s: float) -> JsonObject:
-    """The HTTP body around an event. Source: docs.slack.dev, Events API, "Callback field", read 2026-11."""
+    """Returns the HTTP body around an event. Source: docs.slack.dev, Events API, "Callback field", read 2026-11."""
     return {
         "token": "deprecated",
         "team_id": TEAM_ID,
@@ -440,7 +440,7 @@ class Deliverer:
 
 
 def _json_object(response: httpx.Response) -> JsonObject:
-    """The body, where it is one."""
+    """Returns the JSON object of a body; an empty one where it has none."""
     try:
         body = response.json()
     except ValueError:

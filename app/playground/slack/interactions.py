@@ -26,7 +26,7 @@ class _Trigger:
 
 
 class Modals:
-    """What is open on people's screens."""
+    """Keeps the modals that are open on people's screens."""
 
     def __init__(self, *, workspace: Workspace, trigger_lifetime_s: float) -> None:
         self._trigger_lifetime_s = trigger_lifetime_s
@@ -36,7 +36,7 @@ class Modals:
         """By their ids, with the person before whom they stand."""
 
     def trigger(self, user: str) -> str:
-        """An id with which the app can open one modal for that person."""
+        """Returns an id with which the app can open one modal for that person."""
         self._forget_old()
         trigger_id = f"{new_id('')}.{new_id('')}"
         self._triggers[trigger_id] = _Trigger(
@@ -45,7 +45,7 @@ class Modals:
         return trigger_id
 
     def open(self, trigger_id: str, view: object) -> JsonObject:
-        """A modal for the person whose trigger that is.
+        """Opens a modal for the person whose trigger that is.
 
         Raises:
             SlackError: the trigger or the view is not good.
@@ -72,13 +72,13 @@ class Modals:
         return opened
 
     def opened_by(self, trigger_id: str) -> JsonObject | None:
-        """The modal that the app has opened with that trigger."""
+        """Returns the modal that the app has opened with that trigger."""
         trigger = self._triggers.get(trigger_id)
         found = self._views.get(trigger.view_id) if trigger else None
         return found[1] if found else None
 
     def submit(self, view_id: str, values: JsonObject, *, user: str) -> JsonObject:
-        """The payload of a modal that is sent.
+        """Returns the payload of a modal that is sent.
 
         Raises:
             SlackError: it is not open for that person, or is not filled in as Slack's clients see to.
@@ -155,7 +155,7 @@ class Interactions:
     def press(
         self, *, message: Message, action_id: str, value: str | None, user: str, base_url: str
     ) -> JsonObject:
-        """The payload of a pressed element.
+        """Returns the payload of a pressed element.
 
         Raises:
             SlackError: the message has no such element, or the person cannot see it.

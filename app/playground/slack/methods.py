@@ -80,7 +80,7 @@ class Call:
     host: str
 
     def channel(self, name: str = "channel", *, writing: bool = False) -> Channel:
-        """The channel the call names, where the bot must be a member."""
+        """Returns the channel the call names, where the bot must be a member."""
         found = self.workspace.channel(self.args.required(name, error="channel_not_found"))
         if BOT_USER_ID not in found.members:
             raise SlackError("not_in_channel")
@@ -93,7 +93,7 @@ class Call:
         return f"http://{self.host}"
 
     def existing_root(self, channel: Channel) -> str:
-        """The `thread_ts` the call names, which must be a message that is no reply."""
+        """Returns the `thread_ts` the call names, which must be a message that is no reply."""
         thread_ts = self.args.required("thread_ts", error="invalid_thread_ts")
         message = self.workspace.messages[channel.id].get(thread_ts)
         if message is None or message.deleted or message.thread_ts:
@@ -101,7 +101,7 @@ class Call:
         return thread_ts
 
     def own_message(self, channel: Channel, *, error: str) -> Message:
-        """The message the call names. Source: docs.slack.dev, chat.update: only the app's own, read 2026-11."""
+        """Returns the message the call names. Source: docs.slack.dev, chat.update: only the app's own, read 2026-11."""
         ts = self.args.required("ts", error="message_not_found")
         message = self.workspace.message(channel.id, ts)
         if not message.is_bot:
@@ -109,7 +109,7 @@ class Call:
         return message
 
     def content(self) -> tuple[str, list[JsonObject] | None]:
-        """Text and blocks of a message; without blocks in the call, None.
+        """Returns text and blocks of a message; without blocks in the call, None.
 
         Raises:
             SlackError: they are not as Slack wants them, or there is nothing to show.
@@ -176,7 +176,7 @@ def _method(
 
 
 def _channel_json(channel: Channel) -> JsonObject:
-    """A channel as conversations.info shows it."""
+    """Returns a channel as conversations.info shows it."""
     shared = {"is_ext_shared": channel.is_ext_shared, "is_archived": channel.is_archived}
     if channel.im_user:
         return {"id": channel.id, "is_im": True, "user": channel.im_user, **shared}
@@ -221,7 +221,7 @@ def _auth_test(call: Call) -> JsonObject:
 
 @_method("apps.connections.open", rate=Rate(20, 20), takes_app_token=True)
 def _open_connection(call: Call) -> JsonObject:
-    """A one-use Socket Mode address."""
+    """Returns a one-use Socket Mode address."""
     ticket = secrets.token_urlsafe(16)
     call.tickets.add(ticket)
     return {"url": f"ws://{call.host}/socket-mode?ticket={ticket}&app_id={APP_ID}"}
@@ -292,7 +292,7 @@ def _delete(call: Call) -> JsonObject:
 
 @_method("chat.postEphemeral", "chat:write", rate=TIER_4)
 def _post_ephemeral(call: Call) -> JsonObject:
-    """One person sees it."""
+    """Posts a message that one person sees."""
     channel = call.channel(writing=True)
     user = call.args.required("user", error="user_not_in_channel")
     # Source: docs.slack.dev, chat.postEphemeral: the user must be in the channel, read 2026-11.
@@ -317,7 +317,7 @@ def _add_reaction(call: Call) -> JsonObject:
 
 
 def _blocks(args: Args) -> list[JsonObject] | None:
-    """None when the call carries no blocks."""
+    """Returns the blocks of a call; None when it carries none."""
     raw = args.structure("blocks", error="invalid_blocks_format")
     markdown = args.text("markdown_text")
     if markdown:
@@ -351,7 +351,7 @@ HISTORY_DEFAULT, HISTORY_MAX = 100, 999
 
 @_method("conversations.replies", *_HISTORY, rate=TIER_3)
 def _replies(call: Call) -> JsonObject:
-    """Oldest first; the root leads every page, the later ones too (Source: integrators' reports, read 2026-11)."""
+    """Returns a thread's messages, oldest first; the root leads every page, the later ones too (Source: integrators' reports, read 2026-11)."""
     channel = call.channel()
     ts = call.args.required("ts", error="thread_not_found")
     thread = call.workspace.thread(channel.id, ts)
@@ -367,7 +367,7 @@ def _replies(call: Call) -> JsonObject:
 
 @_method("conversations.history", *_HISTORY, rate=TIER_3)
 def _history(call: Call) -> JsonObject:
-    """Newest first, without replies."""
+    """Returns a channel's messages, newest first, without replies."""
     channel = call.channel()
     messages = _between(call.workspace.top_level(channel.id), call.args)[::-1]
     offset = _offset(call.args)
@@ -476,7 +476,7 @@ def _offset(args: Args) -> int:
 
 @_method("files.getUploadURLExternal", "files:write", rate=TIER_4)
 def _upload_url(call: Call) -> JsonObject:
-    """The two-call upload. Source: docs.slack.dev, "Working with files" (upload), read 2026-11."""
+    """Gives the address for the first of an upload's two calls. Source: docs.slack.dev, "Working with files" (upload), read 2026-11."""
     name = call.args.required("filename", error="invalid_arguments")
     stored = call.workspace.files.reserve(name=name, size=call.args.number("length", default=0))
     return {"upload_url": f"{call.base_url}/upload/{stored.id}", "file_id": stored.id}

@@ -162,6 +162,6 @@ class SlackError(Exception):
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id in Slack's alphabet."""
+    """Returns a fresh id in Slack's alphabet."""
     alphabet = "ABCDEFGHJKLMNPQRSTUVWXYZ0123456789"
     return prefix + "".join(random.choices(alphabet, k=10))  # noqa: S311 - an id, not a secret

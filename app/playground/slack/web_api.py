@@ -35,7 +35,7 @@ class RateLimiter:
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def take(self, method: str, *, channel: str) -> None:
-        """One call's worth.
+        """Takes one call from what the limit allows.
 
         Raises:
             SlackError: ratelimited, status 429, with Retry-After.
@@ -58,7 +58,7 @@ class RateLimiter:
 
 
 class Fault(BaseModel):
-    """What one method, or every one, does wrong; as it is planned over HTTP."""
+    """Describes what one method, or every one, does wrong; as it is planned over HTTP."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -82,7 +82,7 @@ class Fault(BaseModel):
     """The refusal is a page of a gateway instead of Slack's JSON."""
 
     def raise_refusal(self) -> None:
-        """The answer in place of the method's own, if this fault has one."""
+        """Returns the answer in place of the method's own, if this fault has one."""
         headers = {} if self.retry_after is None else {"Retry-After": str(self.retry_after)}
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             raise SlackError("ratelimited", status=429, headers={"Retry-After": "1", **headers})
@@ -107,7 +107,7 @@ class Faults:
         self.outage = self.token_revoked = False
 
     def take(self, method: str) -> Fault | None:
-        """The fault that this call meets, counted down."""
+        """Returns the fault that this call meets, counted down."""
         for fault in self._planned:
             if fault.method not in {"*", method}:
                 continue
@@ -183,7 +183,7 @@ class WebApi:
             return refused.body(), refused.status, refused.headers
 
     def _permitted(self, name: str, token: str | None) -> Method:
-        """The method, which this token may call."""
+        """Returns the method, which this token may call."""
         if name not in METHODS:
             raise SlackError("unknown_method", fields={"req_method": name})
         method = METHODS[name]

@@ -37,7 +37,7 @@ _PIECE = re.compile(r"<@([UW][A-Z0-9]+)>|<(https?://[^|>]+)(?:\|([^>]*))?>")
 
 
 def as_sent(typed: str, names: dict[str, str]) -> str:
-    """The `text` Slack makes of what was typed; `names` maps display names to user ids for `@Name`.
+    """Returns the `text` Slack makes of what was typed; `names` maps display names to user ids for `@Name`.
 
     Tokens such as `<@U0ORION>` pass through, addresses become `<https://...>` outside code.
     """
@@ -72,7 +72,7 @@ def _plain(text: str, names: dict[str, str]) -> str:
 
 
 def rich_text(text: str) -> list[JsonObject]:
-    """The `blocks` of a person's message, as Slack's own composer writes them (plain sections only)."""
+    """Returns the `blocks` of a person's message, as Slack's own composer writes them (plain sections only)."""
     elements: list[JsonObject] = []
     end = 0
     for match in _PIECE.finditer(text):
@@ -92,13 +92,13 @@ def _text_element(text: str) -> list[JsonObject]:
 
 
 def unescape(text: str) -> str:
-    """The text behind Slack's escapes."""
+    """Returns the text behind Slack's escapes."""
     # Source: docs.slack.dev, "Formatting message text": exactly these three characters are escaped, read 2026-11.
     return text.replace("&gt;", ">").replace("&lt;", "<").replace("&amp;", "&")
 
 
 def seed_people() -> list[Person]:
-    """You, a colleague, somebody of another company, and the bot."""
+    """Returns you, a colleague, somebody of another company, and the bot."""
     return [
         Person(id=YOU, name="You", real_name="You"),
         Person(id=COLLEAGUE, name="Sam", real_name="Sam Colleague"),
@@ -108,7 +108,7 @@ def seed_people() -> list[Person]:
 
 
 def seed_channels() -> list[Channel]:
-    """Two open channels, one shared with another company, and a DM with the bot for each person."""
+    """Returns two open channels, one shared with another company, and a DM with the bot for each person."""
     own = {YOU, COLLEAGUE, BOT_USER_ID}
     shared = [
         Channel(id=GENERAL, name="general", members=set(own)),
@@ -176,7 +176,7 @@ class FileStore:
         return True
 
     def all(self) -> Sequence[StoredFile]:
-        """Oldest first."""
+        """Returns all messages, oldest first."""
         return tuple(self._files.values())
 
     def get(self, file_id: str) -> StoredFile | None:
@@ -228,7 +228,7 @@ class Workspace:
         return found
 
     def thread(self, channel: str, root_ts: str) -> list[Message]:
-        """Root first, oldest first."""
+        """Returns a thread's messages: the root first, then oldest first."""
         return [one for one in self._public(channel) if root_ts in {one.ts, one.thread_ts}]
 
     def top_level(self, channel: str) -> list[Message]:
@@ -247,7 +247,7 @@ class Workspace:
         thread_ts: str | None = None,
         files: Sequence[JsonObject] = (),
     ) -> Message:
-        """A person's message; what they typed becomes Slack's text."""
+        """Posts a person's message; what they typed becomes Slack's text."""
         person, channel = self.person(user), self.channel(channel_ref)
         if user not in channel.members:
             raise SlackError("not_in_channel")
@@ -267,7 +267,7 @@ class Workspace:
         )
 
     def retype(self, message: Message, typed: str) -> None:
-        """A person's edit of their message."""
+        """Edits a person's message, as they do."""
         text = self._as_sent(typed)
         self.edit(message, text=text, blocks=rich_text(text), by=message.user, label=True)
 
@@ -428,5 +428,5 @@ class Workspace:
         return self.latest_ts()
 
     def latest_ts(self) -> str:
-        """The newest ts given out: a listing made now holds everything up to it."""
+        """Returns the newest ts given out: a listing made now holds everything up to it."""
         return f"{self._last_ts_us // 1_000_000}.{self._last_ts_us % 1_000_000:06d}"

@@ -68,12 +68,12 @@ class TraceStore:
             del self._scores[next(iter(self._scores))]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Newest first."""
+        """Returns all traces, newest first."""
         rows = [self._row(trace_id, spans) for trace_id, spans in self._traces.items()]
         return sorted(rows, key=lambda row: float(row["started_ms"]), reverse=True)
 
     def tree(self, trace_id: str) -> dict[str, Any] | None:
-        """A trace with its observations nested. Those whose parent has not arrived (yet) stand beside the root."""
+        """Returns a trace with its observations nested. Those whose parent has not arrived (yet) stand beside the root."""
         spans = self._traces.get(trace_id)
         if spans is None:
             return None
@@ -113,7 +113,7 @@ class TraceStore:
 
 
 def parse_export(body: bytes, *, public_key: str) -> list[Observation]:
-    """The observations of one OTLP export request of that project.
+    """Returns the observations of one OTLP export request of that project.
 
     Raises:
         ValueError: not such a request, or with a span that Langfuse could not file, or of another project.
@@ -205,7 +205,7 @@ def create_trace_app(
     secret_key: str = PLAYGROUND_SECRET_KEY,
     store: TraceStore | None = None,
 ) -> FastAPI:
-    """The receiver and its page; everything lies under /traces and /api/public."""
+    """Returns the receiver and its page; everything lies under /traces and /api/public."""
     app = FastAPI(title="Orion traces", docs_url=None, redoc_url=None, openapi_url=None)
     kept = store or TraceStore()
     _add_ingestion(app.router, kept, public_key=public_key, secret_key=secret_key)

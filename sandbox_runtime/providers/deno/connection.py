@@ -45,7 +45,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxConfig:
-    """What the platform is asked to boot."""
+    """Describes what the platform is asked to boot."""
 
     region: str
     root: str

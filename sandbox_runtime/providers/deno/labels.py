@@ -114,7 +114,7 @@ VOLUMES = frozenset({Kind.SESSION_VOLUME, Kind.ROOT_VOLUME, Kind.COPY_VOLUME})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slug:
-    """What the slug of a volume or snapshot says."""
+    """Holds what the slug of a volume or snapshot says."""
 
     kind: Kind
     namespace: str

@@ -46,7 +46,7 @@ def sandbox_env(env: Mapping[str, str], *, writable: bool) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a sandbox keeps of itself, for a process that attaches to it."""
+    """Holds what a sandbox keeps of itself, for a process that attaches to it."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     broker: str = ""
@@ -66,7 +66,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a sandbox consists of."""
+    """Holds what a sandbox consists of."""
 
     id: str
     labels: SandboxLabels

@@ -47,7 +47,7 @@ MAX_RUNNING = 5
 
 
 class DenoProvider(ManagedProvider[State, DenoSandbox]):
-    """Its sandboxes survive a crash of the service, and `attach` finds them again, by the end of their lifetime.
+    """Makes sandboxes at Deno. They survive a crash of the service, and `attach` finds them again, by the end of their lifetime.
 
     Nobody pays for longer: each ends by itself after 30 minutes at most. What it leaves then are its volumes, until `sweep`,
     which also removes what nothing uses any more, and snapshots that could not be deleted before. Close it in the task that

@@ -93,7 +93,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a sandbox starts from."""
+    """Says what a sandbox starts from."""
 
     environment: Slug
     workspace: Slug | None = None

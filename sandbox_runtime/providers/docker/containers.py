@@ -34,7 +34,7 @@ _INIT_SOURCE = script_source("sandbox_runtime.providers.docker.inside.init")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """What every container of a provider gets, whatever is to run in it."""
+    """Holds what every container of a provider gets, whatever is to run in it."""
 
     runtime: str | None
     cpus: float

@@ -42,7 +42,7 @@ def owner_of(found: Mapping[str, str]) -> Owner | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLabels:
-    """What is written on a container."""
+    """Holds what is written on a container."""
 
     id: str
     owner: Owner
@@ -94,7 +94,7 @@ class SandboxLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotLabels:
-    """What is written on an image, empty where there is nothing: an image inherits its parent's."""
+    """Holds what is written on an image, empty where there is nothing: an image inherits its parent's."""
 
     id: str
     name: str | None

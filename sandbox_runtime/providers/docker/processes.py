@@ -160,7 +160,7 @@ class ContainerProcess(OrderedProcess):
         return code
 
     async def _check_killed(self) -> None:
-        """Its runner may have been what was killed, and then something of it may live; or the whole container ended."""
+        """Looks after a command whose end says SIGKILL: its runner may have been what was killed, and then something of it may live; or the whole container ended."""
         if await succeeds_within(_MARKED_S, self._kill_marked):
             return
         if await succeeds_within(_GONE_S, self._until_container_ended):

@@ -183,7 +183,7 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
 
     @override
     async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
-        """Also removes volumes and images of this name that nothing uses any more."""
+        """Removes what dead processes left, and volumes and images of this name that nothing uses any more."""
         reaped = 0
         for container in await state.engine.list(self._mine):
             if container.labels.get(keys.SANDBOX) in keep:

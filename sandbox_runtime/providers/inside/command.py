@@ -15,7 +15,7 @@ _VICTIM = "500"
 
 
 class Request:
-    """What is to be run, as `encode_command` writes it; its own input is still to be read."""
+    """Describes what is to be run, as `encode_command` writes it; its own input is still to be read."""
 
     def __init__(self, body: bytes, input_bytes: int) -> None:
         options, cwd, count, *rest = body.split(b"\0")

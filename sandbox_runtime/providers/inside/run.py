@@ -47,7 +47,7 @@ class KillOrder(Exception):  # noqa: N818  # no error
 
 
 class Orders:
-    """What is said on stdin while the command runs, and what is typed and has not been taken yet."""
+    """Reads what is said on stdin while the command runs, and keeps what is typed and has not been taken yet."""
 
     def __init__(
         self, output: Output, terminal: ControllingTerminal | None, *, is_bound: bool

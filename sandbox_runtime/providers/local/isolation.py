@@ -74,7 +74,7 @@ class Place:
 
 
 class Isolation(Protocol):
-    """How commands of this machine's sandboxes are kept apart."""
+    """Says how commands of this machine's sandboxes are kept apart."""
 
     def paths(self, place: Place) -> SandboxPaths:
         """Returns paths as processes inside see them."""

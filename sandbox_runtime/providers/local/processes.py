@@ -45,7 +45,7 @@ StatusFile = Callable[[], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostCommand:
-    """How to start a child on the host."""
+    """Says how to start a child on the host."""
 
     argv: Callable[[MemoryFile, StatusFile], list[str]] = field(repr=False)
     """Builds the arguments."""

@@ -239,7 +239,7 @@ def _host(endpoint: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the API is asked for."""
+    """Describes one request to the API."""
 
     source: SnapshotTags | None
     """None = the image."""

@@ -23,7 +23,7 @@ _ERROR_CHARS = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a machine remembers of its sandbox, for whoever attaches to it."""
+    """Holds what a machine remembers of its sandbox, for whoever attaches to it."""
 
     broker: str
     """URL; empty without one."""

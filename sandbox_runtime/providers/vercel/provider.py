@@ -86,7 +86,7 @@ class State:
 
 
 class VercelProvider(ManagedProvider[State, VercelSandbox]):
-    """Its sandboxes survive a crash of the service, and `attach` finds them again; each ends itself at its lifetime.
+    """Makes sandboxes at Vercel. They survive a crash of the service, and `attach` finds them again; each ends itself at its lifetime.
 
     Of a sandbox's labels those three are kept that are most telling (`orion.run`, `orion.session`, `orion.agent` first):
     a record at Vercel has five tags.

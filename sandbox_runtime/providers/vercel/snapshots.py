@@ -210,7 +210,7 @@ def _ref(record_name: str, snapshot: SnapshotTags) -> SnapshotRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """What a sandbox starts from: a disk, and a workspace that has to be moved onto it."""
+    """Says what a sandbox starts from: a disk, and a workspace that has to be moved onto it."""
 
     disk: SnapshotTags | None
     """None = the image."""

@@ -80,7 +80,7 @@ class ToolError(Exception):
 
 @dataclass(frozen=True)
 class ToolLimits:
-    """What one tool call may take, and where it works."""
+    """Says what one tool call may take, and where it works."""
 
     work: str
     timeout_s: float
