@@ -227,7 +227,7 @@ class Display:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptTime:
-    """How long an attempt may take, and has taken, by a clock that does not jump."""
+    """Measures how long an attempt may take, and has taken, by a clock that does not jump."""
 
     started_at: datetime
     deadline_at: datetime
@@ -357,7 +357,7 @@ class Executor(Protocol):
     """Knows who runs which agent; see `executor.Runners`."""
 
     async def runner_for(self, run: Run) -> Runner:
-        """The one for the run's agent and provider.
+        """Returns the runner of the run's agent, at its provider.
 
         Raises:
             OrionError: the provider cannot be used.
@@ -371,6 +371,7 @@ class Begun:
 
     run: Run
     choice: Choice
+    conversation: Conversation
     trace: RunTrace
     stop: StopRequest
     started_at: datetime
@@ -380,10 +381,10 @@ class Begun:
 async def open_attempt(
     ports: RunPorts, begun: Begun, *, tell: Callable[[str], None]
 ) -> AsyncIterator[Attempt]:
-    """The attempt, its progress told in the thread while inside; `tell` is given each line of its log.
+    """Yields an attempt whose progress is told in the thread while inside; `tell` is given each line of its log.
 
     Raises:
-        Exception: of a store or Slack's reader, before anything was started.
+        Exception: of a store, before anything was started.
     """
     run, choice = begun.run, begun.choice
     async with ports.replies.live(run) as live:
@@ -393,7 +394,7 @@ async def open_attempt(
             run=run,
             choice=choice,
             asker=Asker(name=name, own_keys=own_keys),
-            conversation=await _conversation(ports, run),
+            conversation=begun.conversation,
             trace=begun.trace,
             stop=begun.stop,
             display=Display(live=live, tracker=ProgressTracker(ports.mask)),
@@ -462,7 +463,8 @@ async def _note_effect(ports: RunPorts, attempt: Attempt) -> None:
     )
 
 
-async def _conversation(ports: RunPorts, run: Run) -> Conversation:
+async def read_conversation(run: Run, ports: RunPorts) -> Conversation:
+    """Reads what was said in the run's thread before; Slack's limits may make that take some seconds."""
     request = run.request
     if request.thread_ts == request.message_ts:
         return Conversation(request=request)

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.attempt import Begun, LiveLogs, execute, open_attempt
+from app.runs.attempt import Begun, LiveLogs, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.executor import Runners
 from app.runs.model import (
@@ -51,7 +51,7 @@ _log = get_logger(__name__)
 
 
 class RunService:
-    """What a dispatcher calls. Everything it knows of a run between two calls is in the run record."""
+    """Does what a dispatcher calls for. Everything it knows of a run between two calls is in the run record."""
 
     def __init__(
         self,
@@ -160,8 +160,10 @@ class RunService:
 
     async def _run(self, run: Run) -> Advance:
         """Executes `run` as it was checked; edited since then, it does not begin."""
-        now = self._ports.clock.now()
         choice = await choose_for(run, self._ports, self._catalog)
+        # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
+        conversation = await read_conversation(run, self._ports)
+        now = self._ports.clock.now()
         who = self._runners.assign(run, choice)
         # Before the update, which tells of an earlier wish.
         with self._signals.watch(run.id) as stop:
@@ -186,7 +188,14 @@ class RunService:
                 _log.info("run.started", retry_of=run.request.retry_of)
             with self._ports.tracer.trace(run) as trace:
                 trace_waiting(run, trace, now=self._ports.clock.now())
-                begun = Begun(run=run, choice=choice, trace=trace, stop=stop, started_at=now)
+                begun = Begun(
+                    run=run,
+                    choice=choice,
+                    conversation=conversation,
+                    trace=trace,
+                    stop=stop,
+                    started_at=now,
+                )
                 with self._live_logs.record(run.id) as tell:
                     async with open_attempt(self._ports, begun, tell=tell) as attempt:
                         result = await execute(
@@ -287,7 +296,7 @@ class Placing:
                         await self._place(run, queue_stats.position, maybe_posted=not is_new)
 
     async def ensure(self, run: Run) -> Run:
-        """The run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
+        """Returns the run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
 
         Raises:
             ConnectionError: Slack cannot be reached now.
@@ -400,6 +409,6 @@ class Placing:
         return await retry_store(lambda: self._ports.store.update(run_id, **changes))
 
     def lock_of(self, owner: Run | Thread) -> asyncio.Lock:
-        """Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
+        """Returns the lock of a run or a thread. Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
         key = owner.id if isinstance(owner, Run) else owner.key
         return self._locks.setdefault(key, asyncio.Lock())

@@ -86,7 +86,14 @@ from app.runs.options import (
     parse_options,
     unknown_word,
 )
-from app.runs.policy import RunPolicy, RunTimings, find_invalid, find_refusal, may_stop
+from app.runs.policy import (
+    MAX_ATTEMPTS,
+    RunPolicy,
+    RunTimings,
+    find_invalid,
+    find_refusal,
+    may_stop,
+)
 from app.runs.ports import (
     Advance,
     AgainIn,

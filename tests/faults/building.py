@@ -143,8 +143,16 @@ class JournalReplies:
 
 
 class EmptyReader:
+    def __init__(self) -> None:
+        self.reads = 0
+        self.hangs = False
+        """Slack's limits let nobody read."""
+
     async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
         del thread, before_ts
+        self.reads += 1
+        if self.hangs:
+            await asyncio.Event().wait()
         return ()
 
     async def name_of(self, user: str) -> str:
@@ -206,6 +214,7 @@ async def no_space(name: str) -> AsyncIterator[ProviderRuntime]:
 class Core:
     provider: FakeProvider
     replies: JournalReplies
+    reader: EmptyReader
     store: MemoryRunStore
     dispatcher: InlineDispatcher
     service: RunService
@@ -241,7 +250,7 @@ async def open_core(
         SystemClock(),
         NullTracer(),
     )
-    replies = JournalReplies()
+    replies, reader = JournalReplies(), EmptyReader()
     prices = Prices(
         {
             "priced-*": Price(
@@ -312,7 +321,7 @@ async def open_core(
             own_keys=own_keys or MemoryOwnKeyStore(),
             ledger=ledger,
             replies=replies,
-            reader=EmptyReader(),
+            reader=reader,
             tracer=tracer,
             clock=clock,
             mask=mask_password,
@@ -336,6 +345,7 @@ async def open_core(
                 provider=provider,
                 broker=broker,
                 replies=replies,
+                reader=reader,
                 store=store,
                 dispatcher=dispatcher,
                 service=service,

@@ -13,6 +13,7 @@ from typing_extensions import override
 from agent_scripts.supervision import events_path
 from app.errors import ErrorCode
 from app.runs.testing import (
+    MAX_ATTEMPTS,
     CatalogAgent,
     Done,
     EngineState,
@@ -29,6 +30,7 @@ from app.runs.testing import (
 )
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
+from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider, Operation
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec
 from tests.faults.building import (
@@ -270,6 +272,25 @@ async def test_what_may_have_changed_something_outside_is_not_repeated(
             assert core.provider.created == 0
         else:
             assert ended_run.result.answer == "the answer"
+
+
+async def test_what_dies_while_it_reads_the_thread_has_not_tried(tmp_path: Path) -> None:
+    """Slack's limits may make a run wait to read its thread: a crash there, however often, costs none of its attempts."""
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER, thread_ts="1795302300.000100")
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        core.reader.hangs = True
+        for _ in range(MAX_ATTEMPTS + 1):
+            core.reader.reads = 0
+            async with open_task_group() as group:
+                dying = group.create_task(core.service.advance(run.id))
+                await until(lambda: core.reader.reads)
+                dying.cancel()
+        core.reader.hangs = False
+        await core.service.advance(run.id)
+        run = await ended(core, run.id)
+        assert (run.result.answer, run.attempt) == ("the answer", 1)
 
 
 class Attachable(FakeProvider):
