@@ -64,8 +64,8 @@ _HEAD: Final = """\
 # Agents, proven
 
 Rendered by `make agents` from `tests/agent_table.py`; letters are tests, named below. `—`: not proven. Command lines are the vendors' own from npm, really run in the sandboxes, against the offline
-model, which speaks their protocols; what is *unit* below reads recordings of the same versions. `cursor` has never run against its maker's servers. Tests of the four
-vendors run two a day, all by `make test-agents`.
+model, which speaks their protocols; letters of `tests/unit` read recordings of the same versions. `cursor` has never run against its maker's servers. A part of
+them runs in `make test`, all in `make test-all`.
 
 """
 

@@ -90,7 +90,7 @@ def resume(
 
 @sandboxes.command("stop")
 def stop_sandbox(name: str) -> None:
-    """End a kept sandbox; the thread's files stay saved."""
+    """End an idle sandbox; the thread's files stay saved."""
     from app.cli.commands.sandboxes import stop_sandbox as stop
 
     print(run_async(stop(read_settings(), name)))

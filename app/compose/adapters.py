@@ -12,7 +12,7 @@ from app.brokerage.endpoints import SocketBroker
 from app.compose.brokers import open_broker
 from app.compose.factories import create_dispatcher, open_tracer, slack_options
 from app.compose.models import key_field
-from app.compose.providers import Choice, choose_provider, create_provider
+from app.compose.providers import ProviderChoice, choose_provider, create_provider
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.policy import RunPolicy
@@ -121,7 +121,7 @@ class Outside:
     slack: SlackConnection
     broker: SocketBroker
     tracer: Tracer
-    choice: Choice
+    choice: ProviderChoice
     """Of the provider."""
 
 
@@ -140,7 +140,7 @@ async def open_outside(
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
-        choice = Choice(name="override", reason="")
+        choice = ProviderChoice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
         slack = await stack.enter_async_context(open_slack(slack_options(settings)))

@@ -14,7 +14,7 @@ from app.compose.adapters import Outside
 from app.compose.brokers import broker_for
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_repositories, create_runner, pool_size
-from app.compose.providers import Choice, create_named
+from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
 from app.runs.attempt import LiveLogs
@@ -254,7 +254,9 @@ def _join_ports(
     )
 
 
-async def _tell_sandbox(settings: Settings, provider: SandboxProvider, choice: Choice) -> None:
+async def _tell_sandbox(
+    settings: Settings, provider: SandboxProvider, choice: ProviderChoice
+) -> None:
     finding = await provider.probe()
     _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
     if settings.mount is not None:

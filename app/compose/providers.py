@@ -17,38 +17,38 @@ ENGINE_TIMEOUT_S = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ProviderChoice:
     """A provider's name, and in a few words why it is that one."""
 
     name: str
     reason: str
 
 
-async def choose_provider(settings: Settings) -> Choice:
+async def choose_provider(settings: Settings) -> ProviderChoice:
     """Returns the provider that is set; with `auto` the first whose credentials are there, else one that a try of it finds, else what is left."""
     if settings.sandbox.provider != "auto":
-        return Choice(name=settings.sandbox.provider, reason="ORION_SANDBOX names it")
+        return ProviderChoice(name=settings.sandbox.provider, reason="ORION_SANDBOX names it")
     is_mounted = settings.mount is not None and not settings.mount.is_overlay
     by_auto = {spec.auto: spec for spec in reversed(provider_specs())}
     fallback = by_auto["fallback"]
     if is_mounted:
-        return Choice(name=fallback.name, reason="ORION_MOUNT_DIR asks for it")
+        return ProviderChoice(name=fallback.name, reason="ORION_MOUNT_DIR asks for it")
     by_credentials = by_auto.get("credentials")
     if by_credentials is not None and settings.sandbox.is_set_up(by_credentials):
-        return Choice(name=by_credentials.name, reason="its credentials are set")
+        return ProviderChoice(name=by_credentials.name, reason="its credentials are set")
     probed = by_auto["probe"]
     try:
         async with asyncio.timeout(ENGINE_TIMEOUT_S), create_named(settings, probed.name) as one:
             finding = await one.probe()
     except SandboxError as exc:
-        return Choice(name=fallback.name, reason=f"no {probed.name.capitalize()}: {exc}")
+        return ProviderChoice(name=fallback.name, reason=f"no {probed.name.capitalize()}: {exc}")
     except TimeoutError:
         reason = f"no {probed.name.capitalize()}: the engine does not answer"
-        return Choice(name=fallback.name, reason=reason)
-    return Choice(name=probed.name, reason=finding)
+        return ProviderChoice(name=fallback.name, reason=reason)
+    return ProviderChoice(name=probed.name, reason=finding)
 
 
-def create_provider(settings: Settings, choice: Choice) -> SandboxProvider:
+def create_provider(settings: Settings, choice: ProviderChoice) -> SandboxProvider:
     """Returns that provider; nothing is touched before it is opened.
 
     Raises:

@@ -127,7 +127,7 @@ class Intake:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not.
 
         Raises:
-            TimeoutError: the database is sick; the wish may still be recorded later.
+            TimeoutError: the database is sick; the request may still be recorded later.
         """
         if not may_stop(user, self._policy):
             return False

@@ -41,7 +41,7 @@ def maintain_runtime(
     interval_s = policy.timings.close_interval_s
     return (
         repeat_forever(
-            runtime.workspaces.close_overdue,
+            runtime.workspaces.destroy_overdue,
             clock=clock,
             pause_s=lambda: interval_s,
             failed="sandbox.close_failed",

@@ -62,7 +62,7 @@ class RunRequest(BaseModel):
     """The author belongs to another company (Slack Connect)."""
     event_id: str = ""
     retry_of: RunId | None = None
-    """The failed run whose turn this one tries again, at the wish of `user`."""
+    """The failed run whose turn this one tries again, as `user` asked."""
     click_ts: str = ""
     """Of a retry: Slack's ts of the click, which is later than the message's."""
     received_at: datetime
@@ -319,7 +319,7 @@ class QueuePosition:
     ahead_in_thread: int = 0
     """Unfinished runs before it in the same thread."""
     ahead_elsewhere: int = 0
-    """With the thread free: its number among the runs that wait for a place, when people take turns; 0 = it need not wait."""
+    """With the thread free: its number among the runs that wait for a slot, when people take turns; 0 = it need not wait."""
 
     @property
     def is_waiting(self) -> bool:

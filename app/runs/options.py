@@ -63,7 +63,7 @@ _AGENT = re.compile(r"[A-Za-z][A-Za-z-]{0,30}")
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]*")
 """Ids of the providers and of gateways (`openai/gpt-5.4`); never a flag."""
 _WINDOW = re.compile(r"\[[^\[\]]{1,20}\]$")
-"""`[1m]`: a wish of Claude Code, which takes it off before it asks for the model."""
+"""`[1m]`: a mark of Claude Code's, which takes it off before it asks for the model."""
 _OWNER = re.compile(r"[A-Za-z0-9](?:-?[A-Za-z0-9]){0,38}")
 """Source: GitHub, rules shown at sign-up, read 2026-11: alphanumeric or single hyphens, none at the ends, 39 characters."""
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")

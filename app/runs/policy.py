@@ -63,7 +63,7 @@ class RunTimings:
     delivery_grace: timedelta = timedelta(minutes=15)
     """An outage of Slack may outlast a run by this much without losing its answer."""
     close_interval_s: float = 5.0
-    """Between two looks for kept sandboxes whose time is over."""
+    """Between two looks for idle sandboxes whose time is over."""
 
 
 def split_words(value: object) -> object:

@@ -317,7 +317,7 @@ class RunStore(Protocol):
         ...
 
     async def request_stop(self, run_id: RunId, *, user: str, at: datetime) -> bool:
-        """Records the wish once; False when the run is unknown, ended, or was asked to stop already."""
+        """Records once that a run shall stop; False when the run is unknown, ended, or was asked to stop already."""
         ...
 
     async def stop_requested(self, run_ids: Sequence[RunId]) -> Mapping[RunId, str]:

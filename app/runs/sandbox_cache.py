@@ -36,7 +36,7 @@ class SessionLocks:
     def use(self, session_id: SessionId) -> Iterator[Callable[[], bool]]:
         """Notes that a person works in a thread's sandbox: it is not given up meanwhile for want of use. Yields: is nobody else there?
 
-        Once that was answered with yes, others wait at the door until this one leaves.
+        Once that was answered with yes, others wait until this one leaves.
         """
         with self._open(session_id, "visit") as file:
             fcntl.flock(file, fcntl.LOCK_SH)
@@ -170,7 +170,7 @@ class IdleSandboxCache:
             await destroy_sandbox(idle.sandbox)
             return None
 
-    async def close_overdue(self) -> None:
+    async def destroy_overdue(self) -> None:
         """Ends those whose time is over; beyond as many as may run at once, the oldest go before their time."""
         excess = len(self._idle) - self._policy.capacity
         for number, (session_id, idle) in enumerate(list(self._idle.items())):

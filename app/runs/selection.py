@@ -1,6 +1,6 @@
 """Which agent, model, provider, repository and branch a run gets, and from whom each comes; pure.
 
-The message's wish counts, else what its thread has, else the person's default, else the channel's, else the one of
+What the message says counts, else what its thread has, else the person's default, else the channel's, else the one of
 `orion.toml`, else the settings'. A thread has the provider where its files are, its repository, and the agent and model that
 answered last, whoever asked; what somebody else has for a default moves nothing. A model belongs to an agent, a branch to a repository: a choice of another one from nearer
 by drops what was chosen for the first.

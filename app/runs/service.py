@@ -165,7 +165,7 @@ class RunService:
         conversation = await read_conversation(run, self._ports)
         now = self._ports.clock.now()
         who = self._runners.assign(run, choice)
-        # Before the update, which tells of an earlier wish.
+        # Before the update, which tells whether a stop came earlier.
         with self._signals.watch(run.id) as stop:
             begin = partial(
                 self._ports.store.begin,
@@ -381,7 +381,7 @@ class Placing:
         return "" if keys else excess.sentence
 
     async def _is_going(self, run: Run) -> bool:
-        """Whether an earlier wish to answer the same message is not finished yet."""
+        """Whether an earlier run of the same message is not finished yet."""
         return any(
             other.request.message_ts == run.request.message_ts
             and not other.state.is_final

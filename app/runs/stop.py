@@ -1,4 +1,4 @@
-"""Brings the wish to stop to the run it is meant for: at once in this process, within 0.5 s from another one."""
+"""Brings a stop to the run it is meant for: at once in this process, within 0.5 s from another one."""
 
 import asyncio
 import time

@@ -327,13 +327,13 @@ class Workspaces:
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
-                await self._close(attempt, sandbox, first_error=exc)
+                await self._destroy(attempt, sandbox, first_error=exc)
             else:
                 self._on_gone(session_id_for(attempt.run.thread))
                 self._pool.discard(waiting)
             raise
         except BaseException as exc:
-            await self._close(attempt, sandbox, first_error=exc)
+            await self._destroy(attempt, sandbox, first_error=exc)
             raise
         keep_s = self._policy.session_keep_s if workspace.is_usable else 0
         if {Capability.ENDS_WHEN_SAVED, Capability.BILLED} & self._provider.capabilities:
@@ -347,7 +347,7 @@ class Workspaces:
             )
             self._idle.add(session.id, idle)
         else:
-            await self._close(attempt, sandbox, first_error=None)
+            await self._destroy(attempt, sandbox, first_error=None)
         memory = workspace.memory if workspace.is_usable else session.memory
         changes = SessionChanges(
             agent_session_id=memory.session_id,
@@ -376,9 +376,9 @@ class Workspaces:
         """Destroys the idle sandbox of a thread, if it has one: its next run begins at another provider."""
         await self._idle.end(session_id)
 
-    async def close_overdue(self) -> None:
+    async def destroy_overdue(self) -> None:
         """Destroys the idle sandboxes whose time is over."""
-        await self._idle.close_overdue()
+        await self._idle.destroy_overdue()
 
     async def remove_unused(self, before: datetime, elsewhere: OpenProvider) -> int:
         """Removes sessions last used before then, with what they saved; returns how many.
@@ -447,7 +447,7 @@ class Workspaces:
             now=attempt.time.now,
         )
 
-    async def _close(
+    async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
         started_s = time.monotonic()

@@ -4,6 +4,7 @@
     sandbox = "docker"
     agent = "claude"
     model = "sonnet"
+    budget_day_usd = 20
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }

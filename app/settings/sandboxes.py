@@ -66,7 +66,7 @@ class SandboxSettings(_SettingsOfProviders):
         ge=0,
         le=100,
         alias="ORION_WARM_POOL_SIZE",
-        description="Sandboxes that wait with the agent loaded, each for one new thread; default: 1, but 0 where an idle sandbox costs money, and 0 in any case with ORION_MOUNT_DIR.",
+        description="Sandboxes that wait, with the agent loaded where it can be, each for one new thread; default: 1, but 0 where an idle sandbox costs money, and 0 in any case with ORION_MOUNT_DIR.",
     )
     region: str | None = Field(
         None,

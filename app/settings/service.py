@@ -79,7 +79,7 @@ class LangfuseSettings(SettingsGroup):
     trace_content: bool = Field(
         default=True,
         alias="ORION_TRACE_CONTENT",
-        description="Prompt and answer in traces (redacted).",
+        description="Prompt and answer in traces, masked.",
     )
 
     @model_validator(mode="after")
@@ -115,7 +115,7 @@ class RepositorySettings(SettingsGroup):
     git_name: str = Field(
         "Orion",
         alias="ORION_GIT_NAME",
-        description="Author of commits in docker sandboxes and in repositories.",
+        description="Author of commits in docker and deno sandboxes and in repositories.",
     )
     git_email: str = Field(
         "orion@localhost",
@@ -158,14 +158,14 @@ class ServiceSettings(SettingsGroup):
     ops_token: SecretStr | None = Field(
         None,
         alias="ORION_OPS_TOKEN",
-        description="Bearer token for /metrics when Orion is not bound to loopback.",
+        description="Bearer token for /metrics, which without it answers only where Orion is bound to loopback.",
     )
     retention_days: int = Field(
         14,
         ge=2,
         le=3650,
         alias="ORION_RETENTION_DAYS",
-        description="Days that finished runs are kept; at least 2, as Slack may send a message again.",
+        description="Days that finished runs, and files of threads, are kept; at least 2, as Slack may send a message again.",
     )
     log_format: Literal["console", "json"] = Field(
         "console", alias="ORION_LOG_FORMAT", description="console or json."
@@ -176,7 +176,7 @@ class ServiceSettings(SettingsGroup):
     keyring: bool = Field(
         default=False,
         alias="ORION_KEYRING",
-        description="Look up tokens that are not set here in the keyring of the system, where `orion setup --keyring` puts them.",
+        description="Look up sandbox providers' tokens that are not set here in the keyring of the system, where `orion setup --keyring` puts them.",
     )
 
     @property

@@ -282,9 +282,9 @@ def _waiting_text(position: QueuePosition, *, capacity: int) -> str:
     if position.ahead_in_thread:
         plural = "" if position.ahead_in_thread == 1 else "s"
         return f"Queued behind {position.ahead_in_thread} earlier message{plural} in this thread"
-    places = "The only place is" if capacity == 1 else f"All {capacity} places are"
+    slots = "The only slot is" if capacity == 1 else f"All {capacity} slots are"
     # About: people who have nothing going may still come before.
-    return f"{places} busy; you are about number {position.ahead_elsewhere}, as people take turns"
+    return f"{slots} busy; you are about number {position.ahead_elsewhere}, as people take turns"
 
 
 def _tool_text(shown: Progress) -> str:

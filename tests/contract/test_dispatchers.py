@@ -87,7 +87,7 @@ async def test_threads_run_beside_each_other_up_to_the_capacity(handlers: Handle
 
 
 async def test_placing_does_not_wait_for_running(handlers: Handlers) -> None:
-    """With all places and the thread busy, a new message is placed all the same."""
+    """With all slots and the thread busy, a new message is placed all the same."""
     handlers.hold = lambda _run_id: 60.0
     root = make_request(ts="1795302360.000100")
     for n in range(CAPACITY + 1):
@@ -136,7 +136,7 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
 
 
 async def test_people_take_turns(handlers: Handlers) -> None:
-    """While one person's many threads wait for a place, another person's only message is next."""
+    """While one person's many threads wait for a slot, another person's only message is next."""
     handlers.may_end.clear()
     many = [make_request(ts=f"17953023{60 + n}.000100", user="U1") for n in range(3 * CAPACITY)]
     for request in many:
@@ -152,7 +152,7 @@ async def test_people_take_turns(handlers: Handlers) -> None:
 
 
 async def test_a_persons_oldest_message_is_next(handlers: Handlers) -> None:
-    """Of one person's threads that wait for a place, the one with the oldest message goes first."""
+    """Of one person's threads that wait for a slot, the one with the oldest message goes first."""
     handlers.may_end.clear()
     for n in range(CAPACITY):
         await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
@@ -168,7 +168,7 @@ async def test_a_persons_oldest_message_is_next(handlers: Handlers) -> None:
 
 
 async def test_what_needs_no_place_waits_for_none(handlers: Handlers) -> None:
-    """With all places taken, a run that is over goes through at once, also when it becomes so while it waits."""
+    """With all slots taken, a run that is over goes through at once, also when it becomes so while it waits."""
     handlers.hold = lambda run_id: 0.0 if run_id in handlers.needless else 60.0
     for n in range(CAPACITY):
         await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))

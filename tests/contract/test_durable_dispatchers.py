@@ -26,7 +26,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
 
 
 async def test_durable_never_gives_up_who_only_waited(tmp_path: Path) -> None:
-    """A run that waited for a place through many restarts is begun in the end."""
+    """A run that waited for a slot through many restarts is begun in the end."""
     path = tmp_path / "engine.db"
     both = make_request(ts="1795302360.000100"), make_request(ts="1795302370.000100")
     run_ids = {request.run_id for request in both}

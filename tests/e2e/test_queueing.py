@@ -46,7 +46,7 @@ async def test_waiting_is_shown_at_once_and_order_is_kept(
         assert first_words == [
             "Queued behind 1 earlier message in this thread",
             "Queued behind 2 earlier messages in this thread",
-            "All 3 places are busy; you are about number 3, as people take turns",
+            "All 3 slots are busy; you are about number 3, as people take turns",
         ]
         assert max(placed) < PLACED_WITHIN_S
         await stage.answer(fourth)
@@ -85,7 +85,7 @@ async def test_the_thirty_third_thread(
         )
         assert float(message["ts"]) - float(last) < PLACED_WITHIN_S
         first_words = (await stage.client.versions(message))[0]["text"]
-        assert first_words == "All 32 places are busy; you are about number 1, as people take turns"
+        assert first_words == "All 32 slots are busy; you are about number 1, as people take turns"
         for waiting in messages.values():
             await stage.client.press(waiting, STOP_ACTION)
         for ts in busy:

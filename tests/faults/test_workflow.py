@@ -187,7 +187,7 @@ async def test_the_deadline_ends_a_run(tmp_path: Path) -> None:
 
 
 async def test_a_waiting_run_that_is_over_takes_no_place(tmp_path: Path) -> None:
-    """Ended by somebody else while it waits for a place, a run neither starts nor is told of twice."""
+    """Ended by somebody else while it waits for a slot, a run neither starts nor is told of twice."""
     async with core_of(tmp_path, replace(POLICY, capacity=1)) as core:
         first = request_of([{"text": "a"}, {"sleep": 1}, {"final": "one"}])
         second = request_of(ANSWER, ts="1795302365.000100")

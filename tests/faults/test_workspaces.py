@@ -79,7 +79,7 @@ async def test_the_record_tells_where_it_stands(tmp_path: Path) -> None:
         assert (kept.agent, kept.model, kept.provider) == ("plan", "plan-1", "fake")
         assert kept.prompt.startswith('[{"write"')
         await anyio.sleep(0.3)
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         stopped = await session_of(core, run)
         assert (stopped.status, stopped.sandbox_id) == (SessionStatus.STOPPED, "")
         assert (stopped.name, stopped.snapshot_slug) == (kept.name, kept.snapshot_slug)
@@ -95,7 +95,7 @@ async def test_the_endpoint_goes_with_the_sandbox(tmp_path: Path) -> None:
         assert core.broker.closed == []
         assert {grant.session_id for grant in core.broker.grants} == {session.id}
         await anyio.sleep(0.3)
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         assert core.broker.closed == [session.id]
     other = tmp_path / "other"
     other.mkdir()
@@ -250,7 +250,7 @@ async def test_kept_sandboxes_make_room(tmp_path: Path) -> None:
         assert second.state is RunState.SUCCEEDED
         assert core.provider.alive == 1
         await ask(core, WRITE, root="3.000100")
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         assert core.provider.alive == 1
         assert (await ask(core, READ, number=1)).result.answer == "a"
 
@@ -345,12 +345,12 @@ async def test_a_visited_sandbox_is_not_given_up(tmp_path: Path) -> None:
         run = await ask(core, WRITE)
         with SessionLocks(tmp_path / "visits").use(session_id_for(run.thread)):
             await anyio.sleep(0.2)
-            await core.workspaces.close_overdue()
+            await core.workspaces.destroy_overdue()
             assert core.provider.alive == 1
             full = SandboxError(SandboxErrorCode.LIMIT_REACHED, "1 is running")
             core.provider.fail("create", core.provider.count("create") + 1, full)
             assert (await ask(core, WRITE, root="2.000100")).state is RunState.FAILED
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         assert core.provider.alive == 0
 
 
@@ -395,13 +395,13 @@ async def test_the_door_of_a_sandbox_left_running_stays(tmp_path: Path) -> None:
         session_id = session_id_for((await ask(core, WRITE)).thread)
         locks.mark_detached(session_id)
         await anyio.sleep(0.15)
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         assert core.provider.alive == 0
         assert core.broker.closed == []
         locks.clear_detached(session_id)
         await ask(core, WRITE, number=1)
         await anyio.sleep(0.15)
-        await core.workspaces.close_overdue()
+        await core.workspaces.destroy_overdue()
         assert core.broker.closed == [session_id]
 
 

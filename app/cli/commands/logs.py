@@ -61,10 +61,10 @@ async def attach(settings: Settings, text: str, *, write: Print, say: Print) -> 
 async def _latest(admin: SandboxAdmin, session: Session) -> Run:
     runs = await admin.store.of_thread(session.thread)
     begun = [run for run in runs if run.attempt > 0]
-    find_going = [run for run in begun if run.state in STARTED_STATES]
+    going = [run for run in begun if run.state in STARTED_STATES]
     if not begun:
         raise SandboxCommandError(f"{session.name}: its runs are not kept any more")
-    return (find_going or begun)[-1]
+    return (going or begun)[-1]
 
 
 async def _write_log(

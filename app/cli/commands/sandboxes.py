@@ -103,7 +103,7 @@ class SandboxAdmin:
         for run in await self.store.of_thread(session.thread):
             if run.state in UNFINISHED_STATES:
                 raise SandboxCommandError(
-                    f"{session.name}: a run is {'waiting' if run.state in _WAITING else 'find_going'} in its thread; "
+                    f"{session.name}: a run is {'waiting' if run.state in _WAITING else 'going'} in its thread; "
                     f"end it with `orion runs stop {run.id}` first"
                 )
 
@@ -194,7 +194,7 @@ async def list_sandboxes(settings: Settings) -> Sequence[Listed]:
 
 
 async def stop_sandbox(settings: Settings, text: str) -> str:
-    """Ends the kept sandbox of the session of that name or id prefix; says which.
+    """Ends the idle sandbox of the session of that name or id prefix; says which.
 
     Raises:
         SandboxCommandError

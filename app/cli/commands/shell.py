@@ -143,7 +143,7 @@ async def save(
             await admin.store.sessions.update(session.id, snapshot_slug=ref.id)
             return "saved"
     except BlockingIOError:
-        return "not saved: someone else is lock_for_saving"
+        return "not saved: someone else is saving"
     except (SandboxError, OSError, TimeoutError) as exc:
         return f"not saved: {str(exc) or 'it took too long'}"
 

@@ -8,4 +8,5 @@ SPEC = AgentSpec(
     protocol=ModelProtocol.ANTHROPIC,
     default_model="claude-sonnet-5-5",
     has_sessions=False,
+    takes_mcp_servers=False,
 )

@@ -22,7 +22,7 @@ from tests.contract.sandbox_runtime import test_deno_faults, test_vercel_faults
 HEAD = """\
 # Providers, proven
 
-Rendered by `make clouds`; every cell is a test of `make test`. Vercel and Deno: the vendors' own SDKs against emulators of their services
+Rendered by `make clouds`; every cell is a test of `make test-all`, and the most telling ones of `make test`. Vercel and Deno: the vendors' own SDKs against emulators of their services
 (`tests/emulators`), whose machines really run the commands and enforce the network policies that they are given. `orion sandboxes conformance --provider P`
 runs the same facts against a live account.
 """

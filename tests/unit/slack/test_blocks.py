@@ -64,7 +64,7 @@ def test_quoted_sentences_are_verbatim() -> None:
         (QueuePosition(ahead_in_thread=2), "Queued behind 2 earlier messages in this thread"),
         (
             QueuePosition(ahead_elsewhere=3),
-            "All 32 places are busy; you are about number 3, as people take turns",
+            "All 32 slots are busy; you are about number 3, as people take turns",
         ),
     ],
 )
