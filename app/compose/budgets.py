@@ -22,7 +22,7 @@ async def open_ledger(
     """Opens what counts, and keeps to the budgets; all of it is written at the end.
 
     Raises:
-        SettingsError: `orion.toml` is wrong, or a budget cannot be kept.
+        SettingsError: a budget cannot be kept.
     """
     if problems := find_problems(settings):
         raise SettingsError("\n".join(problems))
@@ -40,7 +40,7 @@ async def open_ledger(
 
 
 def load_budgets(settings: Settings) -> Budgets:
-    """Raises: SettingsError: `orion.toml` is wrong."""
+    """Returns the budgets of the settings and `orion.toml`, in micro-dollars."""
     return Budgets(
         run=_micro(settings.budgets.run_usd),
         user_day=_micro(settings.budgets.user_day_usd),
@@ -53,11 +53,7 @@ def load_budgets(settings: Settings) -> Budgets:
 
 
 def find_problems(settings: Settings) -> Sequence[str]:
-    """Returns why the budgets that are set cannot be kept, as lines.
-
-    Raises:
-        SettingsError: `orion.toml` is wrong.
-    """
+    """Returns why the budgets that are set cannot be kept, as lines."""
     if not load_budgets(settings).is_set:
         return ()
     holes = _find_holes(settings, Prices(settings.toml.prices))

@@ -248,7 +248,7 @@ DEADLINE_SLACK_S = 10.0
 STDERR_TAIL_CHARS = 64_000
 """A line about one MCP server that did not start has more than a thousand in codex, and comes twice."""
 MAX_RECORD_CHARS = 6 * 4 * 1024 * 1024 + 1024
-"""Of the longest line that a supervisor writes (`starting.MAX_LINE_BYTES`): each byte may be escaped as `\\u0001`, and there are
+"""Of the longest line that a supervisor writes (`MAX_LINE_BYTES`): each byte may be escaped as `\\u0001`, and there are
 the other members of its record."""
 RECONNECTIONS = 10
 RECONNECTION_WAITS_S = (0.0, 1.0, 2.0, 4.0, 8.0)

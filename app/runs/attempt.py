@@ -401,7 +401,7 @@ async def open_attempt(
             time=AttemptTime(
                 started_at=begun.started_at, deadline_at=run.deadline_at or begun.started_at
             ),
-            cost=AttemptCost(spending=await ports.ledger.begin_spending(run)),
+            cost=AttemptCost(spending=await retry_store(lambda: ports.ledger.begin_spending(run))),
             transcript=Transcript(tell),
         )
         attempt.on_effect = partial(_note_effect, ports, attempt)
@@ -469,7 +469,7 @@ async def read_conversation(run: Run, ports: RunPorts) -> Conversation:
     if request.thread_ts == request.message_ts:
         return Conversation(request=request)
     thread = await ports.reader.read(run.thread, before_ts=request.message_ts)
-    records = await ports.store.of_thread(run.thread)
+    records = await retry_store(lambda: ports.store.of_thread(run.thread))
     return Conversation(request=request, records=records, thread=thread)
 
 

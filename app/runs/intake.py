@@ -153,9 +153,10 @@ class Intake:
             runs = await self._ports.store.of_thread(thread)
             if any(run.stop_requested_at == at for run in runs):
                 return False
-            for run in runs:
-                if _may_be_meant(run, at):
-                    return await self.stop_run(run.id, user=user, at=at)
+            asked = [run for run in runs if not run.state.is_final and run.request.asked_at < at]
+            # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
+            if asked and _may_be_meant(asked[0], at):
+                return await self.stop_run(asked[0].id, user=user, at=at)
         return False
 
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:

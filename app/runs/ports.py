@@ -131,7 +131,7 @@ class LiveReply(Protocol):
 
 
 class ReplySink(Protocol):
-    """Tells the thread. Every write is retried where safe and bounded to 60 s; a refusal of Slack's is a result, not an error."""
+    """Tells the thread. Every write is retried where safe and bounded to 60 s besides the wait for Slack's limits; a refusal of Slack's is a result, not an error."""
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
         """Posts the thinking message (or the "queued behind …" one) in the thread; returns its ts.

@@ -174,8 +174,8 @@ class IdleSandboxCache:
         """Ends those whose time is over; beyond as many as may run at once, the oldest go before their time."""
         excess = len(self._idle) - self._policy.capacity
         for number, (session_id, idle) in enumerate(list(self._idle.items())):
-            is_over = idle.until_s <= time.monotonic() and not self._locks.is_in_use(session_id)
-            if number < excess or is_over:
+            is_over = number < excess or idle.until_s <= time.monotonic()
+            if is_over and not self._locks.is_in_use(session_id):
                 await self.end(session_id)
 
     async def make_space(self) -> bool:

@@ -45,7 +45,7 @@ from app.runs.ports import (
     SlotRequest,
 )
 from app.runs.selection import answer_without_agent, channel_change, choose_for
-from app.runs.stop import StopSignals
+from app.runs.stop import RunStoppedError, StopSignals
 
 _log = get_logger(__name__)
 
@@ -94,7 +94,7 @@ class RunService:
             return Done()
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
-                return await self._tell_again(run, run.outcome)
+                return await self._tell(run, resumed=True)
             try:
                 run = await self._placing.ensure(run)
             except ConnectionError:
@@ -119,14 +119,15 @@ class RunService:
 
     def _result_without_running(self, run: Run) -> Outcome | None:
         """Returns how the run ends if it must not start any more."""
-        if run.reply_ts is None:
+        result = self._end_before_start(run)
+        if result is None and run.reply_ts is None:
             # Nobody would see the answer: the thread is deleted, its channel archived, or Orion no member of it.
-            return Outcome(
+            result = Outcome(
                 state=RunState.FAILED,
                 error_code=ErrorCode.NOT_ALLOWED,
                 detail="Slack lets me write nothing in this thread",
             )
-        return self._end_before_start(run)
+        return result
 
     def _end_before_start(self, run: Run) -> Outcome | None:
         """Returns what keeps a run from starting once and for all."""
@@ -161,12 +162,16 @@ class RunService:
     async def _run(self, run: Run) -> Advance:
         """Executes `run` as it was checked; edited since then, it does not begin."""
         choice = await choose_for(run, self._ports, self._catalog)
-        # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
-        conversation = await read_conversation(run, self._ports)
-        now = self._ports.clock.now()
         who = self._runners.assign(run, choice)
         # Before the update, which tells whether a stop came earlier.
         with self._signals.watch(run.id) as stop:
+            try:
+                # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
+                async with stop.interrupt_on_stop():
+                    conversation = await read_conversation(run, self._ports)
+            except RunStoppedError:
+                return AgainIn(seconds=0)
+            now = self._ports.clock.now()
             begin = partial(
                 self._ports.store.begin,
                 run,
@@ -204,14 +209,17 @@ class RunService:
                 return await self._ending.finish(run, result, trace=trace, attempt=attempt)
 
     async def _end_without_running(self, run: Run, result: Outcome) -> Advance:
-        """Ends it with what its attempts have spent, none of which came to its end."""
+        """Ends it with what its attempts have spent, none of which came to its end; not if it has begun or ended meanwhile."""
         if run.attempt:
             await self._runners.abandon(run)
             spent = await retry_store(lambda: self._ports.ledger.load_spending(run))
             if spent.usage.model_calls:
                 result = replace(result, usage=spent.usage, cost_usd=spent.cost_usd)
         async with self._placing.lock_of(run):
-            return await self._ending.finish(run, result)
+            now = await retry_store(lambda: self._ports.store.get(run.id))
+            if now is None or now.outcome is not None or now.attempt != run.attempt:
+                return AgainIn(seconds=self._policy.timings.ending_retry_s)
+            return await self._ending.finish(now, result)
 
     async def end_stopped(self, run: Run) -> None:
         """Ends a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
@@ -224,22 +232,25 @@ class RunService:
                     state=RunState.ANSWERING,
                     outcome=Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by),
                 )
-            while run.state is RunState.ANSWERING and run.attempt == 0 and run.outcome:
-                # As recorded: its time to wait may have run out at the same moment, and that came first.
-                again = await self._ending.deliver(run, run.outcome, resumed=is_resumed)
-                if isinstance(again, Done):
-                    self._dispatcher.wake(run.id)
-                    await self._placing.refresh(run.thread)
-                    return
+            if run.state is not RunState.ANSWERING or run.attempt > 0:
+                return
+            # As recorded: its time to wait may have run out at the same moment, and that came first.
+            while not isinstance(again := await self._tell(run, resumed=is_resumed), Done):
                 await self._ports.clock.sleep(again.seconds)
                 is_resumed = True
+            self._dispatcher.wake(run.id)
+            await self._placing.refresh(run.thread)
 
-    async def _tell_again(self, run: Run, outcome: Outcome) -> Advance:
-        """Tells what was decided, maybe by an earlier process."""
-        if run.is_refused:
-            await self._placing.tell_refusal(run)
-            return Done()
-        return await self._ending.deliver(run, outcome, resumed=True)
+    async def _tell(self, run: Run, *, resumed: bool) -> Advance:
+        """Tells what was decided, unless somebody else has told it meanwhile. `resumed`: others may have begun to."""
+        async with self._placing.lock_of(run):
+            now = await retry_store(lambda: self._ports.store.get(run.id))
+            if now is None or now.state.is_final or now.outcome is None:
+                return Done()
+            if now.is_refused:
+                await self._placing.tell_refusal(now)
+                return Done()
+            return await self._ending.deliver(now, now.outcome, resumed=resumed)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
@@ -250,7 +261,7 @@ class RunService:
         """
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
-                await self._tell_again(run, run.outcome)
+                await self._tell(run, resumed=True)
                 return
             with suppress(ConnectionError):
                 run = await self._placing.ensure(run)

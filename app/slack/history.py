@@ -11,6 +11,7 @@ from app.slack.messages import next_cursor, own_part
 from app.slack.payloads import object_of, text_of
 
 READ_TIMEOUT_S: Final = 10.0
+"""Besides the time in line for Slack's limits."""
 NAME_TIMEOUT_S: Final = 2.0
 PAGE_SIZE: Final = 200
 """Source: Slack Web API, conversations.replies, recommended maximum, read 2026-11."""
@@ -39,7 +40,7 @@ class SlackThreadReader:
     async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
         collected: dict[str, Mapping[str, Any]] = {}
         try:
-            async with within(READ_TIMEOUT_S):
+            async with within(READ_TIMEOUT_S + self._api.limits.line_s("conversations.replies")):
                 await self._collect(thread, before_ts, collected)
                 await self._learn_names(collected.values())
         except SlackFault as exc:

@@ -157,6 +157,9 @@ class Publisher:
         return asyncio.get_running_loop().time()
 
 
+_POST_TIMEOUT_S: Final = 60.0
+
+
 @dataclass(slots=True, kw_only=True)
 class _LatePost:
     ts: str | None = ""
@@ -193,11 +196,12 @@ class LatePosts:
 
     async def settle(self, run_id: RunId) -> str | None:
         """Returns its ts, or empty when none stands and none will; None when nobody knows, or there was none to post here."""
-        post = self._posts.pop(run_id, None)
+        post = self._posts.get(run_id)
         if post is None:
             return None
         post.withdraw()
         await post.done.wait()
+        self._posts.pop(run_id, None)
         return post.ts
 
     def close(self) -> None:
@@ -209,7 +213,8 @@ class LatePosts:
         try:
             if await self._has_turn(run, post):
                 post.ts = None
-                post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
+                async with within(_POST_TIMEOUT_S):
+                    post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
         except SlackFault as exc:
             if isinstance(exc, SlackRefusal):
                 post.ts = ""

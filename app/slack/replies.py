@@ -129,6 +129,8 @@ class SlackReplies:
         failure, may_pass = "", False
         try:
             line_s = self._line_s(run, "chat.update" if known else "chat.postMessage")
+            if resumed:  # what stands is read first
+                line_s += self._line_s(run, "conversations.replies")
             async with within(WRITE_TIMEOUT_S + line_s):
                 await self._finish(run, result, known, resumed=resumed)
         except SlackFault as exc:

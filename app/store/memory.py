@@ -1,7 +1,7 @@
 """All stores in memory, for tests and the bench; the same contracts as the durable ones."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -10,9 +10,11 @@ from typing_extensions import Unpack
 from app.runs.budget import SpentCall
 from app.runs.model import (
     BEGINNING_STATES,
+    STARTED_STATES,
     UNFINISHED_STATES,
     WAITING_STATES,
     ChannelChange,
+    QueuePosition,
     QueueStats,
     Run,
     RunFileKind,
@@ -23,7 +25,7 @@ from app.runs.model import (
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.ports import RunChanges
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
-from app.store.runs import REFUSAL_CODES, position_among
+from app.store.runs import REFUSAL_CODES, position_of
 
 
 class MemoryRunStore:
@@ -108,7 +110,7 @@ class MemoryRunStore:
         return QueueStats(
             runs_of_user=runs_of_user,
             unfinished=len(unfinished),
-            position=position_among(run, unfinished, capacity=capacity),
+            position=_position_among(run, unfinished, capacity=capacity),
         )
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
@@ -237,3 +239,38 @@ class MemoryOwnKeyStore:
     async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
         changed = {**self._keys.get((team, person), {}), **keys}
         self._keys[team, person] = {name: key for name, key in changed.items() if key}
+
+
+def _position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> QueuePosition:
+    """Returns what `run` waits for, given the unfinished runs (itself included)."""
+    unfinished = list(unfinished)
+    ahead_in_thread = sum(
+        other.thread == run.thread and other.request.message_ts < run.request.message_ts
+        for other in unfinished
+    )
+    ranks = _ranks(unfinished)
+    elsewhere = sum(
+        other.state in STARTED_STATES
+        or (other.state in WAITING_STATES and ranks[other.id] < ranks[run.id])
+        for other in unfinished
+        if other.id != run.id
+    )
+    return position_of(
+        ahead_in_thread=ahead_in_thread, ahead_elsewhere=elsewhere, capacity=capacity
+    )
+
+
+def _ranks(unfinished: Iterable[Run]) -> dict[RunId, tuple[int, datetime]]:
+    """Selects in which round of turns each run goes or went, and since when it waits: a person's runs that go were the first ones.
+
+    A guess at what the dispatcher will do, good enough to tell a person: who was served last is not in the records.
+    """
+    ranks: dict[RunId, tuple[int, datetime]] = {}
+    rounds: Counter[tuple[str, str]] = Counter()
+    for run in sorted(
+        unfinished, key=lambda run: (run.state in WAITING_STATES, run.created_at, run.id)
+    ):
+        user = (run.request.team, run.request.user)
+        ranks[run.id] = (rounds[user], run.created_at)
+        rounds[user] += 1
+    return ranks

@@ -1,8 +1,7 @@
 """Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -393,7 +392,7 @@ def _from_row(row: sa.RowMapping) -> Run:
 
 
 def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:
-    """Returns the count of runs that go or come before this one when people take turns: `position_among` in SQL."""
+    """Returns the count of runs that go or come before this one when people take turns: as the one in memory counts."""
     is_waiting = runs.c.state.in_(WAITING_STATES)
     ranked = (
         sa.select(
@@ -422,41 +421,6 @@ def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:
         )
         .scalar_subquery()
     )
-
-
-def position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> QueuePosition:
-    """Returns what `run` waits for, given the unfinished runs (itself included)."""
-    unfinished = list(unfinished)
-    ahead_in_thread = sum(
-        other.thread == run.thread and other.request.message_ts < run.request.message_ts
-        for other in unfinished
-    )
-    ranks = _ranks(unfinished)
-    elsewhere = sum(
-        other.state in STARTED_STATES
-        or (other.state in WAITING_STATES and ranks[other.id] < ranks[run.id])
-        for other in unfinished
-        if other.id != run.id
-    )
-    return position_of(
-        ahead_in_thread=ahead_in_thread, ahead_elsewhere=elsewhere, capacity=capacity
-    )
-
-
-def _ranks(unfinished: Iterable[Run]) -> dict[RunId, tuple[int, datetime]]:
-    """Selects in which round of turns each run goes or went, and since when it waits: a person's runs that go were the first ones.
-
-    A guess at what the dispatcher will do, good enough to tell a person: who was served last is not in the records.
-    """
-    ranks: dict[RunId, tuple[int, datetime]] = {}
-    rounds: Counter[tuple[str, str]] = Counter()
-    for run in sorted(
-        unfinished, key=lambda run: (run.state in WAITING_STATES, run.created_at, run.id)
-    ):
-        user = (run.request.team, run.request.user)
-        ranks[run.id] = (rounds[user], run.created_at)
-        rounds[user] += 1
-    return ranks
 
 
 def position_of(*, ahead_in_thread: int, ahead_elsewhere: int, capacity: int) -> QueuePosition:

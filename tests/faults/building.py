@@ -147,12 +147,13 @@ class EmptyReader:
         self.reads = 0
         self.hangs = False
         """Slack's limits let nobody read."""
+        self.goes_on = asyncio.Event()
 
     async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
         del thread, before_ts
         self.reads += 1
         if self.hangs:
-            await asyncio.Event().wait()
+            await self.goes_on.wait()
         return ()
 
     async def name_of(self, user: str) -> str:
@@ -217,6 +218,7 @@ class Core:
     reader: EmptyReader
     store: MemoryRunStore
     dispatcher: InlineDispatcher
+    signals: StopSignals
     service: RunService
     ports: RunPorts
     intake: Intake
@@ -348,6 +350,7 @@ async def open_core(
                 reader=reader,
                 store=store,
                 dispatcher=dispatcher,
+                signals=signals,
                 service=service,
                 ports=ports,
                 intake=intake,

@@ -107,6 +107,18 @@ async def test_an_outage_of_slack_delays_but_loses_nothing(tmp_path: Path) -> No
         assert core.replies.resumed == [True]
 
 
+async def test_a_question_that_an_outage_kept_waiting_is_told_so(tmp_path: Path) -> None:
+    """Slack was away for longer than a question may wait: it is not said to refuse, which would be told in that very thread."""
+    policy = replace(POLICY, queue_timeout_s=0.5, timings=SOON)
+    async with core_of(tmp_path, policy) as core:
+        core.replies.outages = 12
+        request = request_of(ANSWER)
+        await core.intake.accept(request)
+        run = await ended(core, request.run_id)
+        assert (run.result.error_code, run.delivery) == (ErrorCode.QUEUE_FULL, "sent")
+        assert run.result.detail == "this one waited longer than 0.5 s for its turn"
+
+
 async def test_a_late_answer_is_told_as_it_would_have_been_in_time(tmp_path: Path) -> None:
     """With its time and steps below it, not those of the outage, and with the line that notifies who asked."""
     async with core_of(tmp_path, replace(POLICY, announce_after_s=0.4, timings=SOON)) as core:

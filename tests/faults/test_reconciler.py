@@ -58,6 +58,29 @@ async def test_who_waits_too_long_for_a_place_is_told_soon(tmp_path: Path) -> No
         rounds.cancel()
 
 
+async def test_who_has_a_slot_and_reads_its_thread_does_not_wait_too_long(tmp_path: Path) -> None:
+    """Slack's limits hold it up beyond the time that it may wait for its turn, which has come: it is answered."""
+    policy = replace(POLICY, queue_timeout_s=0.5)
+    async with core_of(tmp_path, policy) as core:
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=policy,
+            signals=core.signals,
+            clock=SystemClock(),
+        )
+        core.reader.hangs = True
+        request = request_of(ANSWER, thread_ts="1795302300.000100")
+        await core.intake.accept(request)
+        await until(lambda: core.reader.reads == 1)
+        await asyncio.sleep(0.6)
+        assert await reconciler.reconcile() == 0
+        core.reader.goes_on.set()
+        run = await ended(core, request.run_id)
+        assert run.result.answer == "the answer"
+
+
 async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
     """A run whose engine knows nothing of it, and one that waited too long, are ended with their codes."""
     async with core_of(tmp_path, replace(POLICY, queue_timeout_s=5)) as core:

@@ -95,6 +95,22 @@ async def test_a_stop_that_is_told_again_does_not_end_what_was_queued_behind(
         assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
 
 
+async def test_another_stop_does_not_end_what_was_queued_behind(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """Somebody impatient says it twice while the first question still stops, or is still told of: the next one goes on."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await deliver(bolt, _event("app_mention", LONG, ROOT))
+        await _running(core, _run_id(ROOT))
+        await deliver(bolt, _event("app_mention", SHORT, SECOND, thread_ts=ROOT))
+        await until(lambda: _run_id(SECOND) in core.replies.placed)
+        for ts in (STOP, THIRD):
+            await deliver(bolt, _event("message", "stop", ts, thread_ts=ROOT))
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
+
+
 async def test_slacks_own_stop_that_is_told_again_ends_no_later_question(
     tmp_path: Path, deliver: Deliver
 ) -> None:

@@ -293,6 +293,36 @@ async def test_what_dies_while_it_reads_the_thread_has_not_tried(tmp_path: Path)
         assert (run.result.answer, run.attempt) == ("the answer", 1)
 
 
+async def test_a_run_that_reads_its_thread_can_be_stopped_at_once(tmp_path: Path) -> None:
+    """It has its slot, and has not begun: it ends as stopped, is told of once, and nothing is made for it."""
+    async with core_of(tmp_path) as core:
+        core.reader.hangs = True
+        request = request_of(ANSWER, thread_ts="1795302300.000100")
+        await core.intake.accept(request)
+        await until(lambda: core.reader.reads == 1)
+        assert await core.intake.stop_run(request.run_id, user="U2")
+        run = await ended(core, request.run_id)
+        assert (run.state, run.result.stopped_by, run.attempt) == (RunState.STOPPED, "U2", 0)
+        assert_ended_once(core, run)
+        assert core.provider.created == 0
+
+
+async def test_a_verdict_that_comes_late_changes_nothing(tmp_path: Path) -> None:
+    """It was decided that a run waited too long, and it began before that was recorded: its answer counts."""
+    async with core_of(tmp_path) as core:
+        request = request_of([{"text": "a"}, {"sleep": 1}, {"final": "the answer"}])
+        await core.intake.accept(request)
+        await until(lambda: any(progress.text for progress in core.replies.shown))
+        begun = await core.store.get(request.run_id)
+        assert begun is not None
+        assert begun.attempt == 1
+        seen = replace(begun, attempt=0, state=RunState.PLACED)
+        await core.service.end(seen, ErrorCode.QUEUE_FULL)
+        run = await ended(core, request.run_id)
+        assert run.result.answer == "the answer"
+        assert_ended_once(core, run)
+
+
 class Attachable(FakeProvider):
     """Gives back the sandboxes that it has made."""
 

@@ -354,6 +354,19 @@ async def test_a_visited_sandbox_is_not_given_up(tmp_path: Path) -> None:
         assert core.provider.alive == 0
 
 
+async def test_the_oldest_of_too_many_stays_while_somebody_works_in_it(tmp_path: Path) -> None:
+    """Beyond as many as may run at once the oldest go before their time, but not under a person."""
+    policy = replace(KEPT, capacity=1)
+    async with core_of(tmp_path, policy) as core:
+        oldest = await ask(core, WRITE)
+        with SessionLocks(tmp_path / "visits").use(session_id_for(oldest.thread)):
+            await ask(core, WRITE, root="2.000100")
+            await core.workspaces.destroy_overdue()
+            assert (await session_of(core, oldest)).status is SessionStatus.RUNNING
+        await core.workspaces.destroy_overdue()
+        assert (await session_of(core, oldest)).status is SessionStatus.STOPPED
+
+
 async def test_a_run_takes_what_was_saved_meanwhile(tmp_path: Path) -> None:
     """Whoever saves a thread's files while its run begins is waited for, and the kept sandbox is behind then."""
     async with core_of(tmp_path, KEPT) as core:

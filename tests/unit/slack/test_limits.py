@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
 from app.aio import open_task_group
-from app.runs.testing import Run, RunRequest
+from app.runs.testing import Run, RunRequest, Thread
 from app.slack.limits import CHANNEL_RATES, Bucket, Rate
 from tests.unit.slack.placing import DONE, FREE, place
 
@@ -104,6 +105,44 @@ async def test_a_placeholder_that_was_late_becomes_the_answer(
     await slack.replies.finish(late, DONE, resumed=False)
     assert len(slack_server.messages) == posted + 1
     assert list(slack_server.messages.values())[-1]["blocks"][0]["text"] == "The answer."
+
+
+async def test_a_placeholder_is_not_forgotten_by_who_gave_up_waiting_for_it(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Slack takes long over it, and who would tell the answer is cut off meanwhile: the next try finds it, and posts none beside it."""
+    posted, late = await until_late(slack, run)
+    slack_server.fail("chat.postMessage", answer(delay_s=0.25, accepts=True))
+    async with asyncio.timeout(10):
+        while len(slack_server.arguments("chat.postMessage")) == posted:
+            await asyncio.sleep(0.01)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await slack.replies.finish(late, DONE, resumed=False)
+    await slack.replies.finish(late, DONE, resumed=False)
+    own = [
+        message
+        for message in slack_server.messages.values()
+        if message["metadata"]["event_payload"]["run_id"] == late.id
+    ]
+    assert [message["blocks"][0]["text"] for message in own] == ["The answer."]
+
+
+@pytest.mark.long
+async def test_the_wait_in_line_costs_no_history(
+    slack: SlackConnection, slack_server: SlackServer, answer: type[Answer]
+) -> None:
+    """A read that must wait for longer than a read may take is not cut off for that."""
+    slack_server.pages["all"] = [{"ts": "1799000000.000000", "user": "UALICE", "text": "hi"}]
+    limited = answer(status=429, error="ratelimited", retry_after="12")
+    slack_server.fail("conversations.replies", limited)
+    thread = Thread(team="T1", channel="C1", thread_ts="1799000000.000000")
+    async with asyncio.timeout(40), open_task_group() as group:
+        group.create_task(slack.reader.read(thread, before_ts="1799900000.000000"))
+        while not slack_server.arguments("conversations.replies"):
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert await slack.reader.read(thread, before_ts="1799900000.000000")
 
 
 async def test_a_status_that_slack_shows_already_is_not_set_again(
