@@ -203,9 +203,9 @@ def _decide(
         return None, ""
     if agent_exit.reason != "exited":
         return ENDED_BY_US[agent_exit.reason], f"ended by the supervisor: {agent_exit.reason}"
-    ended = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail[-MAX_DETAIL_CHARS:]}"
-    if failure is not None:
-        return failure.code, f"{failure.detail} ({ended})"
+    ended = f"exit code {agent_exit.exit_code}: {agent_exit.stderr_tail[-MAX_DETAIL_CHARS // 2 :]}"
+    if failure is not None:  # its own words first: they say more than the end of a log
+        return failure.code, f"{failure.detail[: MAX_DETAIL_CHARS // 3]} ({ended})"
     if agent_exit.exit_code != 0:
         return AgentErrorCode.EXECUTION_FAILED, ended
     if not is_answered or not has_ended:

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class AgentErrorCode(StrEnum):
-    """Stable. `agent_scripts.inside` prints the same words, so the values are part of the wire format."""
+    """Stable. `agents/anthropic/inside` prints the same words, so the values are part of the wire format."""
 
     EXECUTION_FAILED = "execution_failed"
     NO_ANSWER = "no_answer"

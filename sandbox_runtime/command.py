@@ -128,7 +128,8 @@ async def collect_result(process: Process, *, max_output_bytes: int) -> ExecResu
     except SandboxError as exc:
         said = buffers[OutputStream.STDERR].value() + buffers[OutputStream.STDOUT].value()
         reason = said.decode("utf-8", "replace").strip()[:START_ERROR_BYTES]
-        raise SandboxError(exc.code, f"{exc}: {reason}") from exc
+        told = f"{exc}: {reason}" if reason else str(exc)
+        raise SandboxError(exc.code, told, retryable=exc.retryable) from exc
     stdout, stderr = buffers[OutputStream.STDOUT], buffers[OutputStream.STDERR]
     return ExecResult(
         exit_code=exit_code,
@@ -456,10 +457,21 @@ class CommandSandbox(Sandbox):
         self._processes = {process for process in self._processes if not process.ended}
 
     async def _kill_all(self) -> None:
+        """Kills what still runs; one that cannot be killed keeps none of the others from it."""
+        failures: list[SandboxError] = []
+
+        async def kill(process: StartedProcess) -> None:
+            try:
+                await process.kill()
+            except SandboxError as exc:
+                failures.append(exc)
+
         async with open_task_group() as group:
             for process in self._processes:
-                group.create_task(process.kill())
+                group.create_task(kill(process))
         self._forget_ended()
+        if failures:
+            raise failures[0]
 
     async def _give_up_processes(self) -> None:
         """Tells whoever waits for a command that it is dead already."""

@@ -131,28 +131,17 @@ async def destroy_sandbox(sandbox: Sandbox, *, first_error: BaseException | None
         reason = str(exc) or f"not done within {DESTROY_TIMEOUT_S:g} s"
         if first_error is not None:
             first_error.add_note(f"sandbox {sandbox.id} was not destroyed: {reason}")
-        _log_left(sandbox, reason)
+        _log.warning(
+            "sandbox not destroyed",
+            extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": reason},
+        )
 
 
 async def destroy_all(sandboxes: Iterable[Sandbox]) -> None:
-    """Ends sandboxes at once. A failure keeps none of the others from being destroyed: it is logged."""
+    """Ends sandboxes at once, each as `destroy_sandbox`: a failure keeps none of the others from being destroyed."""
     async with open_task_group() as group:
         for sandbox in list(sandboxes):
-            group.create_task(_destroy_logged(sandbox))
-
-
-async def _destroy_logged(sandbox: Sandbox) -> None:
-    try:
-        await sandbox.destroy()
-    except SandboxError as exc:
-        _log_left(sandbox, str(exc))
-
-
-def _log_left(sandbox: Sandbox, reason: str) -> None:
-    _log.warning(
-        "sandbox not destroyed",
-        extra={"action": "sandbox.stop_failed", "sandbox_id": sandbox.id, "reason": reason},
-    )
+            group.create_task(destroy_sandbox(sandbox))
 
 
 async def shielded(work: Coroutine[None, None, _T], *, timeout_s: float = 30.0) -> _T:
@@ -169,7 +158,7 @@ async def shielded(work: Coroutine[None, None, _T], *, timeout_s: float = 30.0) 
             await asyncio.wait((task,), timeout=timeout_s)
             task.cancel()
             raise
-    if isinstance(outcome, SandboxError):
+    if isinstance(outcome, Exception):
         raise outcome
     return outcome
 
@@ -187,12 +176,12 @@ class Orphans:
     async def ask(
         self,
         work: Coroutine[None, None, _T],
-        give_up: Callable[[_T | SandboxError], Coroutine[None, None, None]],
+        give_up: Callable[[_T | Exception], Coroutine[None, None, None]],
     ) -> _T:
         """Returns what the work gives. Cancelled, it leaves that to `give_up`, which raises nothing.
 
         Raises:
-            SandboxError: the work's own.
+            Exception: the work's own.
         """
         task = self._group.create_task(_outcome(work))
         try:
@@ -203,7 +192,7 @@ class Orphans:
                 self._left.add(left)
                 left.add_done_callback(self._left.discard)
             raise
-        if isinstance(outcome, SandboxError):
+        if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
@@ -216,16 +205,16 @@ class Orphans:
 
 
 async def _afterwards(
-    task: "asyncio.Task[_T | SandboxError]",
-    give_up: Callable[[_T | SandboxError], Coroutine[None, None, None]],
+    task: "asyncio.Task[_T | Exception]",
+    give_up: Callable[[_T | Exception], Coroutine[None, None, None]],
 ) -> None:
     await give_up(await task)
 
 
-async def _outcome(work: Coroutine[None, None, _T]) -> _T | SandboxError:
+async def _outcome(work: Coroutine[None, None, _T]) -> _T | Exception:
     try:
         return await work
-    except SandboxError as exc:
+    except Exception as exc:  # noqa: BLE001 - handed to who waits; in a group it would end the others
         return exc
 
 

@@ -55,7 +55,11 @@ class Terminal(Protocol):
         ...
 
     async def close(self) -> int:
-        """Ends it and all it started, as far as it has not ended; returns its exit code. Idempotent, <= 10 s."""
+        """Ends it and all it started, as far as it has not ended; returns its exit code. Idempotent, <= 10 s.
+
+        Raises:
+            SandboxError: it was lost while it ran; once.
+        """
         ...
 
 

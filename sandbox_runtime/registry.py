@@ -1,4 +1,4 @@
-"""Which providers there are, and where each is described; imported on first use."""
+"""Which providers there are, and where each is described; their clients are imported on first use."""
 
 from collections.abc import Callable, Mapping
 from functools import cache

@@ -129,7 +129,7 @@ class ExecResult:
     stderr: bytes = field(repr=False)
     stdout_truncated: bool = False
     stderr_truncated: bool = False
-    """True when the stream was longer than the bound; the text then ends in `output.TRUNCATION_MARK`."""
+    """True when the stream was longer than the bound; the text then ends in `command.TRUNCATION_MARK`."""
 
     @property
     def text(self) -> str:

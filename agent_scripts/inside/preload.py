@@ -62,6 +62,13 @@ class PreloadedAgent:
     def end(self) -> None:
         """Kills it, and waits for that."""
         self.process.kill()
+        pipe, self.process.stdin = (
+            self.process.stdin,
+            None,
+        )  # closed it may be, and then `communicate` fails
+        with contextlib.suppress(OSError):
+            if pipe is not None:
+                pipe.close()
         self.process.communicate()
 
 

@@ -171,7 +171,8 @@ class GrantRegistry:
         try:
             yield create_token(self._key, grant)
         finally:
-            self._live.pop(grant.run_id, None)
+            if self._live.get(grant.run_id) is live:  # a later attempt's stays
+                del self._live[grant.run_id]
             live.log_end()
 
     def admit(

@@ -220,7 +220,7 @@ def show_costs(
     by: Annotated[str, typer.Option(help="day, user, channel, agent or model.")] = "day",
     as_json: AsJson = False,
 ) -> None:
-    """Shows what runs have used and cost; they are forgotten after ORION_RETENTION_DAYS."""
+    """Show what runs have used and cost; they are forgotten after ORION_RETENTION_DAYS."""
     from app.cli.commands.runs import By, sum_costs
 
     if by not in set(By):

@@ -36,7 +36,7 @@ def show_log(
         int | None, typer.Option(min=0, metavar="N", help="Of what is there, the last N lines.")
     ] = None,
 ) -> None:
-    """Shows what the agent of the thread's latest run printed, masked."""
+    """Show what the agent of the thread's latest run printed, masked."""
     from app.cli.commands.logs import show_log as show
 
     with _ended_by_hand():

@@ -338,7 +338,12 @@ async def open_langfuse_tracer(
         LangfuseResourceManager._instances.pop(public_key, None)  # noqa: SLF001
         return client
 
-    client = await asyncio.to_thread(connect)
+    try:
+        client = await asyncio.to_thread(connect)
+    except BaseException:
+        await asyncio.to_thread(provider.shutdown)
+        await asyncio.to_thread(http.close)
+        raise
     try:
         yield LangfuseTracer(
             client=client,

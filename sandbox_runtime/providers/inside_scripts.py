@@ -103,16 +103,21 @@ class ProcessTerminal(Terminal):
         self._process = process
         self._events: AsyncIterator[ExecEvent] = process.events()
         self._exit_code: int | None = None
+        self._failure: SandboxError | None = None
         self._closed = False
 
     @override
     async def read(self) -> bytes:
-        with suppress(StopAsyncIteration, SandboxError):
+        try:
             match await anext(self._events):
                 case ExecOutput(data=data):
                     return data
                 case ExecExited(exit_code=code):
                     self._exit_code = code
+        except StopAsyncIteration:
+            pass
+        except SandboxError as exc:  # its end, which `close` tells
+            self._failure = exc
         return b""
 
     @override
@@ -131,6 +136,8 @@ class ProcessTerminal(Terminal):
             self._closed = True
             with suppress(SandboxError):
                 await self._process.kill()
+            if self._failure is not None:
+                raise self._failure
         return KILLED if self._exit_code is None else self._exit_code
 
 

@@ -52,7 +52,9 @@ _RISCV64 = _Abi(audit=0xC00000F3, sockets=(198, 199))
 
 _ABIS: Mapping[str, Sequence[_Abi]] = {
     "x86_64": (_X86_64, _I386),
+    "i686": (_I386,),
     "aarch64": (_AARCH64, _ARM),
+    "armv7l": (_ARM,),
     "riscv64": (_RISCV64,),
 }
 

@@ -3,7 +3,7 @@
 The shapes are those of version 1.0.102, recorded in tests/data/copilot. Lines and fields that are unknown give nothing, so that
 older and newer versions are read as far as they agree.
 
-The answer is the last message that asks for no tool; the last `result`, a `session.error` and the exit code end_turn. It does not
+The answer is the last message that asks for no tool; the last `result`, a `session.error` and the exit code decide. It does not
 print what its calls used: the broker counts that.
 """
 

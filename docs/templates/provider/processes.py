@@ -90,12 +90,13 @@ class NameProcess(Process):
     @override
     async def kill(self) -> None:
         self._killed = True
-        if self._exit_code is None:
-            await self.tell(b"K")
         try:
             async with asyncio.timeout(_KILL_S):
+                if self._exit_code is None:
+                    await self.tell(b"K")
                 while self._exit_code is None:
                     await self._line()
         except TimeoutError as exc:
+            self._child.kill()
             reason = "a command still lives after it was killed"
             raise SandboxError(SandboxErrorCode.UNAVAILABLE, reason) from exc

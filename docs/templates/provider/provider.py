@@ -65,10 +65,11 @@ class NameProvider(ManagedProvider[State, NameSandbox]):
         sandbox = await self.create(SandboxSpec(environment_writable=True))
         try:
             tell("snapshotting")
-            return await sandbox.snapshot(name=_BASE)
+            saved = await sandbox.snapshot(name=_BASE)
         finally:
             await sandbox.destroy()
-            tell("done")
+        tell("done")
+        return saved
 
     @override
     async def _create(self, state: State, spec: SandboxSpec) -> NameSandbox:
@@ -91,7 +92,11 @@ class NameProvider(ManagedProvider[State, NameSandbox]):
                 copy(state.snapshots.environment(environment), target)
             target.mkdir(parents=True, exist_ok=True)
 
-        await asyncio.to_thread(fill)
+        try:
+            await asyncio.to_thread(fill)
+        except BaseException:
+            await asyncio.to_thread(remove, directory)
+            raise
         place = Place(directory=directory, environment=made, spec=spec)
         sandbox = NameSandbox(place, state.snapshots, forget=self._forget)
         self._infos_of[sandbox.id] = SandboxInfo(
@@ -123,7 +128,10 @@ class NameProvider(ManagedProvider[State, NameSandbox]):
 
     @override
     async def _infos(self, state: State) -> Iterable[SandboxInfo]:
-        return [info for key, info in self._infos_of.items() if key in self._sandboxes]
+        self._infos_of = {
+            key: info for key, info in self._infos_of.items() if key in self._sandboxes
+        }
+        return self._infos_of.values()
 
     @override
     async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:

@@ -7,6 +7,13 @@ from typing import Literal, get_args
 
 from sandbox_runtime.provider import ProviderSetting, ProviderSpec
 
+Region = Literal["ord", "ams"]
+REGIONS: tuple[Region, ...] = get_args(Region)
+"""Source: Deno documentation, "Volumes & Snapshots", read 2026-11."""
+
+MAX_LIFETIME_S = 30 * 60.0
+"""Of a sandbox, and of one extension. Source: Deno documentation, "Timeouts", read 2026-11."""
+
 SPEC = ProviderSpec(
     name="deno",
     provider=f"{__name__}.provider:DenoProvider",
@@ -27,17 +34,11 @@ SPEC = ProviderSpec(
     ),
     credentials=(("DENO_DEPLOY_TOKEN",),),
     is_cloud=True,
-    regions=("ord", "ams"),  # Source: documentation of Deno, Sandbox volumes, read 2026-11.
-    max_lifetime_s=1800.0,
+    regions=REGIONS,
+    max_lifetime_s=MAX_LIFETIME_S,
 )
 
 
-Region = Literal["ams", "ord"]
-REGIONS: tuple[Region, ...] = get_args(Region)
-"""Source: Deno documentation, "Volumes & Snapshots", read 2026-11."""
-
-MAX_LIFETIME_S = 30 * 60.0
-"""Of a sandbox, and of one extension. Source: Deno documentation, "Timeouts", read 2026-11."""
 MIN_MEMORY_MIB, MAX_MEMORY_MIB = 768, 4096
 """Source: Deno documentation, "Deno Sandbox", read 2026-11."""
 

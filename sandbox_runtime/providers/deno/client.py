@@ -35,7 +35,6 @@ REQUEST_TIMEOUT_S = 15.0
 """Of one request. The SDK's own limit is 10 s for each phase of it."""
 
 CONCURRENCY_LIMIT = "SANDBOX_CONCURRENCY_LIMIT_EXCEEDED"
-VOLUME_IS_MOUNTED = "VOLUME_IS_MOUNTED"
 """Seen on the platform, 2026; also that an unready volume is answered with 500."""
 
 _REMEDY = "look at DENO_DEPLOY_TOKEN"

@@ -309,9 +309,9 @@ async def boot(state: State, config: SandboxConfig) -> tuple[str, RpcConnection]
         ):
             return await state.connector.create(config)
 
-    async def give_up(made: tuple[str, RpcConnection] | SandboxError) -> None:
+    async def give_up(made: tuple[str, RpcConnection] | Exception) -> None:
         """Ends what was made for somebody who did not wait for it."""
-        if not isinstance(made, SandboxError):
+        if not isinstance(made, Exception):
             await made[1].close()
         await _end_lost(state.client, config)
 

@@ -26,7 +26,6 @@ _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _ID_DIGITS, _NAMESPACE_DIGITS, _NAME_DIGITS = 8, 5, 6
 NO_ID = "0" * _ID_DIGITS
 _NO_NAME = "0" * _NAME_DIGITS
-MAX_SLUG = 32
 _MAX_SAVES = 8
 
 

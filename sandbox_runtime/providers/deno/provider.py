@@ -103,7 +103,8 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
         )
 
     async def _leave_released(self) -> None:
-        for sandbox in self._released:
+        # What could not be destroyed goes on, too, until the platform ends it.
+        for sandbox in (*self._released, *self._sandboxes.values()):
             await sandbox.leave()
 
     @override

@@ -305,7 +305,7 @@ class RpcConnection:
                 self._answer(message)
             else:
                 self._stream(str(message["method"]), message["params"])
-        except (ValueError, KeyError, TypeError) as exc:
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as exc:
             raise UnexpectedAnswer(str(frame[:200])) from exc
 
     def _answer(self, message: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from sandbox_runtime.command import KILLED, MARK_NAME, Command, succeeds_within
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import UID
-from sandbox_runtime.providers.docker.client import Engine, ExecStream
+from sandbox_runtime.providers.docker.client import ENGINE_TIMEOUT_S, Engine, ExecStream
 from sandbox_runtime.providers.docker.containers import PYTHON, USER, WORK
 from sandbox_runtime.providers.inside.output import ACK
 from sandbox_runtime.providers.inside_scripts import (
@@ -221,12 +221,24 @@ class ContainerProcess(OrderedProcess):
         await self._end(KILLED)
 
 
-async def run_script(host: Host, source: str, *arguments: str) -> bytes:
+async def run_script(
+    host: Host, source: str, *arguments: str, timeout_s: float = ENGINE_TIMEOUT_S
+) -> bytes:
     """Runs a script of ours in the container, to its end; returns the end of what it said.
 
     Raises:
-        SandboxError: UNAVAILABLE when it failed.
+        SandboxError: UNAVAILABLE when it failed, or has not ended in time.
     """
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _run_script(host, source, *arguments)
+    except TimeoutError as exc:
+        raise SandboxError(
+            SandboxErrorCode.UNAVAILABLE, f"a script inside did not end within {timeout_s:g} s"
+        ) from exc
+
+
+async def _run_script(host: Host, source: str, *arguments: str) -> bytes:
     stream = await host.engine.exec(
         host.container_id, [*PYTHON, source, *arguments], user=USER, env={}
     )

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from typing_extensions import override
 
@@ -67,8 +68,8 @@ class DockerSandbox(RunnerSandbox):
     async def _remove_container(self) -> None:
         await self._host.engine.remove(self._host.container_id)
         self._removed = True
-        await self._give_up_processes()
         await self._forget(self.id)
+        await self._give_up_processes()
 
     @override
     async def _start(self, command: Command) -> ContainerProcess:
@@ -78,7 +79,8 @@ class DockerSandbox(RunnerSandbox):
     @override
     async def _kill_all(self) -> None:
         """Kills also what an earlier process of the service started."""
-        await super()._kill_all()
+        with suppress(SandboxError):  # what follows kills it, too
+            await super()._kill_all()
         try:
             async with asyncio.timeout(KILL_ALL_TIMEOUT_S):
                 await kill_all(self._host)

@@ -31,9 +31,10 @@ def kill_processes(mark: bytes, *, user: int | None = None) -> int:
         if not entry.isdigit() or int(entry) == os.getpid():
             continue
         try:
-            if _is_of_another(entry, user) or _is_zombie(entry):
+            if _is_of_another(entry, user):
                 continue
-            if not mark or mark in _read(f"/proc/{entry}/environ"):
+            # A zombie has no environment.
+            if mark in _read(f"/proc/{entry}/environ") if mark else not _is_zombie(entry):
                 os.kill(int(entry), signal.SIGKILL)
                 killed += 1
         except OSError:
@@ -42,6 +43,7 @@ def kill_processes(mark: bytes, *, user: int | None = None) -> int:
 
 
 def _is_of_another(entry: str, user: int | None) -> bool:
+    """Whether it is not this user's, whom its directory names, dumpable or not. Source: Linux, fs/proc/base.c, task_dump_owner."""
     return user is not None and os.stat(f"/proc/{entry}").st_uid != user  # noqa: PTH116  # same
 
 

@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network, open_view
-from sandbox_runtime.lifecycle import Owner
+from sandbox_runtime.lifecycle import Owner, destroy_all
 from sandbox_runtime.probing import EXEC_TIMEOUT_S, FILE_BYTES, check_isolation, probing
 from sandbox_runtime.provider import (
     ProgressListener,
@@ -47,7 +47,6 @@ from sandbox_runtime.providers.local.store import (
     seal_environment,
 )
 from sandbox_runtime.providers.seccomp import filter_program
-from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
     Capability,
     SandboxId,
@@ -123,9 +122,7 @@ class LocalProvider(SandboxProvider):
 
     @override
     async def __aexit__(self, *exc_info: object) -> None:
-        async with open_task_group() as group:
-            for sandbox in list(self._sandboxes.values()):
-                group.create_task(sandbox.destroy())
+        await destroy_all(self._sandboxes.values())
 
     @override
     async def probe(self) -> str:

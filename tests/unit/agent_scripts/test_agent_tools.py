@@ -41,6 +41,7 @@ def test_insert_after_a_last_line_without_newline(tmp_path: Path) -> None:
         ({"action": "insert", "line": "one", "text": "t"}, "whole number"),
         ({"action": "delete"}, "must be one of"),
         ({"action": "view", "path": "."}, "is a directory"),
+        ({"action": "view", "path": "/dev/zero"}, "is a device or the like"),
         ({"action": "view", "path": "none"}, "FileNotFoundError"),
         ({"action": "view", "path": "\0"}, "ValueError"),
         ({"action": "view", "path": "binary"}, "not UTF-8"),

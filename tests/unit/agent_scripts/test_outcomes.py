@@ -95,3 +95,11 @@ def test_a_final_text_of_a_turn_that_was_not_called_finished() -> None:
 def test_statuses(status: object, code: AgentErrorCode | None) -> None:
     """By number; a 400 can be many things."""
     assert code_of_status(status) is code
+
+
+def test_its_own_words_are_not_lost_behind_its_log() -> None:
+    """A long stderr is cut, from its beginning; what the agent said of the failure stands before it."""
+    ended = AgentExit(exit_code=1, reason="exited", stderr_tail=f"{'noise ' * 5000}the end")
+    outcome = _end(ended, answer="", failure=_REFUSED)
+    assert outcome.detail.startswith("it said no (exit code 1: ")
+    assert outcome.detail.endswith("noise the end)")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -386,3 +387,14 @@ def test_usage_reading_survives_anything(
     for chunk in chunks:
         reader.feed(chunk)
     assert reader.finish().output_tokens == 0
+
+
+async def test_the_end_of_an_attempt_leaves_the_next_ones_token(world: World) -> None:
+    """Two attempts of one run may overlap for a moment: the older one takes only its own grant along."""
+    hooks = GrantHooks(on_call=world.calls.append)
+    with ExitStack() as older, ExitStack() as newer:
+        older.enter_context(world.registry.open_grant(grant(), hooks))
+        token = newer.enter_context(world.registry.open_grant(grant(), hooks))
+        older.close()
+        assert (await world.ask(token)).status_code == 200
+    assert (await world.ask(token)).status_code == 401

@@ -1,10 +1,15 @@
 """The scripts that run inside sandboxes, put together from their parts."""
 
 import ast
+import os
+import secrets
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
 
+from sandbox_runtime.providers.inside.kill import kill_processes
 from sandbox_runtime.providers.inside_scripts import RUN_SOURCE, script_source
 
 _SCRIPTS = [
@@ -44,3 +49,35 @@ def test_the_runner_starts_quickly() -> None:
     """It starts for every command: it imports nothing slow."""
     imports = [node for node in ast.parse(RUN_SOURCE).body if isinstance(node, ast.Import)]
     assert not {alias.name for node in imports for alias in node.names} & _SLOW
+
+
+@pytest.mark.parametrize("is_dumpable", [True, False])
+def test_none_of_a_user_hides_from_the_kill(is_dumpable: bool) -> None:
+    """The files in /proc of a process that is not dumpable are root's; its directory is not."""
+    user = 54_321 if os.getuid() == 0 else os.getuid()
+    code = f"""
+import ctypes, os, time
+os.setuid({user})
+ctypes.CDLL(None).prctl(4, {int(is_dumpable)}, 0, 0, 0)  # PR_SET_DUMPABLE
+print("up", flush=True)
+time.sleep(60)
+"""
+    mark = f"ORION_TEST_MARK={secrets.token_hex(16)}"
+    env = {"PATH": os.defpath, **dict([mark.split("=")])}
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", code],
+        env=env,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"up\n"
+        others = user + 1
+        assert kill_processes(mark.encode(), user=others) == 0
+        if is_dumpable or os.getuid() == 0:  # else its environment can be read by root alone
+            assert kill_processes(mark.encode(), user=user) == 1
+            assert child.wait(timeout=10) == -9
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import cast
 
 import pytest
 
@@ -13,6 +15,8 @@ from sandbox_runtime import (
     SandboxSpec,
     open_sandbox,
 )
+from sandbox_runtime.lifecycle import Orphans, destroy_all, shielded
+from sandbox_runtime.provider import Sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.testing.fake import FakeProvider
 
@@ -99,3 +103,44 @@ async def test_cancelled_block_destroys(fake: FakeProvider) -> None:
         task.cancel()
     assert task.cancelled()
     assert fake.alive == 0
+
+
+@dataclass(frozen=True)
+class _Stuck:
+    """What is asked of a sandbox that ends, of one whose end goes wrong."""
+
+    failure: Exception
+    id: str = "stuck"
+
+    async def destroy(self) -> None:
+        raise self.failure
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError("no space"), SandboxError(SandboxErrorCode.UNAVAILABLE, "away")]
+)
+async def test_one_that_stays_keeps_no_other(
+    fake: FakeProvider, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All are ended at once; what goes wrong with one is logged."""
+    other = await fake.create(SandboxSpec())
+    with caplog.at_level(logging.WARNING):
+        await destroy_all([cast("Sandbox", _Stuck(failure)), other])
+    assert fake.alive == 0
+    assert [record.__dict__["sandbox_id"] for record in caplog.records] == ["stuck"]
+
+
+async def test_an_error_that_nobody_thought_of_is_raised_as_it_is() -> None:
+    """Of a library's, say: it ends neither who asked in a group of errors, nor what else goes on beside."""
+
+    async def fail() -> None:
+        raise KeyError("unforeseen")
+
+    async def give_up(_: object) -> None:
+        pytest.fail("nobody left")
+
+    with pytest.raises(KeyError):
+        await shielded(fail())
+    async with open_task_group() as group:
+        with pytest.raises(KeyError):
+            await Orphans(group).ask(fail(), give_up)

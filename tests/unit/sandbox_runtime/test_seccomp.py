@@ -50,6 +50,8 @@ def _run(program: bytes, *, audit: int, number: int, argument: int = 0) -> int:
         ("aarch64", "aarch64", 198, 199),
         ("aarch64", "arm", 281, 288),
         ("riscv64", "riscv64", 198, 199),
+        ("i686", "i386", 359, 360),
+        ("armv7l", "arm", 281, 288),
     ],
 )
 def test_sockets(machine: str, abi: str, socket: int, pair: int) -> None:

@@ -266,6 +266,8 @@ def _insert(path: Path, content: str, arguments: dict[str, Any]) -> str:
 def _read_text(path: Path) -> str:
     if path.is_dir():
         raise ToolError(f"{path} is a directory; list it with the shell tool")
+    if path.exists() and not path.is_file():
+        raise ToolError(f"{path} is a device or the like, no file; use the shell tool")
     if path.exists() and path.stat().st_size > _MAX_FILE_BYTES:
         raise ToolError(f"{path} has over {_MAX_FILE_BYTES} bytes; use the shell tool")
     with contextlib.suppress(UnicodeDecodeError):
