@@ -69,7 +69,12 @@ def create_provider(name: str, context: ServiceContext) -> SandboxProvider:
     create = cast(
         "Callable[[ServiceContext], SandboxProvider]", _resolve(name, provider_spec(name).create)
     )
-    return create(context)
+    made = create(context)
+    if made.name != name:
+        raise ValueError(
+            f"sandbox provider {name!r} calls itself {made.name!r}: set `name` of {type(made).__name__}"
+        )
+    return made
 
 
 def _resolve(name: str, place: str) -> object:

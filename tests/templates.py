@@ -57,7 +57,7 @@ def copy_with(template: Template, *, name: str, target: Path) -> Path:
 
 
 def lint_folder(copied: Path, folder: str, *, files: int) -> None:
-    """Runs the linter over a new folder of so many files as `make lint` does."""
+    """Runs linter and type checker over a new folder of so many files as `make lint` does."""
     shutil.copy(REPOSITORY / "pyproject.toml", copied)
     run_python("-m", "ruff", "check", folder, says="All checks passed!", cwd=copied)
     run_python(
@@ -69,6 +69,9 @@ def lint_folder(copied: Path, folder: str, *, files: int) -> None:
         says=f"{files} files already formatted",
         cwd=copied,
     )
+    modules = folder.replace("/", ".")
+    cache = str(REPOSITORY / ".mypy_cache")
+    run_python("-m", "mypy", "--cache-dir", cache, "-p", modules, says="Success", cwd=copied)
 
 
 def run_python(

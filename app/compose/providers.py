@@ -116,4 +116,6 @@ def usable_words(settings: Settings) -> Mapping[str, str]:
 
 def _is_usable(settings: Settings, spec: ProviderSpec) -> bool:
     is_installed = not spec.package or importlib.util.find_spec(spec.package) is not None
-    return is_installed and settings.sandbox.is_set_up(spec)
+    # One without isolation is for the operator to choose, not for whoever asks.
+    is_meant = spec.is_isolated or settings.sandbox.provider == spec.name
+    return is_installed and is_meant and settings.sandbox.is_set_up(spec)

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from app.log import get_logger
 from app.runs.attempt import last_lines
@@ -23,6 +23,8 @@ from app.runs.stop import StopSignals
 
 WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
+SAME_STOP = timedelta(seconds=2)
+"""Whoever says it again so soon cannot have seen what the first one did, and means the same."""
 SHOWN_LOG_CHARS = 800
 FENCE = "```"
 LOOKALIKE_FENCE = "\u02cb" * 3
@@ -143,7 +145,7 @@ class Intake:
         """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on.
 
         `ts`: of the message that says so. What was asked after it goes on, and the same message stops only once: Slack
-        tells of a mention by two events some 250 ms apart, and may tell of each again.
+        tells of a mention by two events some 250 ms apart, and may tell of each again. So does another one within two seconds.
 
         Raises:
             TimeoutError: the database is sick.
@@ -153,10 +155,14 @@ class Intake:
             runs = await self._ports.store.of_thread(thread)
             if any(run.stop_requested_at == at for run in runs):
                 return False
-            asked = [run for run in runs if not run.state.is_final and run.request.asked_at < at]
-            # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
-            if asked and _may_be_meant(asked[0], at):
-                return await self.stop_run(asked[0].id, user=user, at=at)
+            for number, run in enumerate(runs):
+                if run.state.is_final or run.request.asked_at >= at:
+                    continue
+                # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
+                is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])
+                if is_same or not _may_be_meant(run, at):
+                    return False
+                return await self.stop_run(run.id, user=user, at=at)
         return False
 
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
@@ -200,6 +206,11 @@ class Intake:
             run = await self._ports.store.get(run_id)
         if run is not None:
             self._ports.tracer.score(run_id, user=user, is_positive=is_positive)
+
+
+def _was_stopped_just_before(run: Run, at: datetime) -> bool:
+    stopped_at = run.stop_requested_at
+    return stopped_at is not None and abs(at - stopped_at) < SAME_STOP
 
 
 def _may_be_meant(run: Run, at: datetime) -> bool:

@@ -51,6 +51,8 @@ def existing_file(path: Path) -> Path:
     Raises:
         ValueError: there is none.
     """
+    if path.expanduser().is_dir():
+        raise ValueError(f"a directory, not a file: {path}")
     if not path.expanduser().is_file():
         raise ValueError(f"no such file: {path}")
     return path.expanduser().resolve()

@@ -134,10 +134,19 @@ def _check_model_or_beginning(name: str) -> str:
 
 _Rate = Annotated[Decimal, BeforeValidator(_check_number), Field(ge=0, le=MAX_RATE)]
 _Dollars = Annotated[Decimal, BeforeValidator(_check_number), Field(gt=0, le=MAX_USD)]
+
+
+def _check_repository(name: str) -> str:
+    try:
+        return check_repo(name)
+    except ValueError as exc:  # its words are for people in Slack
+        raise ValueError("is no repository: write owner/name or https://…") from exc
+
+
 _Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
-_Repository = Annotated[str, AfterValidator(check_repo)]
+_Repository = Annotated[str, AfterValidator(_check_repository)]
 _Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
@@ -303,7 +312,7 @@ def _explain(error: Mapping[str, Any]) -> str:
         table = _TABLES[str(location[0])] if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
-    if location != [*error["loc"]]:
+    if location != [*error["loc"]] or error["type"] == "missing":
         return f"{key}: {message}"  # the key itself is what is wrong
     return f"{key}: {message} (is {repr(error['input'])[:_MAX_SHOWN_CHARS]})"
 

@@ -20,7 +20,7 @@ down; then it is played again for each of them, with a kill before it and after 
 named in `tests/crash/steps.py` with its reason fails a test.
 
 `repaired` is the time from the beginning of the restart until every question of the thread has its end; it holds the start of
-the service and whole runs, of which the scenario `shutdown` has the agent write for 12 s. The agent is a small script in the
+the service and whole runs, of which the scenario `shutdown` has the agent write for 15 s. The agent is a small script in the
 real sandbox, under the real supervisor, but where another one is named. Each run makes its own sandbox; in the scenario `pool`, and
 with the real agent at random, it is given one that waited.
 """

@@ -142,14 +142,14 @@ class Withdrawal(Amendment):
 
 
 class Shutdown(Question):
-    """SIGTERM while the agent writes, and for longer than the grace of 10 s."""
+    """SIGTERM while the agent writes, and for longer than the grace of 10 s, also where five go by before it."""
 
     name = "shutdown"
     kills: Kills = "all"
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.ask_twice(answer_s=12)
+        await play.ask_twice(answer_s=15)
         await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
 
     @override

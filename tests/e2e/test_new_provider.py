@@ -33,12 +33,20 @@ def test_the_contracts_facts_hold_for_it(copied: Path, tmp_path: Path) -> None:
     lint_folder(copied, f"sandbox_runtime/providers/{_NAME}", files=5)
 
 
+@pytest.mark.parametrize("sandbox", ["local", _NAME])
+def test_it_isolates_nothing_so_the_operator_must_choose_it(copied: Path, sandbox: str) -> None:
+    """Whoever asks in Slack gets no sandbox without isolation, unless it is the one that is set."""
+    code = f"from app.settings.settings import load_settings; from app.compose.providers import usable_words; print({_NAME!r} in usable_words(load_settings()))"
+    env = {"PYTHONPATH": f"{copied}:{REPOSITORY}", "ORION_SANDBOX": sandbox}
+    run_python("-P", "-c", code, says=str(sandbox == _NAME), env=env)
+
+
 async def test_an_agent_answers_from_it(copied: Path, tmp_path: Path) -> None:
     """Its environment prepared there, started there, with a model behind the broker; asked for by the provider's word."""
     prepared = tmp_path / "nothing"
     for folder in ("environments", "snapshots", "names"):
         (prepared / folder).mkdir(parents=True)
-    env = {"PYTHONPATH": f"{copied}:{REPOSITORY}", "ORION_AGENT": _AGENT}
+    env = {"PYTHONPATH": f"{copied}:{REPOSITORY}", "ORION_AGENT": _AGENT, "ORION_SANDBOX": _NAME}
     state_dir = new_state_dir(tmp_path)
     async with open_world() as world, open_orion(world, state_dir, prepared, **env) as stage:
         ts = await stage.client.say(f"@Orion /{_NAME} good morning, number 4711")

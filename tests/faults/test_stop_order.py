@@ -105,10 +105,26 @@ async def test_another_stop_does_not_end_what_was_queued_behind(
         await _running(core, _run_id(ROOT))
         await deliver(bolt, _event("app_mention", SHORT, SECOND, thread_ts=ROOT))
         await until(lambda: _run_id(SECOND) in core.replies.placed)
-        for ts in (STOP, THIRD):
+        for ts in (STOP, "1795302366.300100"):
             await deliver(bolt, _event("message", "stop", ts, thread_ts=ROOT))
         assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        await deliver(bolt, _event("message", "stop", "1795302367.900100", thread_ts=ROOT))
         assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
+
+
+async def test_a_stop_of_who_saw_the_first_one_ends_the_next(
+    tmp_path: Path, deliver: Deliver
+) -> None:
+    """Two seconds later it is another stop: the question that is going by then is meant."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await deliver(bolt, _event("app_mention", LONG, ROOT))
+        await _running(core, _run_id(ROOT))
+        await deliver(bolt, _event("app_mention", LONG, SECOND, thread_ts=ROOT))
+        await until(lambda: _run_id(SECOND) in core.replies.placed)
+        for ts, stopped in ((STOP, ROOT), ("1795302368.100100", SECOND)):
+            await deliver(bolt, _event("message", "stop", ts, thread_ts=ROOT))
+            assert (await ended(core, _run_id(stopped))).state is RunState.STOPPED
 
 
 async def test_slacks_own_stop_that_is_told_again_ends_no_later_question(

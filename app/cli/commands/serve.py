@@ -4,6 +4,8 @@ import asyncio
 import gc
 import signal
 import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -75,15 +77,28 @@ async def _serve(settings: Settings, overrides: Overrides) -> None:
     async with open_service(settings, overrides=overrides) as service:
         api = FastAPI(title="Orion", openapi_url=None)
         install_routes(api, service.web)
-        async with serve_http(
-            api, host=settings.service.host, port=settings.service.port, grace_s=REQUEST_GRACE_S
-        ) as base_url:
+        async with open_listener(api, settings) as base_url:
             _log.info("service.listening", url=base_url)
             async with open_task_group() as group:
                 collecting = group.create_task(_collect_garbage(), name="garbage-collection")
                 await stopping.wait()
                 collecting.cancel()
             await service.drain()
+
+
+@asynccontextmanager
+async def open_listener(api: FastAPI, settings: Settings) -> AsyncIterator[str]:
+    """Yields where it listens. Raises: OSError: it cannot; names the settings and their values."""
+    host, port = settings.service.host, settings.service.port
+    async with AsyncExitStack() as stack:
+        try:
+            listening = serve_http(api, host=host, port=port, grace_s=REQUEST_GRACE_S)
+            base_url = await stack.enter_async_context(listening)
+        except OSError as exc:
+            raise OSError(
+                f"ORION_HOST={host}, ORION_PORT={port} cannot be listened on: {exc.strerror or exc}"
+            ) from exc
+        yield base_url
 
 
 async def _collect_garbage() -> None:

@@ -27,6 +27,8 @@ class NameParser:
                 return (
                     ToolFinished(tool_id=tool_id, is_error=failed, output_bytes=size_of(output)),
                 )
+            case _:  # of a newer version
+                pass
         return ()
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
