@@ -30,7 +30,7 @@ async def test_a_backlog_of_one_person_delays_nobody_else(
         single = await stage.client.say("@Orion and mine?", user=COLLEAGUE)
         shown = [await _first_words(stage, ts) for ts in (*backlog[1:], single)]
         assert shown == [
-            f"The only place is busy; you are about number {number}, as people take turns"
+            f"The only slot is busy; you are about number {number}, as people take turns"
             for number in (1, 2, 1)
         ]
         await _assert_refused(stage, "the limit is 4 messages")

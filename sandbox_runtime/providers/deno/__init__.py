@@ -81,7 +81,9 @@ class DenoSettings:
         if not self.token:
             raise ValueError("no token of Deno: set DENO_DEPLOY_TOKEN")
         if self.region not in REGIONS:
-            raise ValueError(f"not a region of Deno: {self.region!r}; known: {', '.join(REGIONS)}")
+            raise ValueError(
+                f"not a region of Deno: {self.region!r}; known: {', '.join(sorted(REGIONS))}"
+            )
         if not _NAME.fullmatch(self.name) or len(self.name) > _MAX_NAME:
             raise ValueError(f"not a name for Deno sandboxes: {self.name!r}")
         if not MIN_MEMORY_MIB <= self.memory_mib <= MAX_MEMORY_MIB:
