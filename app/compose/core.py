@@ -22,7 +22,7 @@ from app.runs.budget import Ledger
 from app.runs.executor import AgentRunner, ProviderRuntime, Runners
 from app.runs.intake import Intake
 from app.runs.maintenance import Reconciler, Retention, maintain_runtime
-from app.runs.model import Clock, SystemClock
+from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
 from app.runs.sandbox_cache import SessionLocks
@@ -174,7 +174,7 @@ async def open_core(
     """
     adapters, clock = outside.adapters, SystemClock()
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
-    left = await _sessions_to_keep(adapters.store)
+    left = await sessions_to_keep(adapters.store)
     outside.broker.close_others([session.id for session in left])
     await provider.sweep([SandboxId(session.sandbox_id) for session in left])
     await _tell_sandbox(settings, provider, outside.choice)
@@ -263,10 +263,15 @@ async def _tell_sandbox(
         _log.warning("sandbox.mounted", says=settings.mount.sentence)
 
 
-async def _sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
-    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person left for the next run."""
+async def sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
+    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person left for the next run.
+
+    A run that waits has begun in none, and one whose outcome is decided is only told: nobody would end what is kept for them.
+    """
     found = [session for session in await store.sessions.all() if session.detached_environment]
     for run in await store.unfinished():
+        if run.state is not RunState.RUNNING:
+            continue
         session = await store.sessions.get(session_id_for(run.thread))
         if session is not None and session.sandbox_id:
             found.append(session)
