@@ -1,5 +1,6 @@
 """What people do in the crash tests: two questions in a thread, a refusal, Stop, a shutdown, a start after a crash."""
 
+import asyncio
 import shutil
 from contextlib import suppress
 
@@ -11,7 +12,10 @@ from app.slack.actions import STOP_ACTION
 from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
 from tests.crash.rig import GIVEN_UP_AFTER_S
 from tests.e2e.harness import file_names
+from tests.waiting import POLL_S
 
+PLACED_WITHIN_S = 0.3
+"""After its record says so a message's placement has ended: whether it is a point of a scenario must not be left to chance."""
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
 
@@ -150,7 +154,12 @@ class Shutdown(Question):
     @override
     async def begin(self, play: Play) -> None:
         await play.ask_twice(answer_s=15)
-        await play.rig.stage.thinking(play.asked[1], thread_ts=play.asked[0])
+        stage = play.rig.stage
+        await stage.thinking(play.asked[1], thread_ts=play.asked[0])
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            while (await stage.record(play.asked[1])).placed_at is None:
+                await asyncio.sleep(POLL_S)
+        await asyncio.sleep(PLACED_WITHIN_S)
 
     @override
     async def go_on(self, play: Play) -> None:
