@@ -62,10 +62,8 @@ class PreloadedAgent:
     def end(self) -> None:
         """Kills it, and waits for that."""
         self.process.kill()
-        pipe, self.process.stdin = (
-            self.process.stdin,
-            None,
-        )  # closed it may be, and then `communicate` fails
+        # Closed it may be, and then `communicate` fails.
+        pipe, self.process.stdin = self.process.stdin, None
         with contextlib.suppress(OSError):
             if pipe is not None:
                 pipe.close()

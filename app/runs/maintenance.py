@@ -128,9 +128,8 @@ class Reconciler:
             # A placement may be between its record and its schedule; it has had its chance after the grace.
             is_fresh = now - run.created_at < timedelta(seconds=OVERDUE_GRACE_S)
             return None if is_fresh and run.state is RunState.ACCEPTED else ErrorCode.INTERRUPTED
-        is_at_work = (
-            self._signals.going_s(run.id) is not None
-        )  # it reads its thread, and begins then
+        # It reads its thread, and begins then.
+        is_at_work = self._signals.going_s(run.id) is not None
         if run.state in WAITING_STATES and self._wait_left_s(run) < 0 and not is_at_work:
             return ErrorCode.QUEUE_FULL
         return ErrorCode.SANDBOX_TIMEOUT if self._is_overdue(run) else None

@@ -27,7 +27,7 @@ View = Mapping[SandboxId, SandboxInfo]
 
 
 class SandboxCommandError(Exception):
-    """What an `orion sandboxes` command was asked for cannot be done; says why."""
+    """Says why an `orion sandboxes` command cannot do what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ MIB = 1024 * 1024
 
 
 class SnapshotCommandError(Exception):
-    """What an `orion snapshots` command was asked for cannot be done; says why."""
+    """Says why an `orion snapshots` command cannot do what it was asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
