@@ -71,12 +71,15 @@ async def within(seconds: float) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Seconds between attempts; tests shorten them."""
+    """How often a call is attempted, and for how many seconds; tests shorten them."""
 
     first_wait_s: float = 0.5
     max_wait_s: float = 8.0
     attempts: int = _ATTEMPTS
     call_timeout_s: float = CALL_TIMEOUT_S
+    """Of one attempt."""
+    write_timeout_s: float = 60.0
+    """Of all that one write takes, besides the time in line for Slack's limits."""
 
 
 class SlackApi:

@@ -157,9 +157,6 @@ class Publisher:
         return asyncio.get_running_loop().time()
 
 
-_POST_TIMEOUT_S: Final = 60.0
-
-
 @dataclass(slots=True, kw_only=True)
 class _LatePost:
     ts: str | None = ""
@@ -213,7 +210,7 @@ class LatePosts:
         try:
             if await self._has_turn(run, post):
                 post.ts = None
-                async with within(_POST_TIMEOUT_S):
+                async with within(self._api.policy.write_timeout_s):
                     post.ts = await self._messages.post(run.request, part, number=0, has_turn=True)
         except SlackFault as exc:
             if isinstance(exc, SlackRefusal):

@@ -33,8 +33,6 @@ from app.slack.live import LatePosts, Publisher, SessionStatus, UpdateTiming, pu
 from app.slack.markdown import escape
 from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, REPOST_WORDS, OwnMessages
 
-WRITE_TIMEOUT_S: Final = 60.0
-"""Besides the time in line for Slack's limits."""
 PLACE_WITHIN_S: Final = 1.0
 """A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
 EPHEMERAL_TIMEOUT_S: Final = 2.0
@@ -85,7 +83,7 @@ class SlackReplies:
             self._late.begin(run, part)
             return ""
         try:
-            async with within(WRITE_TIMEOUT_S):
+            async with within(self._api.policy.write_timeout_s):
                 ts = await self._place(run, part, maybe_posted=maybe_posted)
         except SlackRefusal as exc:
             self._failed(run.id, "place", exc)
@@ -131,7 +129,7 @@ class SlackReplies:
             line_s = self._line_s(run, "chat.update" if known else "chat.postMessage")
             if resumed:  # what stands is read first
                 line_s += self._line_s(run, "conversations.replies")
-            async with within(WRITE_TIMEOUT_S + line_s):
+            async with within(self._api.policy.write_timeout_s + line_s):
                 await self._finish(run, result, known, resumed=resumed)
         except SlackFault as exc:
             self._failed(run.id, "finish", exc)
@@ -251,11 +249,11 @@ class SlackReplies:
 
     @asynccontextmanager
     async def _telling(
-        self, run_id: RunId, operation: str, *, timeout_s: float = WRITE_TIMEOUT_S
+        self, run_id: RunId, operation: str, *, timeout_s: float | None = None
     ) -> AsyncIterator[None]:
         """Bounds what may fail without anybody waiting for it: a failure is logged."""
         try:
-            async with within(timeout_s):
+            async with within(timeout_s or self._api.policy.write_timeout_s):
                 yield
         except SlackFault as exc:
             self._failed(run_id, operation, exc)

@@ -338,12 +338,7 @@ async def open_langfuse_tracer(
         LangfuseResourceManager._instances.pop(public_key, None)  # noqa: SLF001
         return client
 
-    try:
-        client = await asyncio.to_thread(connect)
-    except BaseException:
-        await asyncio.to_thread(provider.shutdown)
-        await asyncio.to_thread(http.close)
-        raise
+    client = await asyncio.to_thread(connect)
     try:
         yield LangfuseTracer(
             client=client,

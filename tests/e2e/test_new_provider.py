@@ -1,5 +1,6 @@
 """A sandbox provider that is added as CONTRIBUTING says, in a copy of the packages: nothing else has to be changed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,20 @@ def test_it_isolates_nothing_so_the_operator_must_choose_it(copied: Path, sandbo
     code = f"from app.settings.settings import load_settings; from app.compose.providers import usable_words; print({_NAME!r} in usable_words(load_settings()))"
     env = {"PYTHONPATH": f"{copied}:{REPOSITORY}", "ORION_SANDBOX": sandbox}
     run_python("-P", "-c", code, says=str(sandbox == _NAME), env=env)
+
+
+def test_one_name_in_the_registry_another_in_the_class(copied: Path, tmp_path: Path) -> None:
+    """Its sandboxes would be saved under a name that nobody finds again: who starts Orion is told which line to mend."""
+    shutil.copytree(copied / "sandbox_runtime", tmp_path / "sandbox_runtime")
+    path = tmp_path / f"sandbox_runtime/providers/{_NAME}/provider.py"
+    path.write_text(path.read_text().replace(f'name = "{_NAME}"', 'name = "attic"'))
+    code = f"from app.settings.settings import load_settings; from app.compose.providers import create_named; create_named(load_settings(), {_NAME!r})"
+    env = {"PYTHONPATH": f"{tmp_path}:{REPOSITORY}", "ORION_STATE_DIR": str(tmp_path / "state")}
+    with pytest.raises(
+        AssertionError,
+        match="sandbox provider 'loft' calls itself 'attic': set `name` of LoftProvider",
+    ):
+        run_python("-P", "-c", code, says="", env=env)
 
 
 async def test_an_agent_answers_from_it(copied: Path, tmp_path: Path) -> None:

@@ -1,11 +1,26 @@
 """Stores in memory that fail, as those of a sick database do."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from typing_extensions import Unpack, override
 
-from app.runs.testing import UNFINISHED_STATES, Run, RunChanges, RunId, RunState, Session, SessionId
-from app.store.memory import MemoryOwnKeyStore, MemoryRunStore, MemorySessionStore
+from app.runs.testing import (
+    UNFINISHED_STATES,
+    Run,
+    RunChanges,
+    RunId,
+    RunState,
+    Session,
+    SessionId,
+    SpentCall,
+    Thread,
+)
+from app.store.memory import (
+    MemoryOwnKeyStore,
+    MemoryRunStore,
+    MemorySessionStore,
+    MemorySpendingStore,
+)
 
 
 class SickRunStore(MemoryRunStore):
@@ -36,6 +51,33 @@ class SickRunStore(MemoryRunStore):
     def _fail(self, columns: set[str]) -> None:
         if self.failures and (not self._column or self._column in columns):
             raise self.failures.pop()
+
+
+class UnreadableRunStore(MemoryRunStore):
+    """Fails every second time when a thread is read, or what a run has spent; the first time, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.spending = _UnreadableSpendingStore()
+        self.is_sick = False
+
+    @override
+    async def of_thread(self, thread: Thread) -> Sequence[Run]:
+        self.is_sick = not self.is_sick
+        if self.is_sick:
+            raise OSError("locked")
+        return await super().of_thread(thread)
+
+
+class _UnreadableSpendingStore(MemorySpendingStore):
+    is_sick = False
+
+    @override
+    async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
+        self.is_sick = not self.is_sick
+        if self.is_sick:
+            raise OSError("locked")
+        return await super().of_run(run_id)
 
 
 class EditingRunStore(MemoryRunStore):

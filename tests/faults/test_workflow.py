@@ -43,7 +43,12 @@ from tests.faults.building import (
     request_of,
 )
 from tests.faults.plan_agent import ANSWER, Plan
-from tests.faults.sick_stores import EditingRunStore, SickOwnKeyStore, SickRunStore
+from tests.faults.sick_stores import (
+    EditingRunStore,
+    SickOwnKeyStore,
+    SickRunStore,
+    UnreadableRunStore,
+)
 from tests.long import long_but
 from tests.waiting import until
 
@@ -106,6 +111,20 @@ async def test_what_is_done_outlasts_a_sick_database(tmp_path: Path, change: str
         run = await ended(core, request.run_id)
         assert (run.state, store.failures) == (RunState.SUCCEEDED, [])
         assert_ended_once(core, run)
+
+
+async def test_what_an_attempt_begins_with_outlasts_a_sick_database(tmp_path: Path) -> None:
+    """Its thread, and what earlier attempts have spent, are read as soon as the database gives them: it costs no attempt."""
+    async with core_of(tmp_path, store=UnreadableRunStore()) as core:
+        request = request_of(ANSWER, thread_ts="1795302000.000100")
+        await core.store.add(
+            Run(id=request.run_id, request=request, created_at=request.received_at)
+        )
+        await core.store.update(request.run_id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")
+        await core.service.advance(request.run_id)
+        run = await ended(core, request.run_id)
+        assert (run.state, run.attempt) == (RunState.SUCCEEDED, 2)
+        assert core.reader.reads == 1
 
 
 async def test_creation_is_retried_only_when_that_may_help(tmp_path: Path) -> None:

@@ -125,6 +125,22 @@ async def test_create_that_is_answered_after_its_asker_has_gone(
     assert organisation.organisation.slugs <= before
 
 
+async def test_sandboxes_that_cannot_be_ended_hold_up_no_end(organisation: Emulator) -> None:
+    """The service goes away all the same, and says what it leaves to the platform."""
+    organisation.faults.clear()
+    async with asyncio.timeout(60):
+        async with DenoProvider(settings_for(organisation)) as provider:
+            await provider.ensure_ready()
+            await provider.create(SandboxSpec())
+            organisation.faults.add(_KILL, Kind.UNAUTHORIZED, times=100)
+        assert len(organisation.organisation.running) == 1
+        organisation.faults.clear()
+        async with DenoProvider(settings_for(organisation)) as provider:
+            for left in await provider.list():
+                await (await provider.attach(left.id)).destroy()
+    assert organisation.organisation.running == []
+
+
 @pytest.mark.parametrize(
     "kind", one_of_each([Kind.FAIL, Kind.UNAUTHORIZED, Kind.CUT, Kind.HTML], lambda _kind: None)
 )

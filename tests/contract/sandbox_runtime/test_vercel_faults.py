@@ -207,6 +207,17 @@ async def test_create_that_is_answered_after_its_asker_has_gone(
     assert vercel.emulator.running() == []
 
 
+async def test_cancelled_destroy_is_finished(vercel: VercelService) -> None:
+    """A cancellation that hits the destruction itself comes after it."""
+    async with VercelProvider(vercel.settings()) as provider:
+        sandbox = await provider.create(_SPEC)
+        vercel.emulator.faults.add(Fault(endpoint="destroy", kind="slow", delay_s=0.5))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await sandbox.destroy()
+        assert list(await provider.list()) == []
+
+
 @pytest.mark.long
 async def test_slow_start(vercel: VercelService) -> None:
     """One that is pending for a while is waited for; for too long, it is removed."""

@@ -11,11 +11,12 @@ import pytest
 
 from app.aio import open_task_group
 from app.runs.testing import Run, RunRequest, Thread
+from app.slack.connection import open_slack
 from app.slack.limits import CHANNEL_RATES, Bucket, Rate
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
-    from app.slack.connection import SlackConnection
+    from app.slack.connection import SlackConnection, SlackOptions
     from tests.unit.slack.conftest import Answer, SlackServer
 
 BURST = CHANNEL_RATES["chat.postMessage"].burst
@@ -126,6 +127,35 @@ async def test_a_placeholder_is_not_forgotten_by_who_gave_up_waiting_for_it(
         if message["metadata"]["event_payload"]["run_id"] == late.id
     ]
     assert [message["blocks"][0]["text"] for message in own] == ["The answer."]
+
+
+async def test_a_late_placeholder_that_slack_never_takes_keeps_the_answer_from_nobody(
+    slack_options: SlackOptions, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Its post is given up when a write's time is over, and the answer posted in its place."""
+    policy = dataclasses.replace(slack_options.policy, write_timeout_s=0.4, call_timeout_s=60)
+    async with open_slack(dataclasses.replace(slack_options, policy=policy)) as slack:
+        posted, late = await until_late(slack, run)
+        slack_server.fail("chat.postMessage", answer(delay_s=20))
+        async with asyncio.timeout(10):
+            while len(slack_server.arguments("chat.postMessage")) == posted:
+                await asyncio.sleep(0.01)
+            while (await slack.replies.finish(late, DONE, resumed=False)).failure:
+                pass
+        assert slack_server.in_flight == 1
+
+
+async def test_an_answer_waits_in_line_for_what_it_reads_first(
+    slack_options: SlackOptions, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Told again after a crash, it looks for what stands there; Slack's limit on reading is no part of a write's time."""
+    policy = dataclasses.replace(slack_options.policy, write_timeout_s=1)
+    async with open_slack(dataclasses.replace(slack_options, policy=policy)) as slack:
+        placed = await place(slack, run)
+        limited = answer(status=429, error="ratelimited", retry_after="2")
+        slack_server.fail("conversations.replies", limited)
+        assert (await slack.replies.finish(placed, DONE, resumed=True)).failure == "timeout"
+        assert not (await slack.replies.finish(placed, DONE, resumed=True)).failure
 
 
 @pytest.mark.long
