@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent_scripts.adapter import TurnMessage
-from app.runs.model import Run, RunRequest, RunState, ThreadMessage
+from app.runs.model import Run, RunRequest, RunState, ThreadMessage, slack_microseconds
 
 MAX_HISTORY_CHARS = 120_000
 """About 30,000 tokens: leaves most of a model's context to the work."""
@@ -17,7 +17,7 @@ DESCRIBE = "Describe what has been changed in this repository so far, as the tex
 """What is asked where nothing but a pull request was."""
 FAILED_UNANSWERED = "[no answer: this failed]"
 
-TsKey = tuple[int, int, int]
+TsKey = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +180,5 @@ def _request_text(request: RunRequest) -> str:
 
 
 def ts_key(ts: str, after: int = 0) -> TsKey:
-    """Returns a key that sorts Slack's timestamps without floats; `after` puts an answer right behind its question."""
-    seconds, _, fraction = ts.partition(".")
-    return int(seconds or 0), int((fraction or "0").ljust(6, "0")[:6]), after
+    """Returns a key that sorts Slack's timestamps; `after` puts an answer right behind its question."""
+    return slack_microseconds(ts), after

@@ -86,8 +86,7 @@ class RunRequest(BaseModel):
 
         Counted from 2026-01-01T00:00:00Z, so it lasts until 2032; earlier messages count as 1.
         """
-        seconds, _, fraction = self.message_ts.partition(".")
-        tenths = int(seconds) * 10 + int((fraction or "0")[0]) - ORDER_EPOCH_S * 10
+        tenths = slack_microseconds(self.message_ts) // 100_000 - ORDER_EPOCH_S * 10
         return min(max(tenths, 1), MAX_ORDER)
 
     @property
@@ -97,7 +96,7 @@ class RunRequest(BaseModel):
         Milliseconds since the thread's root for twelve days, tenths of a second for three years after that: two people
         who write within the same tenth are still answered in turn.
         """
-        age_ms = (_microseconds(self.message_ts) - _microseconds(self.thread_ts)) // 1000
+        age_ms = (slack_microseconds(self.message_ts) - slack_microseconds(self.thread_ts)) // 1000
         if age_ms < FINE_ORDER_MS:
             return max(age_ms, 0) + 1
         return min(FINE_ORDER_MS + (age_ms - FINE_ORDER_MS) // 100 + 1, MAX_ORDER)
@@ -116,11 +115,14 @@ FINE_ORDER_MS = 2**30
 
 def slack_time(ts: str) -> datetime:
     """Returns the moment that a Slack ts names, exactly: two messages of a channel never name the same one."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=_microseconds(ts))
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=slack_microseconds(ts))
 
 
-def _microseconds(ts: str) -> int:
+def slack_microseconds(ts: str) -> int:
+    """Returns a Slack ts in whole microseconds since 1970, exactly, as no float would; 0 for what is no ts."""
     seconds, _, fraction = ts.partition(".")
+    if not (seconds.isdecimal() and (fraction or "0").isdecimal()):
+        return 0
     return int(seconds) * 1_000_000 + int((fraction or "0").ljust(6, "0")[:6])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from app.log import get_logger
-from app.runs.model import Thread, ThreadMessage
+from app.runs.model import Thread, ThreadMessage, slack_microseconds
 from app.slack.api import BotIdentity, SlackApi, SlackFault, within
 from app.slack.markdown import readable
 from app.slack.messages import next_cursor, own_part
@@ -46,7 +46,10 @@ class SlackThreadReader:
         except SlackFault as exc:
             # What was read until then still serves.
             self._log.warning("slack.history_failed", thread=thread.key, error=exc.word)
-        older = sorted((ts for ts in collected if ts_key(ts) < ts_key(before_ts)), key=ts_key)
+        before = slack_microseconds(before_ts)
+        older = sorted(
+            (ts for ts in collected if slack_microseconds(ts) < before), key=slack_microseconds
+        )
         return tuple(self._message(collected[ts], ts) for ts in older)
 
     async def name_of(self, user: str) -> str:
@@ -150,14 +153,6 @@ class SlackThreadReader:
             run_id=own[0] if own and is_own else None,
             part=own[1] if own and is_own else 0,
         )
-
-
-def ts_key(ts: str) -> tuple[int, int]:
-    """Orders ts values without parsing them to floats."""
-    seconds, _, fraction = ts.partition(".")
-    if not (seconds.isdecimal() and (fraction or "0").isdecimal()):
-        return (0, 0)
-    return (int(seconds), int((fraction or "0").ljust(6, "0")[:6]))
 
 
 def _reply_count(page: Mapping[str, Any]) -> int:
