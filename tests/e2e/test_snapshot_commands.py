@@ -13,7 +13,12 @@ import pytest
 
 from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.e2e.harness import open_orion, open_world, text_of
-from tests.e2e.orion_process import put_environments, run_cli, scrubbed_environment
+from tests.e2e.orion_process import (
+    new_state_dir,
+    put_environments,
+    run_cli,
+    scrubbed_environment,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -56,7 +61,7 @@ async def test_built_found_by_the_agent_and_removed(directory: Path) -> None:
     ]
     async with (
         open_world() as world,
-        open_orion(world, directory / "state", directory / "made") as stage,
+        open_orion(world, new_state_dir(directory), directory / "made") as stage,
     ):
         ts = await stage.client.say("@Orion run: greet")
         assert "from the command" in text_of(await stage.answer(ts))
