@@ -71,7 +71,7 @@ async def within(seconds: float) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a call is attempted, and for how many seconds; tests shorten them."""
+    """How often a call is attempted, with which waits between, and how long that may take; tests shorten them."""
 
     first_wait_s: float = 0.5
     max_wait_s: float = 8.0

@@ -1,6 +1,7 @@
 """Stores in memory that fail, as those of a sick database do."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import cycle
 
 from typing_extensions import Unpack, override
 
@@ -59,23 +60,23 @@ class UnreadableRunStore(MemoryRunStore):
     def __init__(self) -> None:
         super().__init__()
         self.spending = _UnreadableSpendingStore()
-        self.is_sick = False
+        self._is_locked = cycle((True, False))
 
     @override
     async def of_thread(self, thread: Thread) -> Sequence[Run]:
-        self.is_sick = not self.is_sick
-        if self.is_sick:
+        if next(self._is_locked):
             raise OSError("locked")
         return await super().of_thread(thread)
 
 
 class _UnreadableSpendingStore(MemorySpendingStore):
-    is_sick = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_locked = cycle((True, False))
 
     @override
     async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
-        self.is_sick = not self.is_sick
-        if self.is_sick:
+        if next(self._is_locked):
             raise OSError("locked")
         return await super().of_run(run_id)
 

@@ -125,7 +125,9 @@ async def test_create_that_is_answered_after_its_asker_has_gone(
     assert organisation.organisation.slugs <= before
 
 
-async def test_sandboxes_that_cannot_be_ended_hold_up_no_end(organisation: Emulator) -> None:
+async def test_sandboxes_that_cannot_be_ended_hold_up_no_end(
+    organisation: Emulator, caplog: pytest.LogCaptureFixture
+) -> None:
     """The service goes away all the same, and says what it leaves to the platform."""
     organisation.faults.clear()
     async with asyncio.timeout(60):
@@ -134,6 +136,7 @@ async def test_sandboxes_that_cannot_be_ended_hold_up_no_end(organisation: Emula
             await provider.create(SandboxSpec())
             organisation.faults.add(_KILL, Kind.UNAUTHORIZED, times=100)
         assert len(organisation.organisation.running) == 1
+        assert "sandbox not destroyed" in caplog.text
         organisation.faults.clear()
         async with DenoProvider(settings_for(organisation)) as provider:
             for left in await provider.list():

@@ -48,6 +48,16 @@ async def test_messages_become_history(slack: SlackConnection, slack_server: Sla
     assert (alert.user, alert.author_name, alert.is_own) == ("", "alerts", False)
 
 
+async def test_a_time_that_is_none_costs_no_history(
+    slack: SlackConnection, slack_server: SlackServer
+) -> None:
+    """A message that names no time counts as the oldest; the others keep their order."""
+    odd = [message("1799000001.odd"), message("1799000001.000001")]
+    slack_server.pages["all"] = [message(ROOT_TS), *odd]
+    read = await slack.reader.read(THREAD, before_ts=BEFORE)
+    assert [one.ts for one in read] == ["1799000001.odd", ROOT_TS, "1799000001.000001"]
+
+
 async def test_names_are_asked_for_once(slack: SlackConnection, slack_server: SlackServer) -> None:
     """users.info is called once per person, and a person it refuses keeps the id."""
     slack_server.pages["all"] = [message(ROOT_TS), message("1799000001.000000")]
