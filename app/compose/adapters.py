@@ -153,6 +153,7 @@ async def open_outside(
             own_keys=create_own_keys(settings, store),
             dispatcher=create_dispatcher(
                 settings.database_path,
+                store,
                 capacity=policy.capacity,
                 poll_interval_s=overrides.poll_interval_s,
             ),

@@ -238,13 +238,13 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
 
 
 def create_dispatcher(
-    path: Path, *, capacity: int, poll_interval_s: float | None = None
+    path: Path, store: SqlRunStore, *, capacity: int, poll_interval_s: float | None = None
 ) -> Dispatcher:
-    """Returns the durable dispatcher on a database file, which looks for work as often as is best unless told."""
+    """Returns the durable dispatcher on a database file and its store, which looks for work as often as is best unless told."""
     from app.dispatch.durable import POLL_INTERVAL_S, DurableDispatcher  # noqa: PLC0415 - 2 s of CPU; the CLI must stay quick
 
     return DurableDispatcher(
-        path, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
+        path, store, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
     )
 
 

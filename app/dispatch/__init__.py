@@ -1,4 +1,4 @@
-"""Makes runs move, and move again after a crash: the durable engine, and one without memory."""
+"""Has accepted runs placed, and makes them move, again after a crash: by a durable engine, or by the records alone."""
 
 __all__ = [
     "durable",

@@ -1,29 +1,33 @@
 """Dispatches durably with DBOS, which nothing outside this package imports.
 
-Shallow use on purpose: two workflows without recorded steps, all state in the run record, so that a workflow may simply be
-run again after a crash. DBOS gives the durable enqueue, deduplication by workflow id, order per thread, and recovery at start.
+What is accepted is the run record; it is placed in this process, and enqueued in the transaction that records its message.
+Shallow use on purpose: one workflow without recorded steps, all state in the run record, so that it may simply be run again
+after a crash. DBOS gives deduplication by workflow id, order per thread, and recovery at start.
 """
 
 import asyncio
+import json
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from dbos import DBOS, DBOSConfig, EnqueueOptions, error
+from dbos import DBOS, DBOSClient, DBOSConfig, EnqueueOptions, Serializer, error
+from typing_extensions import Unpack, override
 
-from app.dispatch.acceptance import SUBMIT_TIMEOUT_S, Enqueuer, JsonSerializer
+from app.aio import open_task_group
 from app.dispatch.fair_queue import FairScheduler
-from app.runs.model import Run, RunId, RunRequest
-from app.runs.ports import AgainIn, EngineState, RunHandlers
-from app.store.engine import WalConnection, name_of, postgres_engine, sqlite_engine
+from app.dispatch.placements import Placements, open_placements
+from app.runs.model import Run, RunId, RunRequest, RunState
+from app.runs.ports import AgainIn, EngineState, RunChanges, RunHandlers
+from app.store.engine import WalConnection, name_of
+from app.store.runs import SqlRunStore
 
 EXECUTOR_ID = "orion"
 """Constant on SQLite: one process owns the database, and at start it recovers what its predecessor left."""
@@ -37,11 +41,6 @@ class EngineDatabase:
     """What the operator calls it; a path, or a URL without its password."""
     config: DBOSConfig
     """The engine's settings that depend on the database."""
-    open_accepting: Callable[[], sa.Engine]
-    """One connection for acceptances alone, whose commits survive a power loss."""
-    open_scheduling: Callable[[], sa.Engine]
-    """One for runs that are enqueued. Nobody was promised those yet: a power loss takes the newest commits in order, and with a run's
-    also the end of its placement, which is then done again."""
     executor_id: str
     is_shared: bool
     """Other processes work on it too, so what this one leaves behind is for them."""
@@ -91,15 +90,12 @@ def _sqlite(path: Path) -> EngineDatabase:
             "sys_db_pool_size": 1,
             "db_engine_kwargs": {"connect_args": {"factory": WalConnection}},
         },
-        open_accepting=partial(sqlite_engine, path, connection=_AcceptingConnection),
-        open_scheduling=partial(sqlite_engine, path, connection=_EnqueuingConnection),
         executor_id=EXECUTOR_ID,
         is_shared=False,
     )
 
 
 def _postgres(url: str) -> EngineDatabase:
-    open_single = partial(postgres_engine, url, connections=1, timeout_s=SUBMIT_TIMEOUT_S)
     return EngineDatabase(
         name=name_of(url),
         config={
@@ -107,33 +103,38 @@ def _postgres(url: str) -> EngineDatabase:
             "system_database_url": url,
             "sys_db_pool_size": POSTGRES_CONNECTIONS,
         },
-        open_accepting=open_single,
-        open_scheduling=open_single,
         # Unique: a process that shared its id with another would take over that one's running workflows at its start.
         executor_id=f"{EXECUTOR_ID}-{uuid.uuid4().hex}",
         is_shared=True,
     )
 
 
-class _EnqueuingConnection(WalConnection):
-    """Waits for nobody.
+class JsonSerializer(Serializer):
+    """Instead of pickle, with which whoever can write the database could run code.
 
-    Without a busy timeout SQLite says at once that the write lock is taken; with one it would sleep up to 0.1 s between
-    looks, and be overtaken meanwhile. Checkpoints, which may take a slow disk half a second, are left to the others.
+    Errors become text: an error that cannot be encoded would fail its workflow a second time.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
-        super().__init__(*args, **kwargs)
-        self.execute("PRAGMA busy_timeout=0")
-        self.execute("PRAGMA wal_autocheckpoint=0")
+    @override
+    def serialize(self, data: Any) -> str:
+        return json.dumps(data, default=_encode)
+
+    @override
+    def deserialize(self, serialized_data: str) -> Any:
+        data = json.loads(serialized_data)
+        if isinstance(data, dict) and set(data) == {"__error__"}:
+            return RuntimeError(data["__error__"])
+        return data
+
+    @override
+    def name(self) -> str:
+        return "orion_json"
 
 
-class _AcceptingConnection(_EnqueuingConnection):
-    """Keeps what was acknowledged through a power loss."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
-        super().__init__(*args, **kwargs)
-        self.execute("PRAGMA synchronous=FULL")
+def _encode(value: object) -> object:
+    if isinstance(value, BaseException):
+        return {"__error__": f"{type(value).__name__}: {value}"}
+    raise TypeError(f"not JSON: {type(value).__name__}")
 
 
 APPLICATION_VERSION = "1"
@@ -141,35 +142,30 @@ APPLICATION_VERSION = "1"
 
 Its default, a hash of the workflows' source, would strand them at every edit.
 """
-PLACE_QUEUE, RUN_QUEUE = "orion-place", "orion-run"
-PLACE_WORKFLOW, RUN_WORKFLOW = "orion.place", "orion.run"
-PLACE_CONCURRENCY = 16
-"""More would only queue for the one connection, and for the interpreter's lock, which acknowledgements need as well."""
+RUN_QUEUE, RUN_WORKFLOW = "orion-run", "orion.run"
+OLD_PLACE_WORKFLOW = "orion.place"
+"""In which Orion kept what it had accepted before the run's record did."""
 POLL_INTERVAL_S = 0.1
-"""DBOS polls its queues; at 0.1 s both cost 12 % of a slow core when idle, and a run starts after 81 ms median (measured)."""
-PLACE_INTERVAL_S, RUN_INTERVAL_S = 0.05, 0.1
-"""Between two placings, and between two runs: 20 and 10 a second; Slack delivers 8 (30,000 events per workspace and hour).
-
-With 33 and 20 a second the loop is full, and acknowledgements wait (p99 up to 90 ms instead of 30).
-"""
+"""DBOS polls its queue; at 0.1 s that costs 6 % of a slow core when idle, and a run starts after 81 ms median (measured)."""
+RUN_INTERVAL_S = 0.1
+"""Between two runs that begin: a start takes a second of processor, which acknowledgements need as well."""
 MAX_CLAIMED = 1000
 """Runs that the engine hands over beyond those that have a slot; people take turns among them.
 
 The engine's own order is no queue: when it may not claim all, it takes threads at random (dbos 3.4,
 start_queued_partitioned_workflows, read 2026-11).
 """
-MAX_PLACE_RECOVERIES = 3
 MAX_RUN_CLAIMS = 1000
 """The engine counts claims, and so restarts during which a run only waited for a slot. Executions are counted in the
 run record, which ends a run after three; this only bounds what no record can.
 """
 EXECUTOR_THREADS = 16
+REMEMBERED = 10_000
+"""Accepted runs: of some minutes at the highest rate."""
 CLEANUP_TIMEOUT_S = 20.0
 """For the cancelled runs to destroy their sandboxes."""
-LOST_WINDOW = timedelta(days=2)
 ACTIVE = ("ENQUEUED", "PENDING", "DELAYED")
-FAILED = ("ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
-ENDED = ("SUCCESS", *FAILED)
+ENDED = ("SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old rows in one transaction, and the time left to others before the next."""
 
@@ -184,31 +180,6 @@ _serving: _Serving | None = None
 """DBOS keeps one registry of functions per process, filled at import: the workflows find the service here."""
 _executing: set[asyncio.Task[Any]] = set()
 _is_draining = False
-
-
-class _Pace:
-    """Spreads what begins at once over time: the acknowledgements of other messages share the loop with it."""
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        now = asyncio.get_running_loop().time()
-        start = max(now, self._next)
-        self._next = start + self._interval_s
-        await asyncio.sleep(start - now)
-
-
-_placing = _Pace(PLACE_INTERVAL_S)
-
-
-@DBOS.workflow(name=PLACE_WORKFLOW, max_recovery_attempts=MAX_PLACE_RECOVERIES)
-async def _place(request: dict[str, Any]) -> None:
-    with _tracked():
-        await _until_admitted()
-        await _placing.wait()
-        await _service().handlers.place(RunRequest.model_validate(request))
 
 
 @DBOS.workflow(name=RUN_WORKFLOW, max_recovery_attempts=MAX_RUN_CLAIMS)
@@ -253,13 +224,23 @@ class DurableDispatcher:
     """
 
     def __init__(
-        self, location: Path | str, *, capacity: int, poll_interval_s: float = POLL_INTERVAL_S
+        self,
+        location: Path | str,
+        store: SqlRunStore,
+        *,
+        capacity: int,
+        poll_interval_s: float = POLL_INTERVAL_S,
     ) -> None:
+        """`store`: of the same database."""
         self._poll_interval_s = poll_interval_s
         self._database = describe_database(location)
+        self._store = store
         self._capacity = capacity
-        self._acceptor: Enqueuer | None = None
-        self._scheduler: Enqueuer | None = None
+        self._client: DBOSClient | None = None
+        self._placements: Placements | None = None
+        self._stack = AsyncExitStack()
+        self._accepted: dict[RunId, None] = {}
+        """The last ones: each mention comes as two events, and the second one needs no write."""
 
     async def start(self, handlers: RunHandlers) -> None:
         global _serving  # noqa: PLW0603 - see its docstring
@@ -277,13 +258,13 @@ class DurableDispatcher:
         logging.getLogger("dbos").addFilter(_is_news)
         with map_launch_errors(self._database):
             DBOS(config=config)
+            DBOS.listen_queues([RUN_QUEUE])  # not to those of older versions
             DBOS.launch()  # here, not in a thread: DBOS runs the workflows on the loop it was launched on
-        self._acceptor = Enqueuer(self._database.open_accepting())
-        self._scheduler = Enqueuer(self._database.open_scheduling())
-        await DBOS.register_queue_async(
-            PLACE_QUEUE,
-            worker_concurrency=PLACE_CONCURRENCY,
-            polling_interval_sec=self._poll_interval_s,
+        self._client = DBOSClient(
+            system_database_engine=self._store.engine,
+            serializer=JsonSerializer(),
+            lazy=True,
+            retry_connection_errors=False,  # which would be without limit
         )
         # This very combination is claimed by one statement; any other limit makes DBOS walk the threads one by one.
         await DBOS.register_queue_async(
@@ -292,15 +273,38 @@ class DurableDispatcher:
             worker_concurrency=self._capacity + MAX_CLAIMED,
             polling_interval_sec=self._poll_interval_s,
         )
+        await self._take_over_old_placements()
+        placements = await self._stack.enter_async_context(open_placements(handlers))
+        if not self._database.is_shared:  # else another process may be at it
+            for run in await self._store.unfinished():
+                if run.state is RunState.ACCEPTED:
+                    placements.add(run, resumed=True)
+        self._placements = placements
+
+    async def _take_over_old_placements(self) -> None:
+        rows = await DBOS.list_workflows_async(
+            name=OLD_PLACE_WORKFLOW, status=list(ACTIVE), load_output=False
+        )
+        for row in rows:
+            if row.input is not None:
+                request = RunRequest.model_validate(row.input["args"][0])
+                await self._store.add(
+                    Run(id=request.run_id, request=request, created_at=request.received_at)
+                )
+        if rows:
+            await DBOS.delete_workflows_async([row.workflow_id for row in rows])
 
     async def stop(self, *, grace_s: float) -> None:
         global _serving, _is_draining  # noqa: PLW0603 - see their docstring
-        if self._acceptor is None or self._scheduler is None or _is_draining:
+        if self._client is None or self._placements is None or _is_draining:
             return
         _is_draining = True
+        placements, self._placements = self._placements, None
         _service().scheduler.close()  # who waits for a slot waits on in the next process
-        if _executing:
-            await asyncio.wait(list(_executing), timeout=grace_s)
+        async with open_task_group() as group:
+            group.create_task(placements.close(grace_s=grace_s))
+            if _executing:
+                await asyncio.wait(list(_executing), timeout=grace_s)
         # Before the engine goes: it takes the loop's thread pool with it, which the cleanup of the runs needs, and a run
         # that fails by that would be recorded as failed. A cancelled workflow stays as it is and is recovered.
         # Source: dbos 3.4, _dbos._configure_asyncio_thread_pool, _destroy and _outcome, read 2026-11.
@@ -308,28 +312,32 @@ class DurableDispatcher:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor())
         await asyncio.to_thread(DBOS.destroy, workflow_completion_timeout_sec=0)
         await _cancel_all()  # claimed meanwhile
-        acceptor, self._acceptor = self._acceptor, None
-        scheduler, self._scheduler = self._scheduler, None
+        client, self._client = self._client, None
         try:
             if self._database.is_shared:
-                await acceptor.hand_back(self._database.executor_id)
+                await asyncio.to_thread(_hand_back, client, self._database.executor_id)
         finally:
-            await acceptor.close()
-            await scheduler.close()
+            client.destroy()
+            await self._stack.aclose()
             _serving, _is_draining = None, False
 
-    async def submit(self, request: RunRequest) -> None:
+    async def submit(self, run: Run) -> None:
         if _is_draining:
-            raise OSError(f"run {request.run_id} could not be stored: the service is stopping")
-        options = EnqueueOptions(
-            workflow_name=PLACE_WORKFLOW,
-            queue_name=PLACE_QUEUE,
-            workflow_id=request.run_id,
-            priority=request.order,
-        )
-        await _started(self._acceptor).enqueue(options, request.model_dump(mode="json"))
+            raise OSError(f"run {run.id} could not be stored: the service is stopping")
+        if run.id in self._accepted:
+            return
+        is_new = await self._store.add(run)
+        self._accepted[run.id] = None
+        if len(self._accepted) > REMEMBERED:
+            del self._accepted[next(iter(self._accepted))]
+        if self._placements is not None:
+            # Not new: maybe committed after whoever waited for it had given up.
+            self._placements.add(run, resumed=not is_new)
 
-    async def schedule(self, run: Run) -> None:
+    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        client = self._client
+        if client is None:
+            raise OSError(f"run {run.id} cannot be scheduled: the engine is not running")
         options = EnqueueOptions(
             workflow_name=RUN_WORKFLOW,
             queue_name=RUN_QUEUE,
@@ -339,8 +347,11 @@ class DurableDispatcher:
             # Order within the thread: SQLite's created_at has a resolution of one second only.
             priority=run.request.order_in_thread,
         )
-        # Not through DBOS itself, which inside a workflow would record the enqueue as a step besides.
-        await _started(self._scheduler).enqueue(options, run.id)
+
+        def enqueue(connection: sa.Connection) -> None:
+            client.enqueue_in_transaction(connection, options, run.id)
+
+        return await self._store.schedule(run.id, changes, enqueue)
 
     def wake(self, run_id: RunId) -> None:
         if _serving is not None:
@@ -349,30 +360,23 @@ class DurableDispatcher:
     async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]:
         if not run_ids:
             return {}
-        workflow_ids = [name for run_id in run_ids for name in (run_id, _workflow_id(run_id))]
         rows = await DBOS.list_workflows_async(
-            workflow_ids=workflow_ids, status=list(ACTIVE), load_input=False, load_output=False
+            workflow_ids=[_workflow_id(run_id) for run_id in run_ids],
+            status=list(ACTIVE),
+            load_input=False,
+            load_output=False,
         )
         active = {row.workflow_id for row in rows}
+        placing = self._placements or ()
         return {
             run_id: EngineState.MOVING
-            if run_id in active or _workflow_id(run_id) in active
+            if _workflow_id(run_id) in active or run_id in placing
             else EngineState.ENDED
             for run_id in run_ids
         }
 
-    async def lost_placements(self) -> Sequence[RunRequest]:
-        since = datetime.now(UTC) - LOST_WINDOW
-        rows = await DBOS.list_workflows_async(
-            name=PLACE_WORKFLOW,
-            status=list(FAILED),
-            start_time=since.isoformat(),
-            load_output=False,
-        )
-        return [RunRequest.model_validate(row.input["args"][0]) for row in rows if row.input]
-
     async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        kept = {name for run_id in keep for name in (run_id, _workflow_id(run_id))}
+        kept = {_workflow_id(run_id) for run_id in keep}
         removed = skipped = 0
         while removed < limit:
             rows = await DBOS.list_workflows_async(
@@ -393,10 +397,12 @@ class DurableDispatcher:
         return removed
 
 
-def _started(enqueuer: Enqueuer | None) -> Enqueuer:
-    if enqueuer is None:
-        raise OSError("nothing can be stored: the engine is not running")
-    return enqueuer
+def _hand_back(client: DBOSClient, executor_id: str) -> None:
+    """Queues again what an executor that has ended was at; by the queue's name, or it would leave its thread's order."""
+    for row in client.list_workflows(
+        status="PENDING", executor_id=executor_id, load_input=False, load_output=False
+    ):
+        client.resume_workflow(row.workflow_id, queue_name=row.queue_name)
 
 
 def _is_news(record: logging.LogRecord) -> bool:

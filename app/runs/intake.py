@@ -77,7 +77,13 @@ class Intake:
         Raises:
             OSError: not durable; do not acknowledge, so that Slack delivers again.
         """
-        await self._dispatcher.submit(request)
+        run = Run(
+            id=request.run_id,
+            request=request,
+            created_at=request.received_at,
+            trace_id=self._ports.tracer.trace_id(request.run_id),
+        )
+        await self._dispatcher.submit(run)
         self._log.info("event.accepted", run_id=request.run_id, thread=request.thread.key)
 
     async def retry(self, intent: RetryIntent) -> None:

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.executor import ProviderRuntime
-from app.runs.model import WAITING_STATES, Clock, Run, RunId, RunRequest, RunState
-from app.runs.policy import RunPolicy
+from app.runs.model import WAITING_STATES, Clock, Run, RunState
+from app.runs.policy import RunPolicy, is_given_up
 from app.runs.ports import Dispatcher, EngineState, RunStore
 from app.runs.service import RunService
 from app.runs.stop import StopSignals
@@ -89,34 +89,23 @@ class Reconciler:
         """Ends what nothing else will end; returns how many runs. One that cannot be ended is logged, and the others are."""
         self._pause_s = min(RECONCILE_INTERVAL_S, self._policy.queue_timeout_s)
         ended = 0
-        for request in await self._dispatcher.lost_placements():
-            ended += await self._try(request.run_id, self._end_unplaced(request))
         runs = await self._store.unfinished()
         states = await self._dispatcher.engine_states([run.id for run in runs])
         for run in runs:
             code = self._verdict(run, states.get(run.id, EngineState.ENDED))
             if code is not None:
-                ended += await self._try(run.id, self._end(run, code))
+                ended += await self._end(run, code)
             elif run.state in WAITING_STATES:
                 self._pause_s = min(self._pause_s, self._wait_left_s(run))
         return ended
 
-    async def _end_unplaced(self, request: RunRequest) -> bool:
-        run, _ = await self._store.add(
-            Run(id=request.run_id, request=request, created_at=request.received_at)
-        )
-        return not run.state.is_final and await self._end(run, ErrorCode.INTERRUPTED)
-
     async def _end(self, run: Run, code: ErrorCode) -> bool:
-        await self._service.end(run, code)
-        return True
-
-    async def _try(self, run_id: RunId, ending: Awaitable[bool]) -> bool:
         try:
-            return await ending
+            await self._service.end(run, code)
         except Exception:  # noqa: BLE001 - one run that cannot be ended must not leave all others dangling; it is tried again
-            _log.exception("reconciler.run_failed", run_id=run_id)
+            _log.exception("reconciler.run_failed", run_id=run.id)
             return False
+        return True
 
     def _wait_left_s(self, run: Run) -> float:
         waited_s = (self._clock.now() - run.created_at).total_seconds()
@@ -125,9 +114,10 @@ class Reconciler:
     def _verdict(self, run: Run, engine: EngineState) -> ErrorCode | None:
         now = self._clock.now()
         if engine is EngineState.ENDED:
-            # A placement may be between its record and its schedule; it has had its chance after the grace.
+            # Its placement may begin just now; it has had its chance after the grace.
             is_fresh = now - run.created_at < timedelta(seconds=OVERDUE_GRACE_S)
-            return None if is_fresh and run.state is RunState.ACCEPTED else ErrorCode.INTERRUPTED
+            may_be_placed = run.state is RunState.ACCEPTED and not is_given_up(run)
+            return None if is_fresh and may_be_placed else ErrorCode.INTERRUPTED
         # It reads its thread, and begins then.
         is_at_work = self._signals.going_s(run.id) is not None
         if run.state in WAITING_STATES and self._wait_left_s(run) < 0 and not is_at_work:
@@ -150,10 +140,7 @@ ROUND_LIMIT = 10_000
 
 
 class Retention:
-    """`keep_for` is two days or more: Slack delivers an event again for hours, and what is removed would run again.
-
-    A message is known by its record and by the engine's row, which is never younger; either alone keeps it from running twice.
-    """
+    """`keep_for` is two days or more: Slack delivers an event again for hours, and what is removed would run again."""
 
     def __init__(
         self,

@@ -278,6 +278,8 @@ class Run:
     """ts of the thinking message, which becomes the answer; empty as long as Slack's limits hold it up, and then the answer may come first."""
     part_ts: tuple[str, ...] = ()
     """ts of the answer's further parts, in order."""
+    place_attempt: int = 0
+    """Placings begun by later processes than the one that accepted it."""
     attempt: int = 0
     """Executions begun."""
     agent: str = ""

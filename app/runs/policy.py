@@ -10,10 +10,12 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from app.errors import ErrorCode
-from app.runs.model import RunRequest, Surface
+from app.runs.model import Run, RunRequest, Surface
 from app.runs.options import INVISIBLE, RunOptions, unknown_word
 from app.runs.selection import CatalogAgent, channel_change, find_problem
 
+MAX_PLACE_ATTEMPTS = 3
+"""After crashes: a message at which the process dies must not end every later one, too."""
 MAX_ATTEMPTS = 3
 """Executions of one run: the first and two after crashes."""
 
@@ -315,6 +317,11 @@ def why_no_channel_defaults(request: RunRequest, policy: RunPolicy) -> str:
         return "a channel's defaults cannot be changed from Slack here; please ask the operator"
     known = ", ".join(sorted(people))
     return f"this channel's defaults may be changed only by {known}; please ask one of them"
+
+
+def is_given_up(run: Run) -> bool:
+    """Whether it was placed so often after crashes that it is not tried any more."""
+    return run.place_attempt >= MAX_PLACE_ATTEMPTS
 
 
 def may_stop(user: str, policy: RunPolicy) -> bool:

@@ -61,7 +61,9 @@ class SlotRequest:
 class RunHandlers(Protocol):
     """Holds what a dispatcher calls; each may be called twice, at once or later."""
 
-    async def place(self, request: RunRequest) -> None: ...
+    async def place(self, run: Run, *, resumed: bool) -> None:
+        """Lets the thinking message of an accepted run stand and schedules it. `resumed`: this may have been begun before."""
+        ...
 
     async def request_slot(self, run_id: RunId) -> SlotRequest | None:
         """Returns what a queued run waits with; None when `advance` needs no slot for it: it is over, or will not start."""
@@ -80,22 +82,22 @@ class EngineState(StrEnum):
 
 
 class Dispatcher(Protocol):
-    """Durable hand-over of runs. One `place` each at once; `advance` one at a time per thread, oldest message first.
+    """Durable hand-over of runs. Each is placed at once; `advance` one at a time per thread, oldest message first.
 
     No more than `capacity` runs that need a slot are advanced at once. When slots are scarce, the next one goes to the
     person with the fewest, of those to whoever was given one longest ago.
     """
 
-    async def submit(self, request: RunRequest) -> None:
-        """Accepts a request: durable when it returns, once per run id for ever (a repeated one changes nothing).
+    async def submit(self, run: Run) -> None:
+        """Accepts a run: its record is durable when this returns, once per id (a repeated one changes nothing); then it is placed.
 
         Raises:
             OSError: not durable within 2 s; the caller must not acknowledge. A later repeat is harmless.
         """
         ...
 
-    async def schedule(self, run: Run) -> None:
-        """Queues `advance` for a placed run; once per run id."""
+    async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> Run:
+        """Records these changes of an unfinished run and queues `advance` for it, both or neither; returns the record. May be repeated."""
         ...
 
     def wake(self, run_id: RunId) -> None:
@@ -103,7 +105,7 @@ class Dispatcher(Protocol):
         ...
 
     async def start(self, handlers: RunHandlers) -> None:
-        """Begins (or, after a crash, goes on) calling the handlers."""
+        """Begins (or, after a crash, goes on) calling the handlers; what was accepted and not placed is placed again."""
         ...
 
     async def stop(self, *, grace_s: float) -> None:
@@ -112,15 +114,8 @@ class Dispatcher(Protocol):
 
     async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]: ...
 
-    async def lost_placements(self) -> Sequence[RunRequest]:
-        """Returns accepted requests whose `place` the engine has given up."""
-        ...
-
     async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        """Removes up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`.
-
-        A request that is forgotten would be accepted again. Returns how many rows are gone.
-        """
+        """Removes up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`; returns how many are gone."""
         ...
 
 
@@ -260,6 +255,7 @@ class RunChanges(TypedDict, total=False):
     ended_at: datetime
     reply_ts: str
     part_ts: tuple[str, ...]
+    place_attempt: int
     attempt: int
     agent: str
     model: str
@@ -287,8 +283,12 @@ class RunFiles(Protocol):
 class RunStore(Protocol):
     """Run records. Every method is durable when it returns and safe to repeat."""
 
-    async def add(self, run: Run) -> tuple[Run, bool]:
-        """Inserts it, or gives back the record of that id untouched. The flag says whether it was inserted."""
+    async def add(self, run: Run) -> bool:
+        """Inserts it so that it survives a power loss; False when there is a record of that id, which stays as it is.
+
+        Raises:
+            OSError: not stored within 2 s; it may be repeated.
+        """
         ...
 
     async def get(self, run_id: RunId) -> Run | None: ...

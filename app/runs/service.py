@@ -23,7 +23,6 @@ from app.runs.model import (
     QueueStats,
     Run,
     RunId,
-    RunRequest,
     RunState,
     Surface,
     Thread,
@@ -33,6 +32,7 @@ from app.runs.policy import (
     RunPolicy,
     find_invalid,
     find_refusal,
+    is_given_up,
     why_no_channel_defaults,
 )
 from app.runs.ports import (
@@ -73,8 +73,8 @@ class RunService:
         self._ending = Ending(ports, policy=policy)
         self._placing = Placing(ports, dispatcher=dispatcher, policy=policy)
 
-    async def place(self, request: RunRequest) -> None:
-        await self._placing.place(request)
+    async def place(self, run: Run, *, resumed: bool) -> None:
+        await self._placing.place(run, resumed=resumed)
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
@@ -282,29 +282,24 @@ class Placing:
         self._policy = policy
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def place(self, request: RunRequest) -> None:
-        """Makes the run record, queues the run and lets the thinking message stand. May be repeated."""
-        with structlog.contextvars.bound_contextvars(
-            run_id=request.run_id, thread=request.thread.key
-        ):
-            accepted = Run(
-                id=request.run_id,
-                request=request,
-                created_at=request.received_at,
-                trace_id=self._ports.tracer.trace_id(request.run_id),
-            )
+    async def place(self, run: Run, *, resumed: bool) -> None:
+        """Lets the thinking message of an accepted run stand, and schedules it. `resumed`: an earlier process may have begun to."""
+        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             # `advance` waits for the thinking message, and the thread's next message for this one's.
-            async with self.lock_of(accepted), self.lock_of(accepted.thread):
-                run, is_new = await retry_store(lambda: self._ports.store.add(accepted))
-                if run.state.is_final:
-                    return
+            async with self.lock_of(run), self.lock_of(run.thread):
+                if resumed:
+                    known = await retry_store(lambda: self._ports.store.get(run.id))
+                    if known is None or known.state is not RunState.ACCEPTED or is_given_up(known):
+                        return
+                    run = await self._record(run.id, place_attempt=known.place_attempt + 1)
                 queue_stats = await self._queue_stats(run)
-                if run.state is RunState.ACCEPTED and await self._refuse(run, queue_stats):
+                if await self._refuse(run, queue_stats):
                     return
-                await self._dispatcher.schedule(run)
-                if run.reply_ts is None:
-                    with suppress(ConnectionError):  # `advance` tries again
-                        await self._place(run, queue_stats.position, maybe_posted=not is_new)
+                changes: RunChanges = {}
+                with suppress(ConnectionError):  # `advance` tries again
+                    changes = await self._post(run, queue_stats.position, maybe_posted=resumed)
+                await retry_store(lambda: self._dispatcher.schedule(run, **changes))
+                _log_placed(changes)
 
     async def ensure(self, run: Run) -> Run:
         """Returns the run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
@@ -319,7 +314,11 @@ class Placing:
             if run.reply_ts is not None or run.state.is_final:
                 return run
             position = (await self._queue_stats(run)).position
-            return await self._place(run, position, maybe_posted=True)
+            changes = await self._post(run, position, maybe_posted=True)
+            if changes:
+                run = await self._record(run.id, **changes)
+                _log_placed(changes)
+            return run
 
     async def refresh(self, thread: Thread) -> None:
         """Tells those that wait in a thread how many are before them now; where Slack does not take it, it stays as it was."""
@@ -368,7 +367,7 @@ class Placing:
             await self.tell_refusal(run, within_s=self._policy.timings.refuse_within_s)
         except TimeoutError:
             # `advance` tells it, which may wait for Slack's limits: few messages are placed at once, and others are behind this one.
-            await self._dispatcher.schedule(run)
+            await retry_store(lambda: self._dispatcher.schedule(run))
         return True
 
     async def tell_refusal(self, run: Run, *, within_s: float | None = None) -> None:
@@ -400,21 +399,23 @@ class Placing:
             for other in await self._ports.store.of_thread(run.thread)
         )
 
-    async def _place(self, run: Run, position: QueuePosition, *, maybe_posted: bool) -> Run:
+    async def _post(self, run: Run, position: QueuePosition, *, maybe_posted: bool) -> RunChanges:
+        """Posts the thinking message; returns what has to be recorded: nothing when Slack refuses for good.
+
+        Raises:
+            ConnectionError: Slack cannot be reached now.
+        """
         reply_ts = await self._ports.replies.place(
             run, position=position, maybe_posted=maybe_posted
         )
         if reply_ts is None:
-            return run
+            return {}
         placed = RunState.QUEUED if position.is_waiting else RunState.PLACED
-        run = await self._record(
-            run.id,
-            reply_ts=reply_ts,
-            placed_at=self._ports.clock.now(),
-            state=placed if run.state is RunState.ACCEPTED else run.state,
-        )
-        _log.info("run.placed", message_ts=reply_ts, queued=position.is_waiting)
-        return run
+        return {
+            "reply_ts": reply_ts,
+            "placed_at": self._ports.clock.now(),
+            "state": placed if run.state is RunState.ACCEPTED else run.state,
+        }
 
     async def _record(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
         return await retry_store(lambda: self._ports.store.update(run_id, **changes))
@@ -423,3 +424,9 @@ class Placing:
         """Returns the lock of a run or a thread. Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
         key = owner.id if isinstance(owner, Run) else owner.key
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+def _log_placed(changes: RunChanges) -> None:
+    if "reply_ts" in changes:
+        is_queued = changes["state"] is RunState.QUEUED
+        _log.info("run.placed", message_ts=changes["reply_ts"], queued=is_queued)

@@ -88,6 +88,7 @@ from app.runs.options import (
 )
 from app.runs.policy import (
     MAX_ATTEMPTS,
+    MAX_PLACE_ATTEMPTS,
     RunPolicy,
     RunTimings,
     find_invalid,

@@ -53,6 +53,27 @@ class WalConnection(sqlite3.Connection):
         self.execute("PRAGMA synchronous=NORMAL")
 
 
+class _AcceptingConnection(WalConnection):
+    """Keeps what was acknowledged through a power loss, and waits for nobody.
+
+    Without a busy timeout SQLite says at once that the write lock is taken; with one it would sleep up to 0.1 s between
+    looks, and be overtaken meanwhile. Checkpoints, which may take a slow disk half a second, are left to the others.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - sqlite3's own signature
+        super().__init__(*args, **kwargs)
+        self.execute("PRAGMA busy_timeout=0")
+        self.execute("PRAGMA wal_autocheckpoint=0")
+        self.execute("PRAGMA synchronous=FULL")
+
+
+def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
+    """Returns an engine of one connection, on an SQLite file or a `postgresql://…` URL, whose commits survive a power loss."""
+    if isinstance(location, Path):
+        return sqlite_engine(location, connection=_AcceptingConnection)
+    return postgres_engine(location, connections=1, timeout_s=timeout_s)
+
+
 def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection) -> sa.Engine:
     """Returns an engine for one thread: one connection, as more would only fight for SQLite's one write lock."""
     return sa.create_engine(

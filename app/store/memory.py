@@ -36,9 +36,10 @@ class MemoryRunStore:
         self.defaults = MemoryDefaultStore()
         self.spending = MemorySpendingStore()
 
-    async def add(self, run: Run) -> tuple[Run, bool]:
+    async def add(self, run: Run) -> bool:
         is_new = run.id not in self._runs
-        return self._runs.setdefault(run.id, run), is_new
+        self._runs.setdefault(run.id, run)
+        return is_new
 
     async def get(self, run_id: RunId) -> Run | None:
         return self._runs.get(run_id)

@@ -1,7 +1,7 @@
 """Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import fields
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from typing_extensions import Unpack
 
 from app.errors import ErrorCode
@@ -31,7 +32,15 @@ from app.runs.model import (
 )
 from app.runs.ports import RunChanges
 from app.store import migrations
-from app.store.engine import POSTGRES_CONNECTIONS, Database, name_of, postgres_engine, sqlite_engine
+from app.store.engine import (
+    POSTGRES_CONNECTIONS,
+    Database,
+    accepting_engine,
+    name_of,
+    postgres_engine,
+    sqlite_engine,
+)
+from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
 from app.store.tables import model_calls, run_files, runs, values_of
@@ -130,7 +139,7 @@ async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
         UnreadableStoreError: the file is no store that this Orion can use.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    async with _open(sqlite_engine(path), name=name_of(path), threads=1) as store:
+    async with _open(sqlite_engine(path), path, threads=1) as store:
         yield store
 
 
@@ -141,29 +150,34 @@ async def open_postgres_store(url: str) -> AsyncIterator["SqlRunStore"]:
     Raises:
         UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
     """
-    async with _open(
-        postgres_engine(url), name=name_of(url), threads=POSTGRES_CONNECTIONS
-    ) as store:
+    async with _open(postgres_engine(url), url, threads=POSTGRES_CONNECTIONS) as store:
         yield store
 
 
 @asynccontextmanager
-async def _open(engine: sa.Engine, *, name: str, threads: int) -> AsyncIterator["SqlRunStore"]:
+async def _open(
+    engine: sa.Engine, location: Path | str, *, threads: int
+) -> AsyncIterator["SqlRunStore"]:
+    name = name_of(location)
+    acceptances = GroupCommit(accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S))
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(executor, migrations.prepare, engine, name)
-            yield SqlRunStore(Database(engine=engine, executor=executor, name=name))
+            database = Database(engine=engine, executor=executor, name=name)
+            yield SqlRunStore(database, acceptances)
         finally:
+            await acceptances.close()
             await loop.run_in_executor(executor, engine.dispose)
 
 
 class SqlRunStore:
     """Make it with `open_sqlite_store` or `open_postgres_store`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, acceptances: GroupCommit) -> None:
         self._database = database
         self._call = database.call
+        self._acceptances = acceptances
         self.sessions = SqlSessionStore(database)
         self.files = SqlRunFiles(database)
         self.defaults = SqlDefaultStore(database)
@@ -184,15 +198,19 @@ class SqlRunStore:
             database.executor, migrations.examine, database.engine, database.name
         )
 
-    async def add(self, run: Run) -> tuple[Run, bool]:
-        def work(connection: sa.Connection) -> tuple[Run, bool]:
-            existing = _select_one(connection, run.id)
-            if existing is not None:
-                return existing, False
-            connection.execute(sa.insert(runs).values(_to_row(run)))
-            return run, True
+    @property
+    def engine(self) -> sa.Engine:
+        """Of this store's connections, for who writes in its transactions."""
+        return self._database.engine
 
-        return await self._database.insert(work)
+    async def add(self, run: Run) -> bool:
+        row = _to_row(run)
+
+        def work(connection: sa.Connection) -> bool:
+            insert = _INSERTS[connection.dialect.name]
+            return connection.scalar(insert, row) is not None
+
+        return await self._acceptances.commit(work)
 
     async def get(self, run_id: RunId) -> Run | None:
         return await self._call(lambda connection: _select_one(connection, run_id))
@@ -212,8 +230,19 @@ class SqlRunStore:
         begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
         return await self._change(run.id, as_checked, begun | changes)
 
+    async def schedule(
+        self, run_id: RunId, changes: RunChanges, enqueue: Callable[[sa.Connection], object]
+    ) -> Run:
+        """Changes an unfinished run as `update` does, and enqueues it, in one transaction."""
+        is_there = runs.c.state.in_(UNFINISHED_STATES)
+        return await self._change(run_id, is_there, changes, enqueue)
+
     async def _change(
-        self, run_id: RunId, condition: sa.ColumnElement[bool], changes: RunChanges
+        self,
+        run_id: RunId,
+        condition: sa.ColumnElement[bool],
+        changes: RunChanges,
+        also: Callable[[sa.Connection], object] = lambda _connection: None,
     ) -> Run:
         values: dict[str, object] = {**changes}
         if "outcome" in changes:
@@ -221,7 +250,9 @@ class SqlRunStore:
         statement = sa.update(runs).where(runs.c.id == run_id, condition).values(**values)
 
         def work(connection: sa.Connection) -> Run:
-            connection.execute(statement)
+            also(connection)
+            if values:
+                connection.execute(statement)
             run = _select_one(connection, run_id)
             if run is None:
                 raise KeyError(run_id)
@@ -368,6 +399,11 @@ class SqlRunStore:
         return found
 
 
+_INSERTS: Mapping[str, sa.Insert] = {
+    "sqlite": sqlite.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
+    "postgresql": postgresql.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
+}
+"""Whose result is empty where there is one of that id."""
 _FIELDS = tuple(field.name for field in fields(Run))
 
 

@@ -2,11 +2,24 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from app.runs.testing import Advance, AgainIn, Dispatcher, Done, Run, RunId, RunRequest, SlotRequest
+from app.dispatch.durable import DurableDispatcher
+from app.runs.testing import (
+    Advance,
+    AgainIn,
+    Dispatcher,
+    Done,
+    Run,
+    RunId,
+    RunRequest,
+    RunState,
+    SlotRequest,
+)
+from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
 from tests.building import T0
 
 CAPACITY = 4
@@ -19,7 +32,8 @@ class Handlers:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self.dispatcher = dispatcher
-        self.placed: list[RunId] = []
+        self.placed: list[tuple[RunId, bool]] = []
+        """And whether that was resumed."""
         self.requests: dict[RunId, RunRequest] = {}
         self.asked: list[RunId] = []
         self.needless: set[RunId] = set()
@@ -31,14 +45,14 @@ class Handlers:
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.again: set[RunId] = set()
-        self.schedules = True
 
-    async def place(self, request: RunRequest) -> None:
-        self.placed.append(request.run_id)
-        self.requests[request.run_id] = request
-        if self.schedules:
-            run = Run(id=request.run_id, request=request, created_at=T0)
-            await self.dispatcher.schedule(run)
+    async def submit(self, request: RunRequest) -> None:
+        await self.dispatcher.submit(Run(id=request.run_id, request=request, created_at=T0))
+
+    async def place(self, run: Run, *, resumed: bool) -> None:
+        self.placed.append((run.id, resumed))
+        self.requests[run.id] = run.request
+        await self.dispatcher.schedule(run, state=RunState.PLACED)
 
     async def request_slot(self, run_id: RunId) -> SlotRequest | None:
         self.asked.append(run_id)
@@ -81,3 +95,25 @@ async def started(
         yield handlers
     finally:
         await dispatcher.stop(grace_s=grace_s)
+
+
+@asynccontextmanager
+async def started_durable(
+    location: Path | str,
+    *,
+    capacity: int = CAPACITY,
+    placed: Sequence[RunRequest] = (),
+    grace_s: float = 1,
+    may_end: bool = True,
+) -> AsyncIterator[Handlers]:
+    """Starts one on a database as a process does, with a store of its own."""
+    async with open_store(location) as store:
+        dispatcher = DurableDispatcher(location, store, capacity=capacity)
+        async with started(dispatcher, placed=placed, grace_s=grace_s, may_end=may_end) as handlers:
+            yield handlers
+
+
+def open_store(location: Path | str) -> AbstractAsyncContextManager[SqlRunStore]:
+    if isinstance(location, Path):
+        return open_sqlite_store(location)
+    return open_postgres_store(location)

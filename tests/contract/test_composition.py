@@ -38,7 +38,8 @@ async def test_what_is_put_around_a_port_is_what_everybody_gets(tmp_path: Path) 
     )
     overrides = Overrides(provider=FakeProvider(), adapter=PlanAdapter(), wrap=wrap)
     async with open_service(settings, overrides=overrides) as service:
-        run, _ = await service.store.add(make_run())
+        run = make_run()
+        await service.store.add(run)
         await service.store.update(
             run.id,
             state=RunState.FAILED,

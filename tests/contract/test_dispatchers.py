@@ -6,69 +6,65 @@ from pathlib import Path
 
 import pytest
 
-from app.dispatch.durable import DurableDispatcher
-from app.dispatch.inline import InlineDispatcher
-from app.runs.testing import Dispatcher, EngineState, RunId
+from app.dispatch.records import RecordDispatcher
+from app.runs.testing import EngineState, RunId
+from app.store.memory import MemoryRunStore
 from tests.building import make_request
-from tests.contract.building import CAPACITY, WAIT_S, Handlers, started
+from tests.contract.building import CAPACITY, WAIT_S, Handlers, started, started_durable
 from tests.waiting import until
 
 
 @pytest.fixture(
     params=[
-        *("inline", "sqlite"),
+        *("records", "sqlite"),
         pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.long]),
     ]
 )
-def dispatcher(request: pytest.FixtureRequest, tmp_path: Path) -> Dispatcher:
+async def handlers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Handlers]:
     match request.param:
-        case "inline":
-            return InlineDispatcher(capacity=CAPACITY)
+        case "records":
+            opening = started(RecordDispatcher(MemoryRunStore(), capacity=CAPACITY))
         case "sqlite":
-            return DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)
+            opening = started_durable(tmp_path / "engine.db")
         case _:
-            return DurableDispatcher(request.getfixturevalue("postgres_url"), capacity=CAPACITY)
-
-
-@pytest.fixture
-async def handlers(dispatcher: Dispatcher) -> AsyncIterator[Handlers]:
-    async with started(dispatcher) as handlers:
+            opening = started_durable(request.getfixturevalue("postgres_url"))
+    async with opening as handlers:
         yield handlers
 
 
 async def test_a_submitted_run_is_placed_and_advanced(handlers: Handlers) -> None:
     """What is accepted comes to its end."""
     request = make_request()
-    await handlers.dispatcher.submit(request)
+    await handlers.submit(request)
     await until(lambda: handlers.ended == [request.run_id])
-    assert handlers.placed == [request.run_id]
+    assert handlers.placed == [(request.run_id, False)]
 
 
 async def test_a_repeated_submit_changes_nothing(handlers: Handlers) -> None:
     """Deliveries of one message, at once or after the end, are one run."""
     request = make_request()
     for _ in range(3):
-        await handlers.dispatcher.submit(request)
+        await handlers.submit(request)
     await until(lambda: handlers.ended == [request.run_id])
-    await handlers.dispatcher.submit(request)
+    await handlers.submit(request)
     other = make_request(ts="1795302365.000100")
-    await handlers.dispatcher.submit(other)
+    await handlers.submit(other)
     await until(lambda: other.run_id in handlers.ended)
     assert handlers.ended.count(request.run_id) == 1
-    assert handlers.placed.count(request.run_id) == 1
+    assert handlers.placed.count((request.run_id, False)) == 1
 
 
 async def test_a_thread_runs_one_at_a_time_oldest_first(handlers: Handlers) -> None:
     """Messages of one thread wait for each other, and the oldest waiting one is next, whatever the order of arrival."""
     handlers.hold = lambda _run_id: 0.3
     root = make_request(ts="1795302364.000100")
-    await handlers.dispatcher.submit(root)
+    await handlers.submit(root)
     await until(lambda: root.run_id in handlers.started)
     replies = [
         make_request(ts=f"179530236{n}.000100", thread_ts=root.message_ts) for n in (7, 5, 6)
     ]
     for reply in replies:
-        await handlers.dispatcher.submit(reply)
+        await handlers.submit(reply)
     await until(lambda: len(handlers.ended) == 4)
     assert handlers.ended == [
         request.run_id
@@ -81,7 +77,7 @@ async def test_threads_run_beside_each_other_up_to_the_capacity(handlers: Handle
     """Different threads do not wait for each other, but for a free place."""
     handlers.hold = lambda _run_id: 0.5
     for n in range(CAPACITY + 3):
-        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
     await until(lambda: len(handlers.ended) == CAPACITY + 3)
     assert handlers.most_running == CAPACITY
 
@@ -91,10 +87,8 @@ async def test_placing_does_not_wait_for_running(handlers: Handlers) -> None:
     handlers.hold = lambda _run_id: 60.0
     root = make_request(ts="1795302360.000100")
     for n in range(CAPACITY + 1):
-        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
-    await handlers.dispatcher.submit(
-        make_request(ts="1795302390.000100", thread_ts=root.message_ts)
-    )
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await handlers.submit(make_request(ts="1795302390.000100", thread_ts=root.message_ts))
     await until(lambda: len(handlers.placed) == CAPACITY + 2)
     assert handlers.ended == []
 
@@ -103,7 +97,7 @@ async def test_again_means_again(handlers: Handlers) -> None:
     """A run that asks to be called again is."""
     request = make_request()
     handlers.again = {request.run_id}
-    await handlers.dispatcher.submit(request)
+    await handlers.submit(request)
     await until(lambda: handlers.ended == [request.run_id])
     assert handlers.started == [request.run_id, request.run_id]
 
@@ -112,7 +106,7 @@ async def test_engine_states(handlers: Handlers) -> None:
     """The engine tells what it still moves from what it has ended."""
     handlers.hold = lambda _run_id: 0.6
     request = make_request()
-    await handlers.dispatcher.submit(request)
+    await handlers.submit(request)
     await until(lambda: handlers.started == [request.run_id])
     states = await handlers.dispatcher.engine_states([request.run_id])
     assert states[request.run_id] is EngineState.MOVING
@@ -127,7 +121,7 @@ async def test_engine_states(handlers: Handlers) -> None:
 async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
     """Stopping gives a long run its grace, cancels it, and may be repeated."""
     handlers.hold = lambda _run_id: 60.0
-    await handlers.dispatcher.submit(make_request())
+    await handlers.submit(make_request())
     await until(lambda: handlers.running == 1)
     async with asyncio.timeout(10):
         await handlers.dispatcher.stop(grace_s=1)
@@ -140,10 +134,10 @@ async def test_people_take_turns(handlers: Handlers) -> None:
     handlers.may_end.clear()
     many = [make_request(ts=f"17953023{60 + n}.000100", user="U1") for n in range(3 * CAPACITY)]
     for request in many:
-        await handlers.dispatcher.submit(request)
+        await handlers.submit(request)
     await until(lambda: len(handlers.asked) == len(many) and handlers.running == CAPACITY)
     only = make_request(ts="1795302399.000100", user="U2")
-    await handlers.dispatcher.submit(only)
+    await handlers.submit(only)
     await until(lambda: only.run_id in handlers.asked)
     handlers.may_end.set()
     await until(lambda: len(handlers.ended) == len(many) + 1)
@@ -155,11 +149,11 @@ async def test_a_persons_oldest_message_is_next(handlers: Handlers) -> None:
     """Of one person's threads that wait for a slot, the one with the oldest message goes first."""
     handlers.may_end.clear()
     for n in range(CAPACITY):
-        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
     await until(lambda: handlers.running == CAPACITY)
     waiting = [make_request(ts=f"17953023{80 + n}.000100") for n in (3, 1, 4, 0, 2)]
     for request in waiting:
-        await handlers.dispatcher.submit(request)
+        await handlers.submit(request)
     await until(lambda: len(handlers.asked) == CAPACITY + len(waiting))
     handlers.may_end.set()
     await until(lambda: len(handlers.ended) == CAPACITY + len(waiting))
@@ -171,14 +165,14 @@ async def test_what_needs_no_place_waits_for_none(handlers: Handlers) -> None:
     """With all slots taken, a run that is over goes through at once, also when it becomes so while it waits."""
     handlers.hold = lambda run_id: 0.0 if run_id in handlers.needless else 60.0
     for n in range(CAPACITY):
-        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
     await until(lambda: handlers.running == CAPACITY)
     over = make_request(ts="1795302380.000100")
     handlers.needless = {over.run_id}
-    await handlers.dispatcher.submit(over)
+    await handlers.submit(over)
     await until(lambda: handlers.ended == [over.run_id])
     waiting = make_request(ts="1795302390.000100")
-    await handlers.dispatcher.submit(waiting)
+    await handlers.submit(waiting)
     await until(lambda: waiting.run_id in handlers.asked)
     handlers.dispatcher.wake(waiting.run_id)
     handlers.dispatcher.wake(RunId("unknown"))
@@ -193,7 +187,7 @@ async def test_what_waits_for_a_place_does_not_delay_a_stop(handlers: Handlers) 
     """Draining waits for what runs; nothing that waits is begun meanwhile."""
     handlers.hold = lambda _run_id: 1.5
     for n in range(2 * CAPACITY):
-        await handlers.dispatcher.submit(make_request(ts=f"17953023{60 + n}.000100"))
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
     await until(lambda: len(handlers.asked) == 2 * CAPACITY and handlers.running == CAPACITY)
     async with asyncio.timeout(10):
         await handlers.dispatcher.stop(grace_s=30)

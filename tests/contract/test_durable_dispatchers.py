@@ -8,12 +8,20 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from dbos import DBOSClient, EnqueueOptions
 from typing_extensions import override
 
-from app.dispatch.durable import DurableDispatcher
-from app.runs.testing import Dispatcher, EngineState, RunRequest
+from app.dispatch.durable import DurableDispatcher, JsonSerializer
+from app.runs.testing import Dispatcher, EngineState, Run, RunRequest
 from tests.building import make_request
-from tests.contract.building import CAPACITY, POSTGRESQL, WAIT_S, Handlers, started
+from tests.contract.building import (
+    CAPACITY,
+    POSTGRESQL,
+    WAIT_S,
+    Handlers,
+    open_store,
+    started_durable,
+)
 from tests.waiting import until
 
 
@@ -31,30 +39,30 @@ async def test_durable_never_gives_up_who_only_waited(tmp_path: Path) -> None:
     both = make_request(ts="1795302360.000100"), make_request(ts="1795302370.000100")
     run_ids = {request.run_id for request in both}
     for restart in range(7):
-        dispatcher = DurableDispatcher(path, capacity=1)
-        async with started(dispatcher, placed=both, grace_s=0, may_end=False) as handlers:
+        async with started_durable(
+            path, capacity=1, placed=both, grace_s=0, may_end=False
+        ) as handlers:
             if restart == 0:
                 for request in both:
-                    await dispatcher.submit(request)
+                    await handlers.submit(request)
             await until(lambda: set(handlers.asked) == run_ids and handlers.running == 1)
             assert len(handlers.started) == 1
-    async with started(DurableDispatcher(path, capacity=1), placed=both) as last:
+    async with started_durable(path, capacity=1, placed=both) as last:
         await until(lambda: set(last.ended) == run_ids)
 
 
 async def test_durable_resumes_what_was_cut_off(location: Path | str) -> None:
     """A run that was going when the process stopped is advanced again by the next start; finished ones are not."""
     request, done = make_request(), make_request(ts="1795302399.000100")
-    async with started(DurableDispatcher(location, capacity=CAPACITY)) as first:
-        await first.dispatcher.submit(done)
+    async with started_durable(location) as first:
+        await first.submit(done)
         await until(lambda: first.ended == [done.run_id])
         first.hold = lambda _run_id: 60.0
-        await first.dispatcher.submit(request)
+        await first.submit(request)
         await until(lambda: request.run_id in first.started)
-    resumed = DurableDispatcher(location, capacity=CAPACITY)
-    async with started(resumed, placed=[request, done]) as second:
+    async with started_durable(location, placed=[request, done]) as second:
         await until(lambda: second.ended == [request.run_id])
-        await second.dispatcher.submit(done)
+        await second.submit(done)
         await asyncio.sleep(0.5)
         assert second.started == [request.run_id]
 
@@ -68,11 +76,11 @@ async def test_durable_waits_for_the_disk_at_acceptances_only(tmp_path: Path) ->
         synced.append(level >= 2)  # FULL
 
     requests = [make_request(ts=f"179530236{n}.000100") for n in range(3)]
-    async with started(DurableDispatcher(tmp_path / "engine.db", capacity=CAPACITY)) as handlers:
+    async with started_durable(tmp_path / "engine.db") as handlers:
         sa.event.listen(sa.Engine, "commit", note)
         try:
             for request in requests:
-                await handlers.dispatcher.submit(request)
+                await handlers.submit(request)
             await until(lambda: len(handlers.ended) == len(requests))
         finally:
             sa.event.remove(sa.Engine, "commit", note)
@@ -80,28 +88,47 @@ async def test_durable_waits_for_the_disk_at_acceptances_only(tmp_path: Path) ->
     assert synced.count(False) >= 2 * len(requests)
 
 
-async def test_durable_gives_up_a_placement_that_cannot_work(location: Path | str) -> None:
-    """A placement that fails is told to the reconciler, with its request."""
+async def test_what_was_accepted_and_not_placed_is_placed_by_the_next_start(tmp_path: Path) -> None:
+    """A placement that fails moves nothing, and leaves the run accepted."""
 
     class Broken(Handlers):
         @override
-        async def place(self, request: RunRequest) -> None:
-            raise ValueError(f"cannot place {request.run_id}")
+        async def place(self, run: Run, *, resumed: bool) -> None:
+            self.placed.append((run.id, resumed))
+            raise ValueError(f"cannot place {run.id}")
 
-    dispatcher = DurableDispatcher(location, capacity=CAPACITY)
-    await dispatcher.start(Broken(dispatcher))
-    try:
-        request = make_request()
-        await dispatcher.submit(request)
+    path, request = tmp_path / "engine.db", make_request()
+    async with open_store(path) as store:
+        dispatcher = DurableDispatcher(path, store, capacity=CAPACITY)
+        broken = Broken(dispatcher)
+        await dispatcher.start(broken)
+        await broken.submit(request)
+        await until(lambda: broken.placed != [])
         async with asyncio.timeout(WAIT_S):
-            while not (lost := await dispatcher.lost_placements()):
-                await asyncio.sleep(0.05)
-        assert list(lost) == [request]
-        assert (await dispatcher.engine_states([request.run_id]))[
-            request.run_id
-        ] is EngineState.ENDED
-    finally:
+            while EngineState.MOVING in (await dispatcher.engine_states([request.run_id])).values():
+                await asyncio.sleep(0.02)
         await dispatcher.stop(grace_s=1)
+    async with started_durable(path) as next_start:
+        await until(lambda: next_start.ended == [request.run_id])
+        assert next_start.placed == [(request.run_id, True)]
+
+
+async def test_what_an_older_version_had_accepted_is_placed(tmp_path: Path) -> None:
+    """It kept in the engine what had no record yet."""
+    path, request = tmp_path / "engine.db", make_request()
+    async with started_durable(path):
+        pass  # makes the tables
+    client = DBOSClient(system_database_url=f"sqlite:///{path}", serializer=JsonSerializer())
+    client.enqueue(
+        EnqueueOptions(
+            workflow_name="orion.place", queue_name="orion-place", workflow_id=request.run_id
+        ),
+        request.model_dump(mode="json"),
+    )
+    client.destroy()
+    async with started_durable(path) as handlers:
+        await until(lambda: handlers.ended == [request.run_id])
+        assert handlers.placed == [(request.run_id, True)]
 
 
 async def test_durable_refuses_tables_that_it_cannot_use(
@@ -109,48 +136,42 @@ async def test_durable_refuses_tables_that_it_cannot_use(
 ) -> None:
     """It names the database and what to do, without a stack; put right, it starts in the same process."""
     path = tmp_path / "engine.db"
-    async with started(DurableDispatcher(path, capacity=CAPACITY)):
+    async with started_durable(path):
         pass
     for old, new in (("workflow_status", "gone"), ("gone", "workflow_status")):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
         if new == "gone":
             with pytest.raises(OSError, match=r"engine\.db cannot be used .*no such table.*a copy"):
-                async with started(DurableDispatcher(path, capacity=CAPACITY)):
+                async with started_durable(path):
                     pass
     assert "Traceback" not in capfd.readouterr().err
-    async with started(DurableDispatcher(path, capacity=CAPACITY)) as handlers:
-        await handlers.dispatcher.submit(make_request())
+    async with started_durable(path) as handlers:
+        await handlers.submit(make_request())
         await until(lambda: handlers.ended == [make_request().run_id])
 
 
 async def test_durable_forgets_what_is_old_and_over(location: Path | str) -> None:
-    """Old rows go, as many as were asked for; young, kept and moving ones stay; what stays is not accepted again."""
-    old, kept, moving, young = (make_request(ts=f"179530236{n}.000100") for n in range(4))
-    async with started(DurableDispatcher(location, capacity=CAPACITY)) as handlers:
+    """Old rows go, as many as were asked for; young, kept and moving ones stay."""
+    old, older, kept, moving, young = (make_request(ts=f"179530236{n}.000100") for n in range(5))
+    async with started_durable(location) as handlers:
         engine = handlers.dispatcher
         handlers.hold = lambda run_id: 60.0 if run_id == moving.run_id else 0.0
-        for request in (old, kept, moving):
-            await engine.submit(request)
-        await until(lambda: moving.run_id in handlers.started and len(handlers.ended) == 2)
-        await _until_over(engine, old, kept)
+        for request in (old, older, kept, moving):
+            await handlers.submit(request)
+        await until(lambda: moving.run_id in handlers.started and len(handlers.ended) == 3)
+        await _until_over(engine, old, older, kept)
         await asyncio.sleep(2.1)  # the engine counts in seconds
         before = datetime.now(UTC) - timedelta(seconds=1)
-        await engine.submit(young)
+        await handlers.submit(young)
+        await until(lambda: young.run_id in handlers.ended)
         await _until_over(engine, young)
-        keep = [kept.run_id, moving.run_id]
+        keep = [kept.run_id]
         assert await engine.forget(before=before - timedelta(days=1), limit=10, keep=keep) == 0
         assert await engine.forget(before=before, limit=1, keep=keep) == 1
         assert await engine.forget(before=before, limit=10, keep=keep) == 1
         assert await engine.forget(before=before, limit=10, keep=keep) == 0
-        # With its placement's row gone, too, a run that moves goes on.
-        assert await engine.forget(before=before, limit=10, keep=[kept.run_id]) == 1
         assert (await engine.engine_states([moving.run_id]))[moving.run_id] is EngineState.MOVING
-        handlers.schedules = False
-        for request in (old, kept, young):
-            await engine.submit(request)
-        await until(lambda: handlers.placed.count(old.run_id) == 2)
-        assert handlers.placed.count(kept.run_id) == handlers.placed.count(young.run_id) == 1
 
 
 async def _until_over(engine: Dispatcher, *requests: RunRequest) -> None:

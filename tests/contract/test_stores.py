@@ -74,9 +74,9 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_add_is_once(store: RunStore) -> None:
     """A second record of the same id changes nothing and is told apart."""
     run = make_run()
-    assert await store.add(run) == (run, True)
+    assert await store.add(run)
     other = make_run(make_request(text="another text"), age_s=5)
-    assert await store.add(other) == (run, False)
+    assert not await store.add(other)
     assert await store.get(run.id) == run
 
 
@@ -99,6 +99,7 @@ async def test_every_field_survives(store: RunStore) -> None:
         deadline_at=T0,
         reply_ts="1.000002",
         part_ts=("1.000003", "1.000004"),
+        place_attempt=1,
         attempt=2,
         agent="anthropic",
         model="m",
@@ -308,7 +309,7 @@ async def test_concurrent_adds_agree(store: RunStore) -> None:
     fresh: list[bool] = []
 
     async def add() -> None:
-        fresh.append((await store.add(run))[1])
+        fresh.append(await store.add(run))
 
     async with anyio.create_task_group() as group:
         for _ in range(20):
@@ -335,7 +336,7 @@ async def test_several_processes_agree(open_database: OpenDatabase) -> None:
 
     async def work(number: int) -> None:
         async with open_database() as store:
-            added.append((await store.add(run))[1])
+            added.append(await store.add(run))
             asked.append(await store.request_stop(run.id, user=f"U{number}", at=T0))
 
     async with anyio.create_task_group() as group:

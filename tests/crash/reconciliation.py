@@ -1,4 +1,4 @@
-"""Kills inside the reconciliation itself: of questions whose placing was killed so often that the engine gave them up."""
+"""Kills inside the reconciliation itself: of questions whose placing was killed so often that it is given up."""
 
 import asyncio
 import time
@@ -13,12 +13,13 @@ from tests.crash.rig import REPAIRED_WITHIN_S, Rig
 
 NAME = "reconciliation"
 CRASHES = 8
-"""More than the engine forgives."""
+"""More than are forgiven."""
 HELD_WITHIN_S = 30.0
 QUIET_S = 6.0
-PLACING = Point(step="store.add", side="before")
+PLACING = Point(step="store.queue_stats", side="before")
+"""Of the first look at a run that is placed, and of one that is ended."""
 QUESTIONS = 16
-"""The reconciler is killed at one after the other; no more, for the engine places sixteen at once."""
+"""The reconciler is killed at one after the other; no more, for sixteen are placed at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,7 @@ async def _find_points(rig: Rig) -> Sequence[Point]:
     """What the reconciler passes to end one run: it is killed when it comes to the second."""
     rig.arm(Order(point=replace(PLACING, number=2)), record=True)
     await rig.stage.orion.launch()
-    assert await rig.has_died(), "the engine gave nothing up"
+    assert await rig.has_died(), "nothing was given up"
     return choose(rig.mailbox.passed(), kills="of a run")
 
 
@@ -91,7 +92,7 @@ async def _row(rig: Rig, killed: _Killed, *, since: float) -> Row:
 
 
 async def _give_up(rig: Rig, *, questions: int) -> Sequence[str]:
-    """Ask in threads of their own, and kill every placing until the engine gives them up."""
+    """Ask in threads of their own, and kill every placing until none is tried any more."""
     rig.arm(Order(point=PLACING, hold=True))
     asked = [await rig.stage.client.say(f"@Orion question {n}") for n in range(questions)]
     await _held(rig, questions)

@@ -54,7 +54,6 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
         *("sessions.add", "sessions.update", "sandbox.snapshot", "sandbox.exec"),
         *("files.save", "replies.attach"),
         *(
-            "store.add",
             "store.update",
             "store.begin",
             "replies.place",
@@ -75,7 +74,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "announcement": ("replies.announce",),
     "shutdown": ("dispatcher.stop", "provider.leave"),
     "start": (
-        *("provider.enter", "provider.probe", "dispatcher.start", "dispatcher.lost_placements"),
+        *("provider.enter", "provider.probe", "dispatcher.start"),
         *("dispatcher.engine_states", "store.unfinished"),
     ),
     "environment": ("provider.ensure_ready",),
@@ -95,6 +94,7 @@ _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
     "code_host.open_pull_request": "after a push, which is noted in the run's record: tests/e2e/test_repositories.py",
     "store.get": _READ,
+    "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
     "reader.name_of": _READ,
     "store.stop_requested": _READ,
     "store.of_thread": _READ,

@@ -45,13 +45,13 @@ def test_every_step_is_chosen_once_before_and_after_and_streams_in_their_middle(
     passed = [
         Point(step=step, side=side, whose=whose)
         for whose in ("later", "first")
-        for step in ("store.get", "store.add")
+        for step in ("store.get", "store.begin")
         for side in ("before", "after")
     ]
     item = Point(step="process.events.item", side="before", whose="first")
     assert choose([*passed, *[item] * 9], kills="of a run") == [
-        Point(step="store.add", side="before", whose="first"),
-        Point(step="store.add", side="after", whose="first"),
+        Point(step="store.begin", side="before", whose="first"),
+        Point(step="store.begin", side="after", whose="first"),
         item,
         Point(step="process.events.item", side="before", whose="first", number=5),
     ]

@@ -23,10 +23,10 @@ async def test_old_runs_go_and_nothing_runs_twice(start_orion: OpenOrion) -> Non
     """With rows three days old and two days to keep: one run and its rows go; redeliveries of the others change nothing."""
     config = FakeSlackConfig(rate_limits="off")
     async with open_world(config) as world, start_orion(world, ORION_RETENTION_DAYS="2") as stage:
-        texts = ("old", "young", "no row", "no record")
+        texts = ("old", "young", "no row")
         async with open_task_group() as group:
             asked = [group.create_task(_asked(stage, text)) for text in texts]
-        old, young, without_row, without_record = [task.result() for task in asked]
+        old, young, without_row = [task.result() for task in asked]
         going = await stage.client.say("@Orion !slow 90")
         await stage.client.wait_for_reply(
             going, lambda reply: "model and I write" in text_of(reply)
@@ -35,25 +35,24 @@ async def test_old_runs_go_and_nothing_runs_twice(start_orion: OpenOrion) -> Non
         database = stage.orion.state_dir / "orion.db"
         for ts in (old, going):
             _make_older(database, stage.run_id(ts))
-        # As if a removal had ended between the two: either alone must do.
+        # As if a removal had ended between the two: the record alone must do.
         _execute(
             database,
             "DELETE FROM workflow_status WHERE workflow_uuid LIKE ? || '%'",
             stage.run_id(without_row),
         )
-        _execute(database, "DELETE FROM orion_runs WHERE id = ?", stage.run_id(without_record))
         await stage.orion.start()
         async with asyncio.timeout(REMOVED_WITHIN_S):
             while not (removed := stage.orion.log_lines("retention.removed")):
                 await asyncio.sleep(0.2)
-        assert [(line["runs"], line["engine_rows"]) for line in removed] == [(1, 2)]
+        assert [(line["runs"], line["engine_rows"]) for line in removed] == [(1, 1)]
         assert await stage.orion.run(stage.run_id(old)) is None
         assert _rows(database, stage.run_id(old)) == []
         assert (await stage.record(young)).state == "succeeded"
         for ts in (young, going):
             run_id = stage.run_id(ts)
-            assert _rows(database, run_id) == [run_id, f"{run_id}.run"]
-        again = (young, without_row, without_record, going)
+            assert _rows(database, run_id) == [f"{run_id}.run"]
+        again = (young, without_row, going)
         for ts in again:
             await _redeliver(stage, ts)
         await _asked(stage, "after all of them")

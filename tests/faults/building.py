@@ -9,7 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from agent_scripts.adapter import AgentAdapter
-from app.dispatch.inline import InlineDispatcher
+from app.dispatch.records import RecordDispatcher
 from app.errors import ErrorCode
 from app.runs.testing import (
     MAX_WAIT_S,
@@ -217,7 +217,7 @@ class Core:
     replies: JournalReplies
     reader: EmptyReader
     store: MemoryRunStore
-    dispatcher: InlineDispatcher
+    dispatcher: RecordDispatcher
     signals: StopSignals
     service: RunService
     ports: RunPorts
@@ -262,7 +262,7 @@ async def open_core(
     )
     ledger = Ledger(prices=prices, budgets=Budgets(), store=store.spending, clock=clock)
     adapter = adapter or PlanAdapter()
-    dispatcher = InlineDispatcher(capacity=policy.capacity)
+    dispatcher = RecordDispatcher(store, capacity=policy.capacity)
     async with (
         sandboxes or FakeProvider() as provider,
         open_task_group() as group,

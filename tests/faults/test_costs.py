@@ -111,9 +111,8 @@ async def test_a_later_attempt_costs_what_all_of_them_did(tmp_path: Path) -> Non
     async with core_of(tmp_path) as core:
         core.broker.model_calls = [CALL]
         request = request_of([SAID, {"final": "x"}])
-        run, _ = await core.store.add(
-            Run(id=request.run_id, request=request, created_at=request.received_at)
-        )
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
         ledger = core.ports.ledger
         (await ledger.begin_spending(replace(run, attempt=1))).count(CALL)
         await core.store.update(run.id, state=RunState.RUNNING, attempt=1, reply_ts="9.1")

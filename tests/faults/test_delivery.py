@@ -47,8 +47,10 @@ async def test_a_refusal_that_waits_for_slack_holds_up_nobody(tmp_path: Path) ->
     async with core_of(tmp_path, policy) as core:
         core.replies.refuses_after_s = [3600.0, 0.5]
         request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
         async with asyncio.timeout(3):
-            await core.service.place(request)
+            await core.service.place(run, resumed=False)
         assert core.replies.refused == []
         run = await ended(core, request.run_id)
         assert (run.state, run.result.error_code) == (RunState.FAILED, ErrorCode.NOT_ALLOWED)
@@ -67,7 +69,7 @@ async def test_a_refusal_that_a_crash_cut_off_is_told(tmp_path: Path) -> None:
             run.id,
             outcome=Outcome(state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED, detail="no"),
         )
-        await core.service.place(request)
+        await core.service.place(run, resumed=True)
         run = await ended(core, run.id)
         assert (run.state, run.result.error_code) == (RunState.FAILED, ErrorCode.NOT_ALLOWED)
         assert core.replies.refused == [ErrorCode.NOT_ALLOWED]

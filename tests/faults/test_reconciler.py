@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.testing import (
+    MAX_PLACE_ATTEMPTS,
     EngineState,
     Reconciler,
     Run,
@@ -100,6 +101,38 @@ async def test_the_reconciler_ends_what_nobody_moves(tmp_path: Path) -> None:
         assert run is not None
         assert run.result.error_code is ErrorCode.INTERRUPTED
         assert await reconciler.reconcile() == 0
+
+
+async def test_a_message_at_which_the_process_dies_is_not_placed_for_ever(tmp_path: Path) -> None:
+    """Each start that places it again counts; after three it is told that it was interrupted."""
+    async with core_of(tmp_path) as core:
+        request = request_of(ANSWER)
+        run = Run(id=request.run_id, request=request, created_at=request.received_at)
+        await core.store.add(run)
+        await core.service.place(run, resumed=True)
+        placed = await core.store.get(run.id)
+        assert placed is not None
+        assert placed.place_attempt == 1
+        other = make_request(ts="1795302370.000100")
+        poison = Run(
+            id=other.run_id,
+            request=other,
+            created_at=core.ports.clock.now(),
+            place_attempt=MAX_PLACE_ATTEMPTS,
+        )
+        await core.store.add(poison)
+        await core.service.place(poison, resumed=True)
+        reconciler = Reconciler(
+            store=core.store,
+            dispatcher=core.dispatcher,
+            service=core.service,
+            policy=POLICY,
+            signals=core.signals,
+            clock=SystemClock(),
+        )
+        assert await reconciler.reconcile() == 1
+        told = await ended(core, poison.id)
+        assert told.result.error_code is ErrorCode.INTERRUPTED
 
 
 class _FarAheadClock(SystemClock):

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 from typing_extensions import override
 
-from app.dispatch.inline import InlineDispatcher
+from app.dispatch.records import RecordDispatcher
 from app.runs.testing import RETENTION_INTERVAL_S, START_DELAY_S, Retention, RunId, RunState
 from app.store.memory import MemoryRunStore
 from tests.building import T0, make_request, make_run
@@ -32,11 +32,11 @@ class ScriptedClock:
             raise EndOfTestError
 
 
-class Engine(InlineDispatcher):
+class Engine(RecordDispatcher):
     """Notes what it is asked to forget; fails the first time."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(MemoryRunStore())
         self.asked: list[tuple[datetime, Collection[RunId]]] = []
 
     @override
