@@ -45,10 +45,11 @@ from app.runs.history import (
 )
 from app.runs.intake import Intake, RetryIntent, Revision
 from app.runs.maintenance import (
+    OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
     START_DELAY_S,
-    Reconciler,
     Retention,
+    Watchdog,
     maintain_runtime,
 )
 from app.runs.model import (
@@ -103,7 +104,6 @@ from app.runs.ports import (
     DefaultStore,
     Dispatcher,
     Done,
-    EngineState,
     GrantHooks,
     LiveReply,
     ModelBroker,
@@ -119,7 +119,6 @@ from app.runs.ports import (
     RunPorts,
     RunStore,
     RunTrace,
-    SlotRequest,
     StepKind,
     ThreadReader,
     Tracer,

@@ -242,7 +242,7 @@ class StateDirectoryBusyError(Exception):
 def own_state_directory(directory: Path) -> Iterator[None]:
     """Holds the directory's lock while inside; the kernel lets it go when the process dies.
 
-    On SQLite a second process would take over the first one's running workflows (one executor id for both).
+    On SQLite whoever starts takes over all that is unfinished, and a second process would take it from the first.
 
     Raises:
         StateDirectoryBusyError: naming the directory and the owner's pid.
