@@ -143,7 +143,8 @@ async def open_outside(
         choice = ProviderChoice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
-        lease = ProcessLease(store.leases)
+        leases = overrides.wrap("leases", store.leases)
+        lease = ProcessLease(leases)
         slack = await stack.enter_async_context(
             open_slack(slack_options(settings), may_write=lease.confirm)
         )
@@ -156,7 +157,7 @@ async def open_outside(
             own_keys=create_own_keys(settings, store),
             dispatcher=RunDispatcher(
                 store,
-                store.leases,
+                leases,
                 lease,
                 capacity=policy.capacity,
                 waits_s=policy.queue_timeout_s,

@@ -7,6 +7,7 @@ goes on in another.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
@@ -14,18 +15,20 @@ from functools import partial
 from typing_extensions import Unpack
 
 from app.aio import TaskGroup, open_task_group, together
-from app.dispatch.lease import ProcessLease
+from app.dispatch.lease import Leases, ProcessLease
 from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
 from app.log import get_logger
 from app.runs.model import Run, RunId
-from app.runs.ports import AgainIn, Leases, RunChanges, RunHandlers, RunStore
+from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
 
 POLL_INTERVAL_S = 0.5
 """Between two looks for what other processes let wait, the command line among them; of its own a process knows at once."""
 START_INTERVAL_S = 0.1
 """Between two runs that begin: a start takes a second of processor, which acknowledgements need as well."""
 RELEASE_PAUSE_S = 1.0
+MAX_FAILURES, RETRY_AFTER_S = 3, 1.0
+"""Of `advance` for one run in this process, and the time between them."""
 ENDING_PAUSE_S = 30.0
 """Before a run that cannot be ended is tried again."""
 CLEANUP_TIMEOUT_S = 20.0
@@ -76,6 +79,7 @@ class RunDispatcher:
         self._going: dict[RunId, asyncio.Task[None]] = {}
         self._slots: set[RunId] = set()
         """Those of them that have one."""
+        self._failures: Counter[RunId] = Counter()
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
         self._accepted: dict[RunId, None] = {}
@@ -218,11 +222,20 @@ class RunDispatcher:
         except Exception:  # noqa: BLE001 - one run must not end the others
             _log.exception("run.advance_failed", run_id=run_id)
             self._slots.discard(run_id)
-            await self._end(run_id, handlers)
+            await self._try_again(run_id, handlers)
         finally:
             self._slots.discard(run_id)
             self._going.pop(run_id, None)
             self._news.set()
+
+    async def _try_again(self, run_id: RunId, handlers: RunHandlers) -> None:
+        """Gives it back, as the database may have been away; ends it when that has not helped."""
+        self._failures[run_id] += 1
+        if self._failures[run_id] < MAX_FAILURES:
+            await self._release(run_id, after_s=RETRY_AFTER_S)
+        else:
+            del self._failures[run_id]
+            await self._end(run_id, handlers)
 
     async def _release(self, run_id: RunId, *, after_s: float) -> None:
         while True:

@@ -2,11 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from typing_extensions import Unpack
 
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.runs.ports import Leases
+from app.runs.model import Run, RunId
+from app.runs.ports import RunChanges
 
 RENEW_INTERVAL_S = 4.0
 """A third of a lease, so that one that comes late costs nothing."""
@@ -18,6 +22,60 @@ PUNCTUAL_ROUNDS = 2
 """Renewals in time before others may be given up for dead: after an outage of the database all of them are late."""
 
 _log = get_logger(__name__)
+
+
+class Leases(Protocol):
+    """Which process has which run; the dispatcher's side of a store.
+
+    A run belongs to the process that accepted it until its message stands, then to nobody, then to whoever claims it. The
+    store writes into an unfinished run only for the process that has it.
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes may work on the database."""
+        ...
+
+    async def join(self) -> None:
+        """Makes this process known, under a new id; on a database of one process, all others are dead."""
+        ...
+
+    async def renew(self) -> bool:
+        """Says that this process lives; False when it was given up for dead: nothing is its own any more."""
+        ...
+
+    async def take_over(self) -> Sequence[Run]:
+        """Gives up dead processes: what they have becomes free; what they have not placed yet is this process's, and returned."""
+        ...
+
+    async def leave(self) -> None:
+        """Gives all back that this process has; it is known no more."""
+        ...
+
+    async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
+        """Takes runs that may be advanced: all that need no slot, and as many as `slots` that do, in order.
+
+        Args:
+            slots: 0 or more.
+            waits_s: whoever has waited longer for a first slot needs none: it is over.
+        """
+        ...
+
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        """See `Dispatcher.schedule`."""
+        ...
+
+    async def release(self, run_id: RunId, *, after_s: float) -> None:
+        """Gives a claimed run back, to be claimed again after this time."""
+        ...
+
+    async def borrow(self, run_id: RunId) -> Run | None:
+        """Takes a run that waits to be claimed, which keeps its turn; None when it does not wait."""
+        ...
+
+    async def give_back(self, run_id: RunId) -> None:
+        """Ends `borrow`."""
+        ...
 
 
 class ProcessLease:

@@ -79,7 +79,7 @@ class RunService:
 
     async def advance(self, run_id: RunId) -> Advance:
         """Brings a run to its end. May be repeated, also after a crash at any line."""
-        run = await self._ports.store.get(run_id)
+        run = await retry_store(lambda: self._ports.store.get(run_id))
         if run is None or run.state.is_final:
             return Done()
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
@@ -229,7 +229,7 @@ class RunService:
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         """Ends a run of this process that cannot be brought to its end."""
-        run = await self._ports.store.get(run_id)
+        run = await retry_store(lambda: self._ports.store.get(run_id))
         if run is None or run.state.is_final:
             return
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):

@@ -18,6 +18,8 @@ CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
 POSTGRES_CONNECTIONS = 4
 """And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
+IDLE_TIMEOUT_MS = 3000
+"""Within a transaction, which is a few statements without a pause between them."""
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
 
@@ -106,7 +108,9 @@ def postgres_engine(
         connect_args={
             "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
             "tcp_user_timeout": timeout_ms,
-            "options": f"-c statement_timeout={timeout_ms}",
+            # A process that is frozen in a transaction must not keep the others from what it has locked.
+            "options": f"-c statement_timeout={timeout_ms}"
+            f" -c idle_in_transaction_session_timeout={IDLE_TIMEOUT_MS}",
         },
     )
 

@@ -58,7 +58,7 @@ def new_process() -> Process:
 
 
 class SqlLeases:
-    """Implements Leases; `SqlRunStore.leases` is one."""
+    """Implements `app.dispatch.lease.Leases`; `SqlRunStore.leases` is one."""
 
     def __init__(self, database: Database, *, is_shared: bool) -> None:
         """`is_shared`: several processes may work on the database."""

@@ -117,7 +117,7 @@ async def test_a_run_that_cannot_be_advanced_is_ended(handlers: Handlers) -> Non
     await handlers.submit(request)
     await handlers.submit(other)
     await until(lambda: handlers.ended == [other.run_id] and handlers.closed == [request.run_id])
-    assert handlers.started.count(request.run_id) == 1
+    assert handlers.started.count(request.run_id) == 3
     assert handlers.dispatcher.probe() == "0 runs"
 
 
