@@ -224,6 +224,7 @@ async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crow
     async with accepting(crowd) as store:
         await _accept(store, *runs)
         await until(lambda: len(crowd.notes("start")) == 3)
+        earlier = {process.id for process in await store.leases.living()}
         os.kill(frozen, signal.SIGSTOP)
         try:
             other = await crowd.start(hold_s=0.1)
@@ -236,8 +237,9 @@ async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crow
         await until(lambda: late.id in crowd.effects(), timeout_s=30)
         assert sorted(crowd.effects()) == sorted([*(run.id for run in runs), late.id])
         assert {note.pid for note in crowd.notes("effect") if note.run_id == late.id} == {frozen}
-        ids = {process.id for process in await store.leases.living()}
-        assert len(ids) == 2
+        (living,) = await store.leases.living()
+        assert living.name.endswith(f":{frozen}")
+        assert living.id not in earlier
 
 
 async def test_what_waits_at_who_ends_goes_on_elsewhere_at_once(crowd: Crowd) -> None:
