@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -80,7 +81,8 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         raise SettingsError("\n".join(missing))
     policy = run_policy(settings)
     policy = replace(policy, channels=channel_options(settings, policy))
-    check_python()
+    if isinstance(settings.database, Path):
+        check_python()
     masker = start_logging(settings)
     async with AsyncExitStack() as stack:
         make_private(settings.service.state_dir)

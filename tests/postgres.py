@@ -18,6 +18,10 @@ STOP_TIMEOUT_S = 10.0
 UNSAFE_BUT_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 """What a crash of the machine would cost is of no interest here."""
 
+LOCKED_ROLE = "of_password"
+"""A role that a test may create, who has to say its password; the others are let in."""
+LOCKED_RULE = f"host all {LOCKED_ROLE} 127.0.0.1/32 scram-sha-256"
+
 
 @contextmanager
 def run_postgres() -> Iterator[str]:
@@ -40,6 +44,8 @@ def run_postgres() -> Iterator[str]:
             timeout=START_TIMEOUT_S,
             user=user,
         )
+        rules = data / "pg_hba.conf"
+        rules.write_text(f"{LOCKED_RULE}\n{rules.read_text()}")
         port = _free_port()
         argv = [str(programs / "postgres"), "-D", str(data)]
         argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]

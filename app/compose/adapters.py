@@ -30,7 +30,7 @@ from app.runs.session import SessionStore
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.key_modal import KeyModal, Vendor
-from app.store.runs import SqlRunStore, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 from app.store.settings import read_secrets
 from sandbox_runtime.provider import SandboxProvider
 
@@ -136,7 +136,7 @@ async def open_outside(
         SandboxError: no sandbox can be made on this machine.
     """
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_sqlite_store(settings.database_path))
+        store = await stack.enter_async_context(open_store(settings.database))
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
@@ -152,7 +152,7 @@ async def open_outside(
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
             dispatcher=create_dispatcher(
-                settings.database_path,
+                settings.database,
                 store,
                 capacity=policy.capacity,
                 poll_interval_s=overrides.poll_interval_s,

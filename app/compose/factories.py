@@ -238,13 +238,17 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
 
 
 def create_dispatcher(
-    path: Path, store: SqlRunStore, *, capacity: int, poll_interval_s: float | None = None
+    location: Path | str,
+    store: SqlRunStore,
+    *,
+    capacity: int,
+    poll_interval_s: float | None = None,
 ) -> Dispatcher:
-    """Returns the durable dispatcher on a database file and its store, which looks for work as often as is best unless told."""
+    """Returns the durable dispatcher on a database and its store, which looks for work as often as is best unless told."""
     from app.dispatch.durable import POLL_INTERVAL_S, DurableDispatcher  # noqa: PLC0415 - 2 s of CPU; the CLI must stay quick
 
     return DurableDispatcher(
-        path, store, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
+        location, store, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
     )
 
 

@@ -18,6 +18,8 @@ CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
 POSTGRES_CONNECTIONS = 4
 """And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
+OLDEST_POSTGRES = 13
+"""Nobody has tried Orion on an older one."""
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
 
@@ -92,23 +94,50 @@ def postgres_engine(
 ) -> sa.Engine:
     """Returns an engine for as many threads as connections. One that the server has dropped meanwhile is replaced unseen.
 
+    Nothing is kept in a session, so it may be a pooler's that gives one for each transaction (PgBouncer, Neon, Supabase).
+
     Args:
         url: `postgresql://…`
         connections: the most at once.
-        timeout_s: for one statement, and for a connection that has gone silent; to connect half of it.
+        timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
+            to connect half of it.
+
+    Raises:
+        UnreadableStoreError: its driver is not installed.
     """
     timeout_ms = int(timeout_s * 1000)
-    return sa.create_engine(
-        sa.make_url(url).set(drivername="postgresql+psycopg"),
-        pool_size=connections,
-        max_overflow=0,
-        pool_pre_ping=True,
-        connect_args={
-            "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
-            "tcp_user_timeout": timeout_ms,
-            "options": f"-c statement_timeout={timeout_ms}",
-        },
+    try:
+        engine = sa.create_engine(
+            sa.make_url(url).set(drivername="postgresql+psycopg"),
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
+                "tcp_user_timeout": timeout_ms,
+                # Else a server that is gone while it is waited for would be missed after two hours. Source: tcp(7).
+                "keepalives_idle": max(1, int(timeout_s / 2)),
+                "keepalives_interval": max(1, int(timeout_s / 4)),
+                "keepalives_count": 2,
+                "prepare_threshold": None,
+            },
+        )
+    except ModuleNotFoundError as exc:
+        raise UnreadableStoreError(
+            "ORION_DATABASE_URL needs the package psycopg",
+            "install the extra 'postgresql' (pip install 'orion[postgresql]')",
+        ) from exc
+    limits = sa.select(
+        sa.func.set_config("statement_timeout", str(timeout_ms), True),  # noqa: FBT003 - for this transaction
+        # Else the locks of a process that stands still would be everybody's.
+        sa.func.set_config("idle_in_transaction_session_timeout", str(timeout_ms), True),  # noqa: FBT003
     )
+
+    @sa.event.listens_for(engine, "begin")
+    def _limit(connection: sa.Connection) -> None:
+        connection.execute(limits)
+
+    return engine
 
 
 @contextmanager
@@ -125,7 +154,8 @@ def name_of(location: Path | str) -> str:
     """Returns what an operator calls a database: its path, or its URL without the password."""
     if isinstance(location, Path):
         return str(location)
-    return sa.make_url(location).render_as_string(hide_password=True)
+    # Options may hold a password, too.
+    return sa.make_url(location).set(query={}).render_as_string(hide_password=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +216,8 @@ def map_errors(name: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as exc:
-        raise _explain(exc, name) from exc
+        is_reached = exc.statement is not None or hasattr(exc.orig, "sqlite_errorcode")
+        raise (_explain if is_reached else _explain_unreached)(exc, name) from exc
 
 
 def describe_half_made(name: str, reason: str) -> UnreadableStoreError:
@@ -201,6 +232,14 @@ def describe_damage(name: str, reason: object) -> UnreadableStoreError:
     return UnreadableStoreError(
         f"{name} is damaged ({_first_line(reason)})",
         "put a copy of it back, or move it away to begin anew",
+    )
+
+
+def _explain_unreached(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
+    """Returns PostgreSQL's and libpq's own words, as a connection that fails has no code; the password is in none of them."""
+    return UnreadableStoreError(
+        f"{name} cannot be reached ({_first_line(error.orig)})",
+        "check ORION_DATABASE_URL, and that the server runs, lets Orion in and has connections left",
     )
 
 
@@ -232,6 +271,31 @@ def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
 
 def _first_line(reason: object) -> str:
     return (str(reason).strip() or "no reason given").splitlines()[0]
+
+
+def describe_server(connection: sa.Connection) -> str:
+    """Returns the database's kind and version, and of a server how many connections it would still take."""
+    version = ".".join(map(str, connection.dialect.server_version_info or ()))
+    if connection.dialect.name == "sqlite":
+        return f"SQLite {version}"
+    limit, reserved, taken = connection.execute(_CONNECTIONS).one()
+    free = max(0, int(limit) - int(reserved) - int(taken))
+    return f"PostgreSQL {version}, {free} of {limit} connections free"
+
+
+_CONNECTIONS = sa.text(
+    "SELECT current_setting('max_connections'), current_setting('superuser_reserved_connections'),"
+    " (SELECT sum(numbackends) FROM pg_stat_database)"  # which everybody may read, of all databases
+)
+
+
+def refuse_old_server(version: tuple[int | str, ...], name: str) -> None:
+    """Raises: UnreadableStoreError: PostgreSQL is older than 13; `version` as it says it, such as (12, 22)."""
+    if int(version[0]) < OLDEST_POSTGRES:
+        raise UnreadableStoreError(
+            f"{name} is PostgreSQL {'.'.join(map(str, version))}",
+            f"Orion needs PostgreSQL {OLDEST_POSTGRES} or later; update the server",
+        )
 
 
 class StateDirectoryBusyError(Exception):

@@ -1,4 +1,4 @@
-"""Run records in SQLite (the engine's own file) or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
+"""Run records in SQLite or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -36,6 +36,7 @@ from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
     accepting_engine,
+    describe_server,
     name_of,
     postgres_engine,
     sqlite_engine,
@@ -132,32 +133,19 @@ _ENDED = runs.c.state.in_(FINAL_STATES)
 
 
 @asynccontextmanager
-async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
-    """Opens the store in this file, tables made on first use.
+async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
+    """Opens the store in this SQLite file, or in this PostgreSQL database (`postgresql://…`), which several processes may share.
 
-    Raises:
-        UnreadableStoreError: the file is no store that this Orion can use.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    async with _open(sqlite_engine(path), path, threads=1) as store:
-        yield store
-
-
-@asynccontextmanager
-async def open_postgres_store(url: str) -> AsyncIterator["SqlRunStore"]:
-    """Opens the store in this database (`postgresql://…`), tables made on first use; several processes may share it.
+    Tables are made on first use.
 
     Raises:
         UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
     """
-    async with _open(postgres_engine(url), url, threads=POSTGRES_CONNECTIONS) as store:
-        yield store
-
-
-@asynccontextmanager
-async def _open(
-    engine: sa.Engine, location: Path | str, *, threads: int
-) -> AsyncIterator["SqlRunStore"]:
+    if isinstance(location, Path):
+        location.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        engine, threads = sqlite_engine(location), 1
+    else:
+        engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
     name = name_of(location)
     acceptances = GroupCommit(accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S))
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
@@ -172,7 +160,7 @@ async def _open(
 
 
 class SqlRunStore:
-    """Make it with `open_sqlite_store` or `open_postgres_store`."""
+    """Make it with `open_store`."""
 
     def __init__(self, database: Database, acceptances: GroupCommit) -> None:
         self._database = database
@@ -197,6 +185,10 @@ class SqlRunStore:
         await asyncio.get_running_loop().run_in_executor(
             database.executor, migrations.examine, database.engine, database.name
         )
+
+    async def describe_server(self) -> str:
+        """Returns what the database is, for its operator."""
+        return await self._call(describe_server)
 
     @property
     def engine(self) -> sa.Engine:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ from app.runs.testing import (
     RunState,
     SlotRequest,
 )
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import open_store
 from tests.building import T0
 
 CAPACITY = 4
@@ -111,9 +111,3 @@ async def started_durable(
         dispatcher = DurableDispatcher(location, store, capacity=capacity)
         async with started(dispatcher, placed=placed, grace_s=grace_s, may_end=may_end) as handlers:
             yield handlers
-
-
-def open_store(location: Path | str) -> AbstractAsyncContextManager[SqlRunStore]:
-    if isinstance(location, Path):
-        return open_sqlite_store(location)
-    return open_postgres_store(location)

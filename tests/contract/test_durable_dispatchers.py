@@ -13,13 +13,13 @@ from typing_extensions import override
 
 from app.dispatch.durable import DurableDispatcher, JsonSerializer
 from app.runs.testing import Dispatcher, EngineState, Run, RunRequest
+from app.store.runs import open_store
 from tests.building import make_request
 from tests.contract.building import (
     CAPACITY,
     POSTGRESQL,
     WAIT_S,
     Handlers,
-    open_store,
     started_durable,
 )
 from tests.waiting import until

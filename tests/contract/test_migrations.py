@@ -28,7 +28,7 @@ from app.runs.testing import (
 )
 from app.store.engine import UnreadableStoreError, open_engine
 from app.store.migrations import VERSIONS, migrate_store, newest_version, prepare
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 from app.store.tables import metadata
 from tests.building import make_run
 
@@ -84,9 +84,7 @@ class Database:
         self._location = location
 
     def open(self) -> AbstractAsyncContextManager[SqlRunStore]:
-        if isinstance(self._location, Path):
-            return open_sqlite_store(self._location)
-        return open_postgres_store(self._location)
+        return open_store(self._location)
 
     def prepare(self, *, versions: Path = VERSIONS) -> None:
         """As opening it does, for an Orion with these migrations."""
@@ -168,8 +166,8 @@ async def test_new_tables_have_the_newest_version(database: Database) -> None:
 def test_a_start_needs_no_alembic(tmp_path: Path) -> None:
     """It costs a fifth of a second to import: only where tables are raised."""
     program = (
-        "import asyncio, pathlib, sys\nfrom app.store.runs import open_sqlite_store\n"
-        "async def start():\n    async with open_sqlite_store(pathlib.Path(sys.argv[1])): pass\n"
+        "import asyncio, pathlib, sys\nfrom app.store.runs import open_store\n"
+        "async def start():\n    async with open_store(pathlib.Path(sys.argv[1])): pass\n"
         "asyncio.run(start())\nprint('alembic' in sys.modules)"
     )
     for _ in range(2):  # a new database, and one that is there
@@ -390,17 +388,3 @@ async def test_an_old_file_is_written_on(old: Database) -> None:
         assert (changed.detached_environment, changed.elsewhere) == ("", {})
         await store.add(make_run())
         assert await store.get(make_run().id) == make_run()
-
-
-@pytest.mark.postgresql
-async def test_a_postgresql_that_cannot_be_used_is_named_without_its_password(
-    postgres_url: str,
-) -> None:
-    """Nobody listens, or the database is not there."""
-    base = postgres_url.replace("orion@", "orion:secret-3141@").rpartition("/")[0]
-    for url in (f"{base}/no_such_database", "postgresql://orion:secret-3141@127.0.0.1:1/orion"):
-        with pytest.raises(UnreadableStoreError, match=r"cannot be used \(.+\): check") as refusal:
-            async with open_postgres_store(url):
-                pass
-        assert "127.0.0.1" in str(refusal.value)
-        assert "3141" not in str(refusal.value)

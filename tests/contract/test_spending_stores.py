@@ -9,7 +9,7 @@ import pytest
 
 from app.runs.testing import RunId, SpendingStore, SpentCall, Usage
 from app.store.memory import MemorySpendingStore
-from app.store.runs import open_postgres_store, open_sqlite_store
+from app.store.runs import open_store
 from tests.building import T0
 
 CALL = SpentCall(
@@ -35,10 +35,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield MemorySpendingStore()
         case "sqlite":
-            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+            async with open_store(tmp_path / "orion.db") as sqlite:
                 yield sqlite.spending
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres.spending
 
 

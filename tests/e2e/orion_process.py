@@ -19,7 +19,7 @@ import httpx
 from app.playground.slack.types import JsonObject
 from app.runs.testing import Run, RunId, RunState
 from app.settings.settings import host_environment
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.forking import REPOSITORY, ForkedProcess, forker
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
@@ -171,7 +171,7 @@ class OrionProcess:
 
     async def run(self, run_id: RunId) -> Run | None:
         """The run's record."""
-        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+        async with open_store(self.state_dir / "orion.db") as store:
             return await store.get(run_id)
 
     def has_ended(self, run_id: RunId) -> bool:
@@ -184,7 +184,7 @@ class OrionProcess:
         return row is not None and RunState(row[0]).is_final
 
     async def unfinished(self) -> Sequence[Run]:
-        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+        async with open_store(self.state_dir / "orion.db") as store:
             return await store.unfinished()
 
     def sandbox_directories(self) -> list[str]:

@@ -23,7 +23,7 @@ from app.settings.settings import (
     load_settings,
     write_keyring,
 )
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import ProviderSpec
 from sandbox_runtime.registry import provider_spec, provider_specs
@@ -232,9 +232,8 @@ async def _build(provider: str, env_file: Path, given: Mapping[str, str], *, say
             environment = create_environment(settings, opened)
             await environment.prepare(lambda step: say(f"building: {masker.mask(step)}"))
         # So that the other commands find an Orion that nobody has asked yet.
-        if not settings.database_path.exists():
-            async with open_sqlite_store(settings.database_path):
-                pass
+        async with open_store(settings.database):
+            pass
     except SandboxError as exc:
         say(f"error: {masker.mask(str(exc))}")
         return False
