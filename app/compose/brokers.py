@@ -1,12 +1,14 @@
 """Builds the broker, for models, tools and repositories, from the settings."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
+from sqlalchemy.exc import SQLAlchemyError
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
@@ -15,7 +17,8 @@ from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, so
 from app.brokerage.git import GitBroker, GitRemotes
 from app.brokerage.http import create_http_client
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
-from app.brokerage.registry import GrantRegistry, load_signing_key
+from app.brokerage.registry import GrantRegistry
+from app.brokerage.sharing import Account, open_sharing
 from app.compose.models import (
     ModelSource,
     injected_headers,
@@ -25,7 +28,7 @@ from app.compose.models import (
     own_source,
 )
 from app.runs.model import SystemClock
-from app.runs.ports import ModelBroker
+from app.runs.ports import GrantStore, ModelBroker, ModelGrant, RunPorts
 from app.runs.session import Session
 from app.settings.settings import Settings
 from app.web.hosting import serve_sockets
@@ -36,8 +39,10 @@ MIB = 1024 * 1024
 
 
 @asynccontextmanager
-async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[SocketBroker]:
-    """Opens the broker, with the sockets of threads in this directory.
+async def open_broker(
+    settings: Settings, directory: Path, *, signing_key: bytes | None = None
+) -> AsyncIterator[SocketBroker]:
+    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone.
 
     Raises:
         OSError: `directory` cannot hold unix sockets.
@@ -50,8 +55,7 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Sock
         create_http_client() as to_git,
     ):
         clock = SystemClock()
-        signing_key = load_signing_key(settings.service.state_dir / "broker.key")
-        registry = GrantRegistry(signing_key=signing_key, clock=clock)
+        registry = GrantRegistry(signing_key=signing_key or secrets.token_bytes(32), clock=clock)
         models = ModelsBroker(
             registry=registry,
             upstreams=_upstreams(settings),
@@ -75,6 +79,38 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Sock
             yield SocketBroker(
                 registry, router=router, directory=directory, open_listener=listeners.open
             )
+
+
+@asynccontextmanager
+async def share_grants(
+    settings: Settings, broker: SocketBroker, store: GrantStore, ports: RunPorts
+) -> AsyncIterator[None]:
+    """Lets all processes on a database serve sandboxes that reach the public address, while the block runs; nothing where there is one."""
+    if isinstance(settings.database, Path) or not settings.service.public_url:
+        yield
+        return
+    async with open_sharing(
+        broker.registry, store=store, read_account=partial(_read_account, ports)
+    ):
+        yield
+
+
+async def _read_account(
+    ports: RunPorts, grant: ModelGrant, earlier: Account | None
+) -> Account | None:
+    try:
+        if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
+            await earlier.spending.load()
+            return earlier
+        run = await ports.store.get(grant.run_id)
+        if run is None:
+            return None
+        spending = await ports.ledger.load_spending(run)
+        spending.is_own_key = bool(grant.own_key_protocol)
+        keys = await ports.own_keys.of(run.request.team, run.request.user)
+    except (SQLAlchemyError, TimeoutError) as exc:
+        raise OSError(f"the database does not answer: {type(exc).__name__}") from exc
+    return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))
 
 
 def broker_for(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 CALL_TIMEOUT_S = 10.0
@@ -192,6 +193,12 @@ class Database:
             return await self.call(work)
         except sa.exc.IntegrityError:
             return await self.call(work)
+
+
+def insert_for(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Returns an insert that may say what to do where a row is there."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
 
 
 @contextmanager

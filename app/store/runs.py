@@ -1,20 +1,20 @@
 """Run records in SQLite or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import fields
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from typing_extensions import Unpack
 
 from app.errors import ErrorCode
-from app.runs.budget import RunCost, SpentCall, to_micro
+from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
     FINAL_STATES,
@@ -37,14 +37,17 @@ from app.store.engine import (
     Database,
     accepting_engine,
     describe_server,
+    insert_for,
     name_of,
     postgres_engine,
     sqlite_engine,
 )
+from app.store.grants import SqlGrantStore
 from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit
+from app.store.installation import SqlInstallation
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
-from app.store.tables import model_calls, run_files, runs, values_of
+from app.store.tables import model_calls, run_files, runs, spent_days, values_of
 
 
 class SqlRunFiles:
@@ -79,17 +82,25 @@ class SqlSpendingStore:
 
     async def add(self, calls: Sequence[SpentCall]) -> None:
         rows = [values_of(call) for call in calls]
-        ids = [call.id for call in calls]
 
         def work(connection: sa.Connection) -> None:
-            # A call whose time was over may have been carried out after all.
-            connection.execute(sa.delete(model_calls).where(model_calls.c.id.in_(ids)))
-            connection.execute(sa.insert(model_calls), rows)
+            # What is there already was carried out after all, though its time was over: it is in the sums.
+            insert = insert_for(connection, model_calls).on_conflict_do_nothing()
+            new = set(connection.scalars(insert.returning(model_calls.c.id), rows))
+            if sums := _sums_of(call for call in calls if call.id in new):
+                add = insert_for(connection, spent_days)
+                added = spent_days.c.cost + add.excluded.cost
+                keys = list(spent_days.primary_key)
+                connection.execute(
+                    add.on_conflict_do_update(index_elements=keys, set_={"cost": added}), sums
+                )
 
         await self._database.call(work)
 
-    async def since(self, at: datetime) -> Sequence[SpentCall]:
-        return await self._select(sa.select(model_calls).where(model_calls.c.at >= at))
+    async def sums(self, day: date) -> Mapping[BudgetKey, int]:
+        query = sa.select(spent_days).where(spent_days.c.day == day.isoformat())
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return {(row.kind, row.team, row.name): row.cost for row in rows}
 
     async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
         return await self._select(sa.select(model_calls).where(model_calls.c.run_id == run_id))
@@ -118,6 +129,16 @@ class SqlSpendingStore:
             lambda connection: connection.execute(query).mappings().all()
         )
         return [SpentCall(**row) for row in rows]
+
+
+def _sums_of(calls: Iterable[SpentCall]) -> Sequence[Mapping[str, object]]:
+    """Returns rows to add to the sums, in an order that is the same for all processes: so none waits for another in a circle."""
+    sums: Counter[tuple[str, str, str, str]] = Counter()
+    for call in calls:
+        for key, cost in charges(call).items():
+            sums[day_of(call.at).isoformat(), *key] += cost
+    names = ("day", "kind", "team", "name", "cost")
+    return [dict(zip(names, (*key, cost), strict=True)) for key, cost in sorted(sums.items())]
 
 
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
@@ -170,6 +191,8 @@ class SqlRunStore:
         self.files = SqlRunFiles(database)
         self.defaults = SqlDefaultStore(database)
         self.spending = SqlSpendingStore(database)
+        self.grants = SqlGrantStore(database)
+        self.installation = SqlInstallation(database)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""
@@ -199,7 +222,7 @@ class SqlRunStore:
         row = _to_row(run)
 
         def work(connection: sa.Connection) -> bool:
-            insert = _INSERTS[connection.dialect.name]
+            insert = insert_for(connection, runs).on_conflict_do_nothing().returning(runs.c.id)
             return connection.scalar(insert, row) is not None
 
         return await self._acceptances.commit(work)
@@ -341,6 +364,8 @@ class SqlRunStore:
         )
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        old_days = sa.delete(spent_days).where(spent_days.c.day < day_of(before).isoformat())
+        await self._call(lambda connection: connection.execute(old_days))
         ended_at = sa.func.coalesce(runs.c.ended_at, runs.c.created_at)
         query = sa.select(runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
         run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())
@@ -391,11 +416,6 @@ class SqlRunStore:
         return found
 
 
-_INSERTS: Mapping[str, sa.Insert] = {
-    "sqlite": sqlite.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
-    "postgresql": postgresql.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
-}
-"""Whose result is empty where there is one of that id."""
 _FIELDS = tuple(field.name for field in fields(Run))
 
 
