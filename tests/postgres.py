@@ -75,6 +75,21 @@ def create_database(server_url: str, name: str) -> str:
     return f"{server_url}/{name}"
 
 
+@contextmanager
+def unreachable(url: str) -> Iterator[None]:
+    """Cuts every connection to a database, and lets nobody in, while the block runs."""
+    server, _, name = url.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        try:
+            yield
+        finally:
+            connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+
+
 def _programs() -> Path:
     """Debian keeps them out of the PATH, by version."""
     found = shutil.which("initdb")

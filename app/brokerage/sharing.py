@@ -16,8 +16,9 @@ from app.aio import open_task_group, retry_store
 from app.brokerage.registry import GrantRegistry, LiveGrant, record_effect
 from app.log import get_logger
 from app.runs.budget import Spending
+from app.runs.grant_sharing import GrantNews, GrantStore, ReportedCall
 from app.runs.model import ModelCall, RunId
-from app.runs.ports import GrantHooks, GrantNews, GrantStore, ModelGrant, ReportedCall
+from app.runs.ports import GrantHooks, ModelGrant
 
 TAKE_INTERVAL_S = 1.0
 """Between looks at what other processes report, while grants are offered."""

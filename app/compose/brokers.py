@@ -27,8 +27,10 @@ from app.compose.models import (
     name_at,
     own_source,
 )
+from app.runs.budget import Ledger
+from app.runs.grant_sharing import GrantStore
 from app.runs.model import SystemClock
-from app.runs.ports import GrantStore, ModelBroker, ModelGrant, RunPorts
+from app.runs.ports import ModelBroker, ModelGrant, OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
 from app.web.hosting import serve_sockets
@@ -89,25 +91,29 @@ async def share_grants(
     if isinstance(settings.database, Path) or not settings.service.public_url:
         yield
         return
-    async with open_sharing(
-        broker.registry, store=store, read_account=partial(_read_account, ports)
-    ):
+    read = partial(read_account, ports.store, ports.ledger, ports.own_keys)
+    async with open_sharing(broker.registry, store=store, read_account=read):
         yield
 
 
-async def _read_account(
-    ports: RunPorts, grant: ModelGrant, earlier: Account | None
+async def read_account(
+    store: RunStore,
+    ledger: Ledger,
+    own_keys: OwnKeyStore,
+    grant: ModelGrant,
+    earlier: Account | None,
 ) -> Account | None:
+    """Implements ReadAccount from the database that processes share."""
     try:
         if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
             await earlier.spending.load()
             return earlier
-        run = await ports.store.get(grant.run_id)
+        run = await store.get(grant.run_id)
         if run is None:
             return None
-        spending = await ports.ledger.load_spending(run)
+        spending = await ledger.load_spending(run)
         spending.is_own_key = bool(grant.own_key_protocol)
-        keys = await ports.own_keys.of(run.request.team, run.request.user)
+        keys = await own_keys.of(run.request.team, run.request.user)
     except (SQLAlchemyError, TimeoutError) as exc:
         raise OSError(f"the database does not answer: {type(exc).__name__}") from exc
     return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))

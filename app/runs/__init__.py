@@ -6,6 +6,7 @@ __all__ = [
     "budget",
     "environment",
     "executor",
+    "grant_sharing",
     "history",
     "intake",
     "maintenance",

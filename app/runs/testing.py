@@ -36,6 +36,7 @@ from app.runs.budget import (
 )
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner, OpenRuntime, ProviderRuntime, Runners
+from app.runs.grant_sharing import GrantNews, ReportedCall
 from app.runs.history import (
     FAILED_UNANSWERED,
     LEFT_OUT,

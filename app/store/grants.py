@@ -7,8 +7,9 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from app.runs.grant_sharing import GrantNews, ReportedCall
 from app.runs.model import RunId
-from app.runs.ports import GrantNews, ModelGrant, ReportedCall
+from app.runs.ports import ModelGrant
 from app.store.engine import Database, insert_for
 from app.store.tables import grant_calls, grants, runs
 
@@ -113,6 +114,6 @@ def _take(connection: sa.Connection, of: sa.ColumnElement[bool]) -> GrantNews:
     rows = connection.execute(taken.returning(*grant_calls.c)).all()
     calls = [ReportedCall(id=row.id, run_id=RunId(row.run_id), call=row.call) for row in rows]
     return GrantNews(
-        calls=sorted(calls, key=lambda one: one.call.ended_at),
+        calls=tuple(sorted(calls, key=lambda one: one.call.ended_at)),
         effects=frozenset(map(RunId, effects)),
     )
