@@ -18,6 +18,7 @@ from app.runs.attempt import (
 from app.runs.budget import (
     KEPT_DAYS,
     MICRO,
+    REFRESH_S,
     AskLeave,
     BudgetRefusal,
     Budgets,

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,11 @@ from app.runs.testing import (
     Defaults,
     Run,
     RunFileKind,
+    RunId,
     RunState,
     Session,
     SessionStatus,
+    SpentCall,
     Thread,
     Usage,
 )
@@ -279,6 +281,50 @@ async def test_half_made_first_tables_are_refused_by_migrate(database: Database)
     with pytest.raises(UnreadableStoreError, match="no column trace_id"):
         await asyncio.to_thread(database.migrate)
     assert database.columns() == before
+
+
+async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> None:
+    """Of yesterday and today: a budget that was used up stays so; keys of people and unknown costs count for none."""
+    now = datetime.now(UTC)
+    calls = [
+        SpentCall(
+            id=f"{number}",
+            run_id=RunId("run_1"),
+            agent="claude",
+            model="m",
+            team="T1",
+            user=user,
+            channel="C1",
+            at=now - timedelta(days=age),
+            usage=Usage(),
+            cost=cost,
+            is_own_key=is_own_key,
+        )
+        for number, (user, age, cost, is_own_key) in enumerate(
+            [
+                ("U1", 0, 5, False),
+                ("U2", 0, 7, False),
+                ("U1", 0, None, False),
+                ("U1", 0, 9, True),
+                ("U1", 30, 11, False),
+            ]
+        )
+    ]
+    async with database.open() as store:
+        await store.spending.add(calls)
+    added = ("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation")
+    database.execute(
+        *(f"DROP TABLE {name}" for name in added), "UPDATE orion_schema SET version = 10"
+    )
+    assert database.migrate() == (10, newest_version())
+    async with database.open() as store:
+        assert await store.spending.sums(now.date()) == {
+            ("user", "T1", "U1"): 5,
+            ("user", "T1", "U2"): 7,
+            ("channel", "T1", "C1"): 12,
+            ("all", "", ""): 12,
+        }
+        assert not await store.spending.sums((now - timedelta(days=30)).date())
 
 
 @pytest.fixture
