@@ -3,14 +3,18 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from app.store.runs import open_store
+from tests.e2e.clouds import open_stage_at
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.giving_keys import SECRET
-from tests.e2e.harness import World
+from tests.e2e.harness import World, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
+from tests.ports import free_port
+from tests.shared_broker import open_process
 
 pytestmark = [
     pytest.mark.e2e,
@@ -74,3 +78,33 @@ async def test_processes_on_one_database_are_one_orion(
             await second.reap()
         async with open_store(postgres_url) as store:
             assert await store.installation.load() == before
+
+
+@pytest.mark.machines
+async def test_a_sandbox_that_reaches_another_process_is_served(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    """Behind a load balancer that leads nobody to the process which executes the run: models are asked, counted and traced as ever."""
+    port = free_port()
+    async with (
+        open_stage_at(
+            "vercel",
+            tmp_path,
+            ORION_DATABASE_URL=postgres_url,
+            ORION_PUBLIC_URL=f"http://127.0.0.1:{port}",
+        ) as (
+            stage,
+            _,
+        ),
+        open_process(postgres_url, f"{stage.world.url}/model", port=port),
+    ):
+        ts = await stage.client.say("@Orion run: echo 4711")
+        assert "4711" in text_of(await stage.answer(ts, timeout_s=150))
+        record = await stage.record(ts)
+        assert record.result.usage.model_calls == 2
+        tree = await stage.world.whole_trace(str(record.trace_id))
+        assert str(tree).count("'type': 'generation'") == 2
+        async with open_store(postgres_url) as store:
+            assert len(await store.spending.of_run(record.id)) == 2
+            assert await store.grants.find(record.id) is None
+        assert await stage.orion.terminate() == 0
