@@ -24,6 +24,11 @@ OLDEST_POSTGRES = 13
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
 
+_HELD = ("55P03", "57014")
+"""A lock or a statement took too long. Source: PostgreSQL documentation, Appendix A, Error Codes, read 2026-11."""
+MIGRATION_TIMEOUT_S = 600.0
+"""For one statement of a migration, over all rows that there are; its locks are waited for as long as any other call."""
+
 T = TypeVar("T")
 
 
@@ -128,17 +133,23 @@ def postgres_engine(
             "ORION_DATABASE_URL needs the package psycopg",
             "install the extra 'postgresql' (pip install 'orion[postgresql]')",
         ) from exc
-    limits = sa.select(
-        sa.func.set_config("statement_timeout", str(timeout_ms), True),  # noqa: FBT003 - for this transaction
-        # Else the locks of a process that stands still would be everybody's.
-        sa.func.set_config("idle_in_transaction_session_timeout", str(timeout_ms), True),  # noqa: FBT003
+    # Else the locks of a process that stands still would be everybody's.
+    names = ("statement_timeout", "idle_in_transaction_session_timeout")
+    sa.event.listen(
+        engine, "begin", lambda one: limit_transaction(one, **dict.fromkeys(names, timeout_s))
     )
-
-    @sa.event.listens_for(engine, "begin")
-    def _limit(connection: sa.Connection) -> None:
-        connection.execute(limits)
-
     return engine
+
+
+def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
+    """Sets these limits of PostgreSQL's until the transaction ends; nothing on SQLite, which has none."""
+    if connection.dialect.name == "sqlite":
+        return
+    settings = [
+        sa.func.set_config(name, str(int(limit_s * 1000)), True)  # noqa: FBT003 - for this transaction
+        for name, limit_s in limits_s.items()
+    ]
+    connection.execute(sa.select(*settings))
 
 
 @contextmanager
@@ -255,7 +266,8 @@ def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
     reason = _first_line(error.orig)
     if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL: a table or column is not there
         return describe_half_made(name, reason)
-    match getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
+    is_held = getattr(error.orig, "sqlstate", "") in _HELD
+    match sqlite3.SQLITE_BUSY if is_held else getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_ERROR:  # the same
             return describe_half_made(name, reason)
         case sqlite3.SQLITE_NOTADB:

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import psycopg
 import pytest
+import sqlalchemy as sa
 
 from app.aio import open_task_group
-from app.store.engine import UnreadableStoreError, open_engine, refuse_old_server
+from app.store.engine import (
+    CALL_TIMEOUT_S,
+    LOCK_KEY,
+    UnreadableStoreError,
+    open_engine,
+    postgres_engine,
+    refuse_old_server,
+)
 from app.store.migrations import newest_version
 from app.store.runs import open_store
 from tests.building import make_request, make_run
@@ -204,3 +212,53 @@ async def test_a_pooler_that_gives_them_by_statement_is_refused(postgres_url: st
         async with open_store(url):
             pass
     assert "Traceback" not in str(told.value)
+
+
+def test_a_database_of_a_newer_or_older_orion_is_refused(
+    postgres_url: str, state_dir: Path
+) -> None:
+    """By every command; an older one is what `migrate` is for, after a copy."""
+
+    async def make() -> None:
+        async with open_store(postgres_url):
+            pass
+
+    asyncio.run(make())
+    for version, words in (
+        (99, "written by a newer Orion (its tables have version 99"),
+        (1, "keep a copy (of PostgreSQL by pg_dump), and run `orion migrate`"),
+    ):
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("UPDATE orion_schema SET version = %s", [version])
+        for command in (("serve",), ("runs", "list"), ("sandboxes", "list")):
+            assert words in refusal(*command, url=postgres_url, state_dir=state_dir)
+
+
+def test_a_server_ends_what_takes_too_long_and_who_stands_still(postgres_url: str) -> None:
+    """A statement, and a transaction whose process says nothing more: its locks are free again."""
+    engine = postgres_engine(postgres_url, timeout_s=0.5)
+    with pytest.raises(sa.exc.OperationalError, match="statement timeout"), engine.begin() as one:
+        one.exec_driver_sql("SELECT pg_sleep(5)")
+    one = engine.connect()
+    one.begin()
+    one.exec_driver_sql("SELECT pg_advisory_xact_lock(1)")
+    time.sleep(1)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SET statement_timeout = 1000")
+        other.execute("SELECT pg_advisory_xact_lock(1)")
+    with pytest.raises(sa.exc.DBAPIError):
+        one.exec_driver_sql("SELECT 1")
+    one.close()
+    engine.dispose()
+
+
+@pytest.mark.long
+async def test_tables_that_somebody_holds_are_named(postgres_url: str) -> None:
+    """A start or a migration waits for ten seconds, not for ever."""
+    with psycopg.connect(postgres_url) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK_KEY])
+        began = time.monotonic()
+        with pytest.raises(UnreadableStoreError, match="is locked by another program"):
+            async with open_store(postgres_url):
+                pass
+        assert time.monotonic() - began < CALL_TIMEOUT_S + CONNECT_LIMIT_S

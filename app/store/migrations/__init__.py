@@ -11,9 +11,12 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app.store.engine import (
+    CALL_TIMEOUT_S,
+    MIGRATION_TIMEOUT_S,
     UnreadableStoreError,
     describe_damage,
     describe_half_made,
+    limit_transaction,
     lock_tables,
     map_errors,
     name_of,
@@ -87,6 +90,9 @@ def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
     from alembic import command  # noqa: PLC0415 - 0.2 s that only a migration costs
     from alembic.config import Config  # noqa: PLC0415
 
+    limit_transaction(
+        connection, lock_timeout=CALL_TIMEOUT_S, statement_timeout=MIGRATION_TIMEOUT_S
+    )
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", _escaped(Path(__file__).parent))
     config.set_main_option("version_locations", _escaped(versions))
