@@ -75,6 +75,16 @@ def create_database(server_url: str, name: str) -> str:
     return f"{server_url}/{name}"
 
 
+def dump_and_restore(url: str, copy_url: str, file: Path) -> None:
+    """Copies a database into an empty one, as `docs/operate.md` says."""
+    programs = _programs()
+    for argv in (
+        ["pg_dump", "--format=custom", f"--file={file}", url],
+        ["pg_restore", f"--dbname={copy_url}", str(file)],
+    ):
+        subprocess.run([str(programs / argv[0]), *argv[1:]], check=True, timeout=START_TIMEOUT_S)
+
+
 @contextmanager
 def unreachable(url: str) -> Iterator[None]:
     """Cuts every connection to a database, and lets nobody in, while the block runs."""

@@ -27,7 +27,7 @@ from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
 from tests.pgbouncer import run_pgbouncer
-from tests.postgres import LOCKED_ROLE
+from tests.postgres import LOCKED_ROLE, create_database, dump_and_restore
 
 pytestmark = pytest.mark.postgresql
 
@@ -262,3 +262,17 @@ async def test_tables_that_somebody_holds_are_named(postgres_url: str) -> None:
             async with open_store(postgres_url):
                 pass
         assert time.monotonic() - began < CALL_TIMEOUT_S + CONNECT_LIMIT_S
+
+
+async def test_a_copy_that_is_put_back_is_the_same_orion(
+    postgres_server: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """With its runs, its name and its key."""
+    copy_url = create_database(postgres_server, f"{postgres_url.rpartition('/')[2]}_copy")
+    async with open_store(postgres_url) as store:
+        await store.add(make_run())
+        before = await store.installation.load()
+    await asyncio.to_thread(dump_and_restore, postgres_url, copy_url, tmp_path / "orion.dump")
+    async with open_store(copy_url) as store:
+        assert await store.get(make_run().id) == make_run()
+        assert await store.installation.load() == before
