@@ -30,14 +30,13 @@ def run_postgres() -> Iterator[str]:
     Raises:
         FileNotFoundError: PostgreSQL is not installed.
     """
-    programs = _programs()
     with tempfile.TemporaryDirectory(prefix="orion-postgres-") as home:
         user = _unprivileged_user()
         if user is not None:
             shutil.chown(home, user)
         data = Path(home, "data")
         subprocess.run(
-            [programs / "initdb", "-D", data, "-U", "orion", "-A", "trust", "-E", "UTF8", "-N"],
+            [_program("initdb"), "-D", data, "-U", "orion", "-A", "trust", "-E", "UTF8", "-N"],
             check=True,
             cwd=home,
             capture_output=True,
@@ -47,7 +46,7 @@ def run_postgres() -> Iterator[str]:
         rules = data / "pg_hba.conf"
         rules.write_text(f"{LOCKED_RULE}\n{rules.read_text()}")
         port = _free_port()
-        argv = [str(programs / "postgres"), "-D", str(data)]
+        argv = [str(_program("postgres")), "-D", str(data)]
         argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
         for setting in UNSAFE_BUT_QUICK:
             argv += ["-c", setting]
@@ -77,12 +76,11 @@ def create_database(server_url: str, name: str) -> str:
 
 def dump_and_restore(url: str, copy_url: str, file: Path) -> None:
     """Copies a database into an empty one, as `docs/operate.md` says."""
-    programs = _programs()
     for argv in (
         ["pg_dump", "--format=custom", f"--file={file}", url],
         ["pg_restore", f"--dbname={copy_url}", str(file)],
     ):
-        subprocess.run([str(programs / argv[0]), *argv[1:]], check=True, timeout=START_TIMEOUT_S)
+        subprocess.run([_program(argv[0]), *argv[1:]], check=True, timeout=START_TIMEOUT_S)
 
 
 @contextmanager
@@ -100,13 +98,13 @@ def unreachable(url: str) -> Iterator[None]:
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
 
 
-def _programs() -> Path:
+def _program(name: str) -> Path:
     """Debian keeps them out of the PATH, by version."""
-    found = shutil.which("initdb")
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found and not places:
-        raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
-    return Path(found).parent if found else places[-1].parent
+    found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), shutil.which(name)]
+    for path in reversed(found):
+        if path is not None:
+            return Path(path)
+    raise FileNotFoundError(f"there is no {name}: apt-get install postgresql")
 
 
 def _unprivileged_user() -> str | None:
