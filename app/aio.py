@@ -5,9 +5,10 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
 
-from sandbox_runtime.task_group import TaskGroup, open_task_group
+from app.errors import LeaseLostError
+from sandbox_runtime.task_group import TaskGroup, open_task_group, together
 
-__all__ = ["TaskGroup", "open_task_group", "retry_store"]
+__all__ = ["TaskGroup", "open_task_group", "retry_store", "together"]
 
 RETRY_S = 60.0
 """What an agent worked for must not be lost to a database that is locked for a moment."""
@@ -19,10 +20,10 @@ T = TypeVar("T")
 async def retry_store(work: Callable[[], Awaitable[T]]) -> T:
     """Returns the result of a store's call that is safe to repeat, tried again for `RETRY_S`; then raises its last error.
 
-    KeyError is no outage: it is raised at once.
+    KeyError and LeaseLostError are no outage: they are raised at once.
     """
     async for attempt in AsyncRetrying(
-        retry=retry_if_not_exception_type(KeyError),
+        retry=retry_if_not_exception_type((KeyError, LeaseLostError)),
         stop=stop_after_delay(RETRY_S),
         wait=wait_fixed(PAUSE_S),
         reraise=True,

@@ -95,3 +95,7 @@ def mapped_errors() -> Iterator[None]:
         raise OrionError(FROM_SANDBOX[exc.code], str(exc), retryable=exc.retryable) from exc
     except AgentError as exc:
         raise OrionError(FROM_AGENT[exc.code], str(exc)) from exc
+
+
+class LeaseLostError(Exception):
+    """Another process has taken a run over, as this one was not heard of: nothing may be written or done for it here any more."""

@@ -35,7 +35,6 @@ _LIBRARY_LEVELS: Final = {
     # Logs request bodies, so people's messages, at INFO. Source: slack-bolt 1.30, logger.messages, read 2026-11.
     "slack_bolt": logging.WARNING,
     "slack_sdk": logging.WARNING,
-    "dbos": logging.WARNING,
     "langfuse": logging.WARNING,
     "opentelemetry": logging.WARNING,
     "httpx": logging.WARNING,
@@ -159,8 +158,7 @@ def _tame_libraries(*, is_debug: bool) -> None:
         library = logging.getLogger(name)
         library.setLevel(at_least)
         library.propagate = True
-        # DBOS brings its own handler, but only to a logger that has none; langfuse gives httpx one.
-        # Source: dbos 3.4, _logger.init_logger; langfuse 5.0.4, logger.py; read 2026-11.
+        # langfuse gives httpx one of its own. Source: langfuse 5.0.4, logger.py, read 2026-11.
         library.handlers = [logging.NullHandler()]
     # `service.started` says it; but a failed start is told at ERROR here.
     logging.getLogger("uvicorn.error").setLevel(logging.INFO if is_debug else logging.WARNING)

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 from fastapi import FastAPI
 
@@ -14,7 +13,6 @@ from app.compose.adapters import Outside, Overrides, create_key_modal, open_outs
 from app.compose.core import Core, open_core
 from app.compose.factories import (
     channel_options,
-    check_python,
     create_health,
     entry_options,
     run_policy,
@@ -82,8 +80,6 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         raise SettingsError("\n".join(missing))
     policy = run_policy(settings)
     policy = replace(policy, channels=channel_options(settings, policy))
-    if isinstance(settings.database, Path):
-        check_python()
     masker = start_logging(settings)
     async with AsyncExitStack() as stack:
         make_private(settings.service.state_dir)
@@ -163,7 +159,7 @@ async def _drain(
     if health.is_draining:
         return
     if end_background is not None:
-        end_background()  # the reconciler needs the engine, which goes now
+        end_background()
     _log.info("service.draining", grace_s=SHUTDOWN_GRACE_S)
     health.is_draining = True
     await dispatcher.stop(grace_s=SHUTDOWN_GRACE_S)

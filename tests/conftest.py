@@ -1,6 +1,5 @@
 """Every test starts from a scrubbed environment and runs on asyncio."""
 
-import logging
 import os
 import secrets
 import signal
@@ -21,16 +20,11 @@ _SCRUBBED_PREFIXES = (
     "AI_GATEWAY_",
     "OPENAI_",
     "GEMINI_",
-    "DBOS_",
 )
 
 
 # A shell's background jobs ignore it, and whatever a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-# Otherwise dbos, when it is first imported, logs to the standard error of that moment: of a test that captures it, closed later.
-logging.getLogger("dbos").addHandler(logging.NullHandler())
 
 
 @pytest.fixture

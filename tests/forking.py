@@ -29,7 +29,7 @@ from app.settings.settings import host_environment
 REPOSITORY = Path(__file__).parents[1]
 _MOST_BYTES = 200_000
 _IMPORTED = (
-    *("app.main", "app.cli", "dbos", "langfuse", "uvicorn", "uvloop", "slack_bolt", "slack_sdk"),
+    *("app.main", "app.cli", "langfuse", "uvicorn", "uvloop", "slack_bolt", "slack_sdk"),
     *(
         "psycopg",
         "aiodocker",

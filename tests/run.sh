@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 # What every worker, service and agent imports is compiled once, meanwhile, not by each of them at once.
 compile_imports() {
     cd .venv/lib/python3*/site-packages
-    ../../../bin/python -m compileall -q -j 2 anthropic dbos fastapi httpx hypothesis langfuse openai opentelemetry pydantic \
+    ../../../bin/python -m compileall -q -j 2 anthropic fastapi httpx hypothesis langfuse openai opentelemetry pydantic \
         slack_bolt slack_sdk sqlalchemy uvicorn >/dev/null 2>&1 || true
 }
 (compile_imports) &

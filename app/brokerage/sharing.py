@@ -7,17 +7,17 @@ reports the model call; the first one counts it, traces it and charges it. In fl
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Protocol
 
 from app.aio import open_task_group, retry_store
 from app.brokerage.registry import GrantRegistry, LiveGrant, record_effect
 from app.log import get_logger
 from app.runs.budget import Spending
-from app.runs.grant_sharing import GrantNews, GrantStore, ReportedCall
-from app.runs.model import ModelCall, RunId
+from app.runs.model import GrantNews, ModelCall, ReportedCall, RunId
 from app.runs.ports import GrantHooks, ModelGrant
 
 TAKE_INTERVAL_S = 1.0
@@ -34,6 +34,35 @@ MAX_UNREPORTED = 10_000
 """Calls that a sick database may make wait; then the oldest are given up."""
 
 _log = get_logger(__name__)
+
+
+class GrantStore(Protocol):
+    """Open grants by their runs' ids, where all processes on a database find them; without keys.
+
+    Raises OSError where the database does not answer. Every method is safe to repeat.
+    """
+
+    async def open(self, grant: ModelGrant, *, process: str) -> None:
+        """Lets others find a grant of this process, in place of an earlier one of the same run."""
+        ...
+
+    async def find(self, run_id: RunId) -> ModelGrant | None: ...
+
+    async def report(self, calls: Sequence[ReportedCall]) -> Collection[str]:
+        """Tells the processes that have opened their grants; returns the ids of calls whose grant is closed, which nobody takes."""
+        ...
+
+    async def note_effect(self, run_id: RunId) -> bool:
+        """Records, with the run too, that it may change something outside; False when its grant is closed."""
+        ...
+
+    async def take(self, process: str) -> GrantNews:
+        """Returns what is reported of this process's grants; each call once."""
+        ...
+
+    async def close(self, run_id: RunId, *, process: str) -> GrantNews:
+        """Closes a grant, unless another process has opened it anew; returns what `take` has not."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,11 @@ from agent_scripts.registry import agent_names, agent_spec
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker
-from app.compose.factories import create_dispatcher, open_tracer, slack_options
+from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
 from app.compose.providers import ProviderChoice, choose_provider, create_provider
+from app.dispatch.dispatcher import RunDispatcher
+from app.dispatch.lease import ProcessLease
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.policy import RunPolicy
@@ -125,8 +127,6 @@ class Overrides:
     provider: SandboxProvider | None = None
     adapter: AgentAdapter | None = None
     wrap: Wrap = _as_it_is
-    poll_interval_s: float | None = None
-    """Between two looks of the dispatcher for work; None = as often as is best."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +168,11 @@ async def open_outside(
         choice = ProviderChoice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
-        slack = await stack.enter_async_context(open_slack(slack_options(settings)))
+        leases = overrides.wrap("leases", store.leases)
+        lease = ProcessLease(leases)
+        slack = await stack.enter_async_context(
+            open_slack(slack_options(settings), may_write=lease.confirm)
+        )
         adapters = Adapters(
             store=store,
             files=store.files,
@@ -176,11 +180,12 @@ async def open_outside(
             defaults=store.defaults,
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
-            dispatcher=create_dispatcher(
-                settings.database,
+            dispatcher=RunDispatcher(
                 store,
+                leases,
+                lease,
                 capacity=policy.capacity,
-                poll_interval_s=overrides.poll_interval_s,
+                waits_s=policy.queue_timeout_s,
             ),
             provider=overrides.provider or create_provider(settings, choice),
             replies=slack.replies,

@@ -18,7 +18,7 @@ from app.brokerage.git import GitBroker, GitRemotes
 from app.brokerage.http import create_http_client
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
 from app.brokerage.registry import GrantRegistry
-from app.brokerage.sharing import Account, open_sharing
+from app.brokerage.sharing import Account, GrantStore, open_sharing
 from app.compose.models import (
     ModelSource,
     injected_headers,
@@ -28,7 +28,6 @@ from app.compose.models import (
     own_source,
 )
 from app.runs.budget import Ledger
-from app.runs.grant_sharing import GrantStore
 from app.runs.model import SystemClock
 from app.runs.ports import ModelBroker, ModelGrant, OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session

@@ -21,7 +21,7 @@ from app.runs.attempt import LiveLogs
 from app.runs.budget import Ledger
 from app.runs.executor import AgentRunner, ProviderRuntime, Runners
 from app.runs.intake import Intake
-from app.runs.maintenance import Reconciler, Retention, maintain_runtime
+from app.runs.maintenance import Retention, Watchdog, maintain_runtime
 from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
@@ -139,7 +139,7 @@ class Core:
     runtime: ProviderRuntime
     """The default one."""
     signals: StopSignals
-    reconciler: Reconciler
+    watchdog: Watchdog
     retention: Retention
     elsewhere: Sequence[str]
     """Other providers where sandboxes of sessions may be."""
@@ -148,8 +148,8 @@ class Core:
     def background(self) -> Sequence[Coroutine[None, None, None]]:
         """Returns what has to go on as long as the service works."""
         return (
-            self.signals.listen_forever(self.ports.store, self.service.end_stopped),
-            self.reconciler.run_forever(),
+            self.signals.listen_forever(self.ports.store),
+            self.watchdog.run_forever(),
             self.retention.run_forever(),
             self.ports.ledger.write_forever(),
             self.ports.ledger.load_forever(),
@@ -217,17 +217,9 @@ async def open_core(
             runners=runners,
             runtime=runtime,
             signals=signals,
-            reconciler=Reconciler(
-                store=ports.store,
-                dispatcher=dispatcher,
-                service=service,
-                policy=policy,
-                signals=signals,
-                clock=clock,
-            ),
+            watchdog=Watchdog(service=service, policy=policy, signals=signals, clock=clock),
             retention=Retention(
                 store=ports.store,
-                dispatcher=dispatcher,
                 remove_sessions=partial(
                     runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
                 ),

@@ -1,9 +1,7 @@
 """Settings become parts: each adapter of the service, made from the settings it needs."""
 
 import asyncio
-import platform
 import shlex
-import sqlite3
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,7 +20,7 @@ from app.log import configure_logging
 from app.redaction import Masker
 from app.runs.environment import Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
-from app.runs.model import RunId, SystemClock
+from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
 from app.runs.policy import RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
@@ -49,26 +47,6 @@ from sandbox_runtime.types import (
 )
 
 MIB = 1024 * 1024
-
-
-class UnsupportedPythonError(Exception):
-    """This Python and its SQLite cannot keep runs in order."""
-
-
-def check_python() -> None:
-    """Refuses a combination that silently runs a thread's messages out of order.
-
-    From Python 3.12 on the engine asks SQLite for sub-second time, which SQLite knows since 3.42 only.
-
-    Raises:
-        UnsupportedPythonError
-    """
-    is_new_python = tuple(map(int, platform.python_version_tuple()[:2])) >= (3, 12)
-    if is_new_python and sqlite3.sqlite_version_info < (3, 42):
-        raise UnsupportedPythonError(
-            f"Python {platform.python_version()} with SQLite {sqlite3.sqlite_version}: "
-            "use Python 3.11, or one that is built with SQLite 3.42 or later"
-        )
 
 
 def run_policy(settings: Settings) -> RunPolicy:
@@ -237,21 +215,6 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         yield tracer
 
 
-def create_dispatcher(
-    location: Path | str,
-    store: SqlRunStore,
-    *,
-    capacity: int,
-    poll_interval_s: float | None = None,
-) -> Dispatcher:
-    """Returns the durable dispatcher on a database and its store, which looks for work as often as is best unless told."""
-    from app.dispatch.durable import POLL_INTERVAL_S, DurableDispatcher  # noqa: PLC0415 - 2 s of CPU; the CLI must stay quick
-
-    return DurableDispatcher(
-        location, store, capacity=capacity, poll_interval_s=poll_interval_s or POLL_INTERVAL_S
-    )
-
-
 def slack_options(settings: Settings) -> SlackOptions:
     """Returns the Slack package's part of the settings; the caller has checked that there is a token."""
     return SlackOptions(
@@ -288,8 +251,7 @@ def create_health(
         return f"{len(await store.unfinished())} unfinished runs"
 
     async def engine() -> str:
-        await dispatcher.engine_states([RunId("probe")])
-        return "answers"
+        return dispatcher.probe()
 
     async def auth() -> str:
         return (await slack.identify()).bot_user_id

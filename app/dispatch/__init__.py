@@ -1,5 +1,6 @@
-"""Has accepted runs placed, and makes them move, again after a crash: by a durable engine, or by the records alone."""
+"""Has accepted runs placed, and hands out those that wait, by their records alone; after a crash, too."""
 
 __all__ = [
-    "durable",
+    "dispatcher",
+    "lease",
 ]

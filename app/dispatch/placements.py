@@ -1,39 +1,38 @@
 """Accepted runs on their way to their thinking message, in this process."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import suppress
 
-from app.aio import TaskGroup, open_task_group
+from app.aio import TaskGroup
+from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.model import Run, RunId
 from app.runs.ports import RunHandlers
 
 PLACED_AT_ONCE = 16
 """More would only queue for the store's connection, and for the interpreter's lock, which acknowledgements need as well."""
+RETRY_INTERVAL_S = 5.0
 
 _log = get_logger(__name__)
 
 
 class Placements:
-    """Has runs placed, so many at once, in the order in which they come. Made by `open_placements`.
+    """Has runs placed, so many at once, in the order in which they come.
 
-    One that cannot be placed stays accepted: the reconciler ends it, or the next start places it.
+    One that fails is tried again, as after a crash: whoever places it counts that, and gives it up some time.
     """
 
     def __init__(self, handlers: RunHandlers, *, group: TaskGroup) -> None:
+        """`group`: in which they go on; it outlives them by `close`."""
         self._handlers = handlers
         self._group = group
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
-        self._is_closed = False
-
-    def __contains__(self, run_id: RunId) -> bool:
-        return run_id in self._tasks
+        self._closed = asyncio.Event()
 
     def add(self, run: Run, *, resumed: bool = False) -> None:
         """Has it placed soon; returns at once. `resumed`: that may have been begun before."""
-        if self._is_closed or run.id in self._tasks:
+        if self._closed.is_set() or run.id in self._tasks:
             return
         task = self._group.create_task(self._place(run, resumed=resumed), name=f"place-{run.id}")
         self._tasks[run.id] = task
@@ -41,28 +40,29 @@ class Placements:
 
     async def close(self, *, grace_s: float) -> None:
         """Begins none any more, waits up to `grace_s` for those that have begun, and cancels them then."""
-        self._is_closed = True
+        self._closed.set()
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=grace_s)
         for task in self._tasks.values():
             task.cancel()
 
     async def _place(self, run: Run, *, resumed: bool) -> None:
+        while not await self._is_placed(run, resumed=resumed):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETRY_INTERVAL_S):
+                    await self._closed.wait()
+            resumed = True
+
+    async def _is_placed(self, run: Run, *, resumed: bool) -> bool:
+        """Whether nothing is left to do here."""
         async with self._slots:
-            if self._is_closed:
-                return
+            if self._closed.is_set():
+                return True
             try:
                 await self._handlers.place(run, resumed=resumed)
+            except LeaseLostError:
+                _log.warning("run.lease_lost", run_id=run.id)
             except Exception:  # noqa: BLE001 - one run that cannot be placed must not end the service
                 _log.exception("run.placing_failed", run_id=run.id)
-
-
-@asynccontextmanager
-async def open_placements(handlers: RunHandlers) -> AsyncIterator[Placements]:
-    """Opens them for the length of a block; at its end those that go on are cancelled."""
-    async with open_task_group() as group:
-        placements = Placements(handlers, group=group)
-        try:
-            yield placements
-        finally:
-            await placements.close(grace_s=0)
+                return False
+            return True

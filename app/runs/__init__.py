@@ -6,7 +6,6 @@ __all__ = [
     "budget",
     "environment",
     "executor",
-    "grant_sharing",
     "history",
     "intake",
     "maintenance",

@@ -20,7 +20,7 @@ from agent_scripts.events import (
     TurnFinished,
 )
 from app.aio import retry_store
-from app.errors import FROM_AGENT, ErrorCode, OrionError
+from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.budget import AttemptCost
 from app.runs.file_changes import Difference
@@ -424,6 +424,8 @@ async def execute(
             detail = LIMIT_DETAILS.get(finished.error, detail)
     except RunStoppedError:
         pass
+    except LeaseLostError:
+        raise
     except OrionError as exc:
         code, detail = exc.code, str(exc)
     except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too

@@ -145,6 +145,7 @@ class Intake:
             )
         if is_new:
             self._signals.notify(run_id, user)
+            self._dispatcher.wake()
         return is_new
 
     async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:

@@ -16,6 +16,8 @@ from app.errors import ErrorCode
 from app.runs.options import MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
+ProcessId = NewType("ProcessId", str)
+"""Of one process from its start, or from when it was given up for dead, on; never used again."""
 
 WIRE_VERSION: Final = 1
 
@@ -42,7 +44,7 @@ class Thread:
 
 
 class RunRequest(BaseModel):
-    """A person's question; the wire form that travels through the engine. Unknown versions are refused."""
+    """A person's question; as it is stored. Unknown versions are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,37 +82,11 @@ class RunRequest(BaseModel):
         """Returns when, by Slack's clock and to the microsecond, the message was sent, or Retry was clicked."""
         return slack_time(self.click_ts or self.message_ts)
 
-    @property
-    def order(self) -> int:
-        """Rises with the message's time; a 31-bit number (the engine's priority) of tenths of a second.
-
-        Counted from 2026-01-01T00:00:00Z, so it lasts until 2032; earlier messages count as 1.
-        """
-        tenths = slack_microseconds(self.message_ts) // 100_000 - ORDER_EPOCH_S * 10
-        return min(max(tenths, 1), MAX_ORDER)
-
-    @property
-    def order_in_thread(self) -> int:
-        """Rises with the message's time within its thread; a 31-bit number too.
-
-        Milliseconds since the thread's root for twelve days, tenths of a second for three years after that: two people
-        who write within the same tenth are still answered in turn.
-        """
-        age_ms = (slack_microseconds(self.message_ts) - slack_microseconds(self.thread_ts)) // 1000
-        if age_ms < FINE_ORDER_MS:
-            return max(age_ms, 0) + 1
-        return min(FINE_ORDER_MS + (age_ms - FINE_ORDER_MS) // 100 + 1, MAX_ORDER)
-
 
 @lru_cache(maxsize=256)
 def _parsed(text: str) -> MessageOptions:
     """Parses each text once: a run asks for its options a dozen times, and its thread's history for those of all runs in it."""
     return parse_options(text)
-
-
-ORDER_EPOCH_S = 1_767_225_600
-MAX_ORDER = 2**31 - 1
-FINE_ORDER_MS = 2**30
 
 
 def slack_time(ts: str) -> datetime:
@@ -264,7 +240,7 @@ UNDECIDED = Outcome(state=RunState.FAILED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """The run record: the truth about a run; the engine only makes it move."""
+    """The run record: the truth about a run, by which processes hand it out."""
 
     id: RunId
     request: RunRequest
@@ -306,6 +282,11 @@ class Run:
         return self.request.thread
 
     @property
+    def needs_slot(self) -> bool:
+        """Whether it is for an agent, of which only so many work at once."""
+        return self.request.options.command is None
+
+    @property
     def is_refused(self) -> bool:
         """Whether it was decided that it does not run, and nobody was told yet."""
         return self.state is RunState.ACCEPTED and self.outcome is not None
@@ -314,6 +295,20 @@ class Run:
     def result(self) -> Outcome:
         """Returns the run's outcome; before one is decided, an empty one."""
         return self.outcome or UNDECIDED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process that works on the runs of a database."""
+
+    id: ProcessId
+    host: str
+    """The same for all processes that share a kernel, also in containers; another one after a reboot."""
+    name: str
+    """For people: host name and pid."""
+    started_at: datetime
+    alive_until: datetime
+    """By the database's clock. Until then what it has is its own; later the others may take it over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,6 +407,24 @@ class ModelCall:
     """The provider's error type, such as `overloaded_error`."""
     is_refused: bool = False
     """By the broker: no model was asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedCall:
+    """A model call of a run that another process executes."""
+
+    id: str
+    run_id: RunId
+    call: ModelCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantNews:
+    """What other processes have let through for runs of this one."""
+
+    calls: tuple[ReportedCall, ...] = ()
+    effects: frozenset[RunId] = frozenset()
+    """Runs that may have changed something outside; again and again while their grants are open."""
 
 
 class Clock(Protocol):

@@ -321,7 +321,7 @@ def why_no_channel_defaults(request: RunRequest, policy: RunPolicy) -> str:
 
 def is_given_up(run: Run) -> bool:
     """Whether it was placed so often after crashes that it is not tried any more."""
-    return run.place_attempt >= MAX_PLACE_ATTEMPTS
+    return run.place_attempt > MAX_PLACE_ATTEMPTS
 
 
 def may_stop(user: str, policy: RunPolicy) -> bool:

@@ -48,16 +48,6 @@ class AgainIn:
 Advance = Done | AgainIn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotRequest:
-    """Describes a run that waits for one of the slots."""
-
-    user: str
-    """People take turns."""
-    order: int
-    """A person's lowest goes first."""
-
-
 class RunHandlers(Protocol):
     """Holds what a dispatcher calls; each may be called twice, at once or later."""
 
@@ -65,27 +55,18 @@ class RunHandlers(Protocol):
         """Lets the thinking message of an accepted run stand and schedules it. `resumed`: this may have been begun before."""
         ...
 
-    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
-        """Returns what a queued run waits with; None when `advance` needs no slot for it: it is over, or will not start."""
-        ...
-
     async def advance(self, run_id: RunId) -> Advance: ...
 
-
-class EngineState(StrEnum):
-    """Says what the engine will do with a run."""
-
-    MOVING = "moving"
-    """Waiting or executing: it will be advanced."""
-    ENDED = "ended"
-    """Nothing will advance it any more."""
+    async def end(self, run_id: RunId, code: ErrorCode) -> None:
+        """Ends a run that `advance` cannot bring to its end."""
+        ...
 
 
 class Dispatcher(Protocol):
     """Durable hand-over of runs. Each is placed at once; `advance` one at a time per thread, oldest message first.
 
     No more than `capacity` runs that need a slot are advanced at once. When slots are scarce, the next one goes to the
-    person with the fewest, of those to whoever was given one longest ago.
+    person with the fewest, of those to whoever was given one longest ago; in all processes that share the database.
     """
 
     async def submit(self, run: Run) -> None:
@@ -97,25 +78,35 @@ class Dispatcher(Protocol):
         ...
 
     async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> Run:
-        """Records these changes of an unfinished run and queues `advance` for it, both or neither; returns the record. May be repeated."""
+        """Records these changes of a run that this process has, and lets it be advanced, by any process; returns the record.
+
+        Raises:
+            LeaseLostError
+        """
         ...
 
-    def wake(self, run_id: RunId) -> None:
-        """Asks, if the run waits for a slot, for `request_slot` again, which has changed; else nothing."""
+    def borrow(self, run_id: RunId) -> AbstractAsyncContextManager[Run | None]:
+        """Lets a waiting run not be advanced while inside; None when it does not wait."""
+        ...
+
+    def wake(self) -> None:
+        """Looks for runs to advance at once, not a moment later: some record has changed."""
         ...
 
     async def start(self, handlers: RunHandlers) -> None:
-        """Begins (or, after a crash, goes on) calling the handlers; what was accepted and not placed is placed again."""
+        """Begins calling the handlers; what a process has left that is no more goes on."""
         ...
 
     async def stop(self, *, grace_s: float) -> None:
-        """Takes no more, waits up to `grace_s`, cancels what still runs; the next `start` resumes it. Idempotent."""
+        """Takes no more, waits up to `grace_s`, cancels what still runs and gives it back: another process, or the next `start`, goes on. Idempotent."""
         ...
 
-    async def engine_states(self, run_ids: Sequence[RunId]) -> Mapping[RunId, EngineState]: ...
+    def probe(self) -> str:
+        """Says how many runs it has.
 
-    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        """Removes up to `limit` of the engine's own rows that are done with and were made before then, but none of `keep`; returns how many are gone."""
+        Raises:
+            OSError: it has not been able to look for work lately.
+        """
         ...
 
 
@@ -281,7 +272,10 @@ class RunFiles(Protocol):
 
 
 class RunStore(Protocol):
-    """Run records. Every method is durable when it returns and safe to repeat."""
+    """Run records. Every method is durable when it returns and safe to repeat.
+
+    An unfinished run is written for the process alone that has it (`app/dispatch/lease.py`), but for what people ask of it.
+    """
 
     async def add(self, run: Run) -> bool:
         """Inserts it so that it survives a power loss; False when there is a record of that id, which stays as it is.
@@ -306,6 +300,7 @@ class RunStore(Protocol):
 
         Raises:
             KeyError: no such run.
+            LeaseLostError: another process has it, or none.
         """
         ...
 
@@ -326,10 +321,6 @@ class RunStore(Protocol):
 
     async def amend(self, run_id: RunId, *, text: str) -> bool:
         """Changes what was asked; False when the run is unknown, has begun or has ended."""
-        ...
-
-    async def stopped_waiting(self) -> Sequence[Run]:
-        """Returns unfinished runs that shall stop and never began; their thinking message stands."""
         ...
 
     async def unfinished(self) -> Sequence[Run]:

@@ -420,5 +420,5 @@ async def _earlier(run: Run, ports: RunPorts) -> Sequence[Run]:
     return [
         other
         for other in await retry_store(lambda: ports.store.of_thread(run.thread))
-        if other.attempt > 0 and other.request.order_in_thread < run.request.order_in_thread
+        if other.attempt > 0 and other.request.message_ts < run.request.message_ts
     ]

@@ -42,7 +42,6 @@ from app.runs.ports import (
     Done,
     RunChanges,
     RunPorts,
-    SlotRequest,
 )
 from app.runs.selection import answer_without_agent, channel_change, choose_for
 from app.runs.stop import RunStoppedError, StopSignals
@@ -78,18 +77,9 @@ class RunService:
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
-    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
-        """Returns what it waits with; None when there is only something to tell, or nothing at all."""
-        run = await self._ports.store.get(run_id)
-        if run is None or run.state.is_final or run.outcome is not None:
-            return None
-        if self._end_before_start(run) is not None or run.request.options.command is not None:
-            return None
-        return SlotRequest(user=run.request.user, order=run.request.order)
-
     async def advance(self, run_id: RunId) -> Advance:
         """Brings a run to its end. May be repeated, also after a crash at any line."""
-        run = await self._ports.store.get(run_id)
+        run = await retry_store(lambda: self._ports.store.get(run_id))
         if run is None or run.state.is_final:
             return Done()
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
@@ -110,7 +100,10 @@ class RunService:
                 if result is not None and result.state is RunState.SUCCEEDED:
                     await self._tell_change(run)
             if result is not None:
-                return await self._end_without_running(run, result)
+                again = await self._end_without_running(run, result)
+                if run.stop_requested_by is not None:
+                    await self._placing.refresh(run.thread)
+                return again
             return await self._run(run)
 
     def _has_waited_too_long(self, run: Run) -> bool:
@@ -133,7 +126,7 @@ class RunService:
         """Returns what keeps a run from starting once and for all."""
         if run.stop_requested_by is not None:
             return Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by)
-        if run.attempt >= MAX_ATTEMPTS:
+        if run.attempt >= MAX_ATTEMPTS or is_given_up(run):
             return make_failure(ErrorCode.INTERRUPTED)
         if self._has_waited_too_long(run):
             return make_expired(run, self._policy, now=self._ports.clock.now())
@@ -221,26 +214,6 @@ class RunService:
                 return AgainIn(seconds=self._policy.timings.ending_retry_s)
             return await self._ending.finish(now, result)
 
-    async def end_stopped(self, run: Run) -> None:
-        """Ends a run that was told to stop while it waits, without letting it wait for its turn. May be repeated."""
-        with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
-            is_resumed = run.outcome is not None
-            async with self._placing.lock_of(run):
-                run = await self._ports.store.update(
-                    run.id,
-                    while_in=WAITING_STATES,
-                    state=RunState.ANSWERING,
-                    outcome=Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by),
-                )
-            if run.state is not RunState.ANSWERING or run.attempt > 0:
-                return
-            # As recorded: its time to wait may have run out at the same moment, and that came first.
-            while not isinstance(again := await self._tell(run, resumed=is_resumed), Done):
-                await self._ports.clock.sleep(again.seconds)
-                is_resumed = True
-            self._dispatcher.wake(run.id)
-            await self._placing.refresh(run.thread)
-
     async def _tell(self, run: Run, *, resumed: bool) -> Advance:
         """Tells what was decided, unless somebody else has told it meanwhile. `resumed`: others may have begun to."""
         async with self._placing.lock_of(run):
@@ -254,11 +227,11 @@ class RunService:
 
     # -- the end -------------------------------------------------------------------------------------------------------
 
-    async def end(self, run: Run, code: ErrorCode) -> None:
-        """Ends a run that nothing else will end (the reconciler's call); what cannot be told now is told in a later round.
-
-        QUEUE_FULL means that it waited too long.
-        """
+    async def end(self, run_id: RunId, code: ErrorCode) -> None:
+        """Ends a run of this process that cannot be brought to its end."""
+        run = await retry_store(lambda: self._ports.store.get(run_id))
+        if run is None or run.state.is_final:
+            return
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
             if run.outcome is not None:
                 await self._tell(run, resumed=True)
@@ -266,11 +239,7 @@ class RunService:
             with suppress(ConnectionError):
                 run = await self._placing.ensure(run)
             if not run.state.is_final:
-                result = make_failure(code)
-                if code is ErrorCode.QUEUE_FULL:
-                    result = make_expired(run, self._policy, now=self._ports.clock.now())
-                await self._end_without_running(run, result)
-            self._dispatcher.wake(run.id)
+                await self._end_without_running(run, make_failure(code))
 
 
 class Placing:
@@ -289,9 +258,12 @@ class Placing:
             async with self.lock_of(run), self.lock_of(run.thread):
                 if resumed:
                     known = await retry_store(lambda: self._ports.store.get(run.id))
-                    if known is None or known.state is not RunState.ACCEPTED or is_given_up(known):
+                    if known is None or known.state is not RunState.ACCEPTED:
                         return
                     run = await self._record(run.id, place_attempt=known.place_attempt + 1)
+                    if is_given_up(run):
+                        await retry_store(lambda: self._dispatcher.schedule(run))
+                        return
                 queue_stats = await self._queue_stats(run)
                 if await self._refuse(run, queue_stats):
                     return
@@ -328,10 +300,9 @@ class Placing:
             if run.state is RunState.QUEUED and run.stop_requested_by is None
         ]
         for one in waiting:
-            # Whoever begins or ends it holds the lock, so that this never comes after its progress or its answer.
-            async with self.lock_of(one):
-                run = await self._ports.store.get(one.id) or one
-                if run.state is RunState.QUEUED and run.reply_ts:
+            # Nobody begins or ends it meanwhile, so that this never comes after its progress or its answer.
+            async with self._dispatcher.borrow(one.id) as run:
+                if run is not None and run.state is RunState.QUEUED and run.reply_ts:
                     position = (await self._queue_stats(run)).position
                     with suppress(ConnectionError):
                         await self._ports.replies.place(run, position=position, maybe_posted=False)

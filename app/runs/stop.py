@@ -2,13 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 
 from app.log import get_logger
-from app.runs.model import Run, RunId
+from app.runs.model import RunId
 from app.runs.ports import RunStore
-from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
 
@@ -70,7 +69,6 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._watched: dict[RunId, StopRequest] = {}
-        self._news = asyncio.Event()
 
     @contextmanager
     def watch(self, run_id: RunId) -> Iterator[StopRequest]:
@@ -81,49 +79,27 @@ class StopSignals:
         finally:
             self._watched.pop(run_id, None)
 
-    def going_s(self, run_id: RunId) -> float | None:
-        """Returns for how long this process has been at this run, by a clock that does not jump; None when it is not."""
-        request = self._watched.get(run_id)
-        return None if request is None else time.monotonic() - request.began_s
+    def going(self) -> Mapping[RunId, float]:
+        """Returns for how many seconds this process has been at each of its runs, by a clock that does not jump."""
+        now_s = time.monotonic()
+        return {run_id: now_s - request.began_s for run_id, request in self._watched.items()}
 
     def notify(self, run_id: RunId, user: str) -> None:
-        """Passes on a stop that is in the record; a run that has not begun is ended by `listen_forever`."""
+        """Passes on a stop that is in the record to the run if it is going here."""
         if request := self._watched.get(run_id):
             request.set(user)
-        else:
-            self._news.set()
 
-    async def listen_forever(
-        self, store: RunStore, end_waiting: Callable[[Run], Awaitable[None]]
-    ) -> None:
-        """Hears of stops that other processes wrote into the records, and ends what has not begun."""
-        ending: dict[RunId, asyncio.Task[None]] = {}
-        async with open_task_group() as group:
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_INTERVAL_S):
-                        await self._news.wait()
-                self._news.clear()
-                try:
-                    await self._hear(store)
-                    waiting = await store.stopped_waiting()
-                except Exception as exc:  # noqa: BLE001 - must outlive a sick database; the next look is 0.5 s away
-                    _log.warning("stops.unheard", error=type(exc).__name__)
-                    continue
-                ending = {run_id: task for run_id, task in ending.items() if not task.done()}
-                for run in waiting:
-                    if run.id not in ending:
-                        ending[run.id] = group.create_task(_quietly(end_waiting(run)))
-
-    async def _hear(self, store: RunStore) -> None:
-        watched = [run_id for run_id, request in self._watched.items() if request.user is None]
-        if watched:
-            for run_id, user in (await store.stop_requested(watched)).items():
+    async def listen_forever(self, store: RunStore) -> None:
+        """Hears of stops that other processes wrote into the records of the runs that are going here."""
+        while True:
+            await asyncio.sleep(POLL_INTERVAL_S)
+            watched = [run_id for run_id, request in self._watched.items() if request.user is None]
+            if not watched:
+                continue
+            try:
+                stopped = await store.stop_requested(watched)
+            except Exception as exc:  # noqa: BLE001 - must outlive a sick database; the next look is 0.5 s away
+                _log.warning("stops.unheard", error=type(exc).__name__)
+                continue
+            for run_id, user in stopped.items():
                 self.notify(run_id, user)
-
-
-async def _quietly(ending: Awaitable[None]) -> None:
-    try:
-        await ending
-    except Exception:  # noqa: BLE001 - one run's trouble is not the others'; it is looked at again
-        _log.exception("stops.end_failed")

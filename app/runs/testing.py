@@ -37,7 +37,6 @@ from app.runs.budget import (
 )
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner, OpenRuntime, ProviderRuntime, Runners
-from app.runs.grant_sharing import GrantNews, ReportedCall
 from app.runs.history import (
     FAILED_UNANSWERED,
     LEFT_OUT,
@@ -47,10 +46,11 @@ from app.runs.history import (
 )
 from app.runs.intake import Intake, RetryIntent, Revision
 from app.runs.maintenance import (
+    OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
     START_DELAY_S,
-    Reconciler,
     Retention,
+    Watchdog,
     maintain_runtime,
 )
 from app.runs.model import (
@@ -60,10 +60,12 @@ from app.runs.model import (
     ChannelChange,
     Clock,
     Delivery,
+    GrantNews,
     ModelCall,
     Outcome,
     Progress,
     QueuePosition,
+    ReportedCall,
     Resumption,
     Run,
     RunFileKind,
@@ -105,7 +107,6 @@ from app.runs.ports import (
     DefaultStore,
     Dispatcher,
     Done,
-    EngineState,
     GrantHooks,
     LiveReply,
     ModelBroker,
@@ -121,7 +122,6 @@ from app.runs.ports import (
     RunPorts,
     RunStore,
     RunTrace,
-    SlotRequest,
     StepKind,
     ThreadReader,
     Tracer,

@@ -7,7 +7,7 @@ SlackFault
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +17,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
+from app.errors import LeaseLostError
 from app.log import get_logger
 from app.slack.limits import CallLimits
 
@@ -25,6 +26,8 @@ MAX_RETRY_AFTER_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 10.0
 UPLOAD_METHODS: Final = ("files.getUploadURLExternal", "files.completeUploadExternal")
 """What an upload calls, the bytes in between; when Slack wants one left alone, the first is."""
+READING_METHODS: Final = ("auth.test",)
+"""Besides those that are called by GET."""
 _ATTEMPTS: Final = 6
 _AMBIGUOUS_WORDS: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
@@ -82,12 +85,24 @@ class RetryPolicy:
     """Of all that one write takes, besides the time in line for Slack's limits."""
 
 
+async def always() -> None:
+    """Lets everything be written."""
+
+
 class SlackApi:
     """One workspace's Web API. The caller owns the client and its session."""
 
-    def __init__(self, client: AsyncWebClient, *, policy: RetryPolicy) -> None:
+    def __init__(
+        self,
+        client: AsyncWebClient,
+        *,
+        policy: RetryPolicy,
+        may_write: Callable[[], Awaitable[None]] = always,
+    ) -> None:
+        """`may_write` is awaited before each call that changes something; it raises LeaseLostError where this process must not."""
         self.client = client
         self.policy = policy
+        self._may_write = may_write
         self.limits = CallLimits()
         self._log = get_logger(__name__)
 
@@ -104,6 +119,8 @@ class SlackApi:
         channel = str(payload.get("channel", ""))
         if not has_turn:
             await self.limits.turn(method, channel)
+        if verb != "GET" and method not in READING_METHODS:
+            await self._confirm()
         with self._mapped_errors(method, channel):
             async with asyncio.timeout(self.policy.call_timeout_s):
                 if verb == "GET":
@@ -117,6 +134,7 @@ class SlackApi:
     async def upload(self, *, channel: str, thread_ts: str, name: str, content: str) -> None:
         """Shares a text file in a thread, in one attempt of three calls. Raises: SlackFault: as above."""
         await self.limits.turn(UPLOAD_METHODS[0])
+        await self._confirm()
         with self._mapped_errors(UPLOAD_METHODS[0], channel):
             async with asyncio.timeout(3 * self.policy.call_timeout_s):
                 await self.client.files_upload_v2(
@@ -134,6 +152,12 @@ class SlackApi:
             reraise=True,
         )
         return await attempts(self.once, method, arguments, verb=verb)
+
+    async def _confirm(self) -> None:
+        try:
+            await self._may_write()
+        except LeaseLostError as exc:
+            raise SlackRefusal("lease_lost") from exc
 
     def _wait_s(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None

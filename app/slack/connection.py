@@ -1,7 +1,7 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -14,7 +14,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from app.aio import TaskGroup, open_task_group
 from app.runs.ports import OwnKeyStore
-from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable, always
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
@@ -97,8 +97,10 @@ class SlackConnection:
 
 
 @asynccontextmanager
-async def open_slack(options: SlackOptions) -> AsyncIterator[SlackConnection]:
-    """Opens a connection that makes no call until it is used."""
+async def open_slack(
+    options: SlackOptions, *, may_write: Callable[[], Awaitable[None]] = always
+) -> AsyncIterator[SlackConnection]:
+    """Opens a connection that makes no call until it is used. `may_write`: see `SlackApi`."""
     timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)
     connector = aiohttp.TCPConnector(limit=_MAX_CONNECTIONS)
     async with (
@@ -108,7 +110,8 @@ async def open_slack(options: SlackOptions) -> AsyncIterator[SlackConnection]:
         client = create_client(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
-        connection = SlackConnection(SlackApi(client, policy=options.policy), options, group=group)
+        api = SlackApi(client, policy=options.policy, may_write=may_write)
+        connection = SlackConnection(api, options, group=group)
         try:
             yield connection
         finally:

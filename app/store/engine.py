@@ -21,6 +21,8 @@ POSTGRES_CONNECTIONS = 4
 """And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
 OLDEST_POSTGRES = 13
 """Nobody has tried Orion on an older one."""
+IDLE_TIMEOUT_S = 3.0
+"""Within a transaction, which is a few statements without a pause between them."""
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
 
@@ -133,11 +135,12 @@ def postgres_engine(
             "ORION_DATABASE_URL needs the package psycopg",
             "install the extra 'postgresql' (pip install 'orion[postgresql]')",
         ) from exc
-    # Else the locks of a process that stands still would be everybody's.
-    names = ("statement_timeout", "idle_in_transaction_session_timeout")
-    sa.event.listen(
-        engine, "begin", lambda one: limit_transaction(one, **dict.fromkeys(names, timeout_s))
-    )
+    limits_s = {
+        "statement_timeout": timeout_s,
+        # A process that is frozen in a transaction must not keep the others from what it has locked.
+        "idle_in_transaction_session_timeout": min(timeout_s, IDLE_TIMEOUT_S),
+    }
+    sa.event.listen(engine, "begin", lambda one: limit_transaction(one, **limits_s))
     return engine
 
 
@@ -325,7 +328,7 @@ class StateDirectoryBusyError(Exception):
 def own_state_directory(directory: Path) -> Iterator[None]:
     """Holds the directory's lock while inside; the kernel lets it go when the process dies.
 
-    On SQLite a second process would take over the first one's running workflows (one executor id for both).
+    On SQLite whoever starts takes over all that is unfinished, and a second process would take it from the first.
 
     Raises:
         StateDirectoryBusyError: naming the directory and the owner's pid.

@@ -7,8 +7,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from app.runs.grant_sharing import GrantNews, ReportedCall
-from app.runs.model import RunId
+from app.runs.model import GrantNews, ReportedCall, RunId
 from app.runs.ports import ModelGrant
 from app.store.engine import Database, insert_for
 from app.store.tables import grant_calls, grants, runs

@@ -1,8 +1,9 @@
 """All stores in memory, for tests and the bench; the same contracts as the durable ones."""
 
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from typing_extensions import Unpack
@@ -23,6 +24,7 @@ from app.runs.model import (
     Thread,
 )
 from app.runs.options import DefaultChanges, Defaults
+from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
 from app.store.runs import REFUSAL_CODES, position_of
@@ -31,10 +33,15 @@ from app.store.runs import REFUSAL_CODES, position_of
 class MemoryRunStore:
     def __init__(self) -> None:
         self._runs: dict[RunId, Run] = {}
+        self._leases = MemoryLeases(self, self._runs)
         self.sessions = MemorySessionStore()
         self.files = MemoryRunFiles()
         self.defaults = MemoryDefaultStore()
         self.spending = MemorySpendingStore()
+
+    @property
+    def leases(self) -> "MemoryLeases":
+        return self._leases
 
     async def add(self, run: Run) -> bool:
         is_new = run.id not in self._runs
@@ -81,13 +88,6 @@ class MemoryRunStore:
         request = run.request.model_copy(update={"text": text})
         self._runs[run_id] = replace(run, request=request, revision=run.revision + 1)
         return True
-
-    async def stopped_waiting(self) -> Sequence[Run]:
-        return [
-            run
-            for run in await self.unfinished()
-            if run.stop_requested_by and run.attempt == 0 and run.reply_ts is not None
-        ]
 
     async def unfinished(self) -> Sequence[Run]:
         return sorted(
@@ -137,6 +137,149 @@ class MemoryRunStore:
 
     async def deliveries(self) -> Mapping[str, int]:
         return Counter(run.delivery for run in self._runs.values() if run.delivery)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hold:
+    """What is beside a run's record: see `SqlLeases`."""
+
+    is_owned: bool = True
+    due_at: float | None = None
+    claimed_at: float = 0.0
+
+    @property
+    def is_advanced(self) -> bool:
+        return self.is_owned and self.due_at is None and self.claimed_at > 0
+
+
+class MemoryLeases:
+    """Of one process, in which nothing is lost; the same turns as the durable ones."""
+
+    is_shared = False
+
+    def __init__(self, store: MemoryRunStore, runs: Mapping[RunId, Run]) -> None:
+        self._store = store
+        self._runs = runs
+        self._holds: dict[RunId, _Hold] = {}
+
+    async def join(self) -> None:
+        """Nothing to be known by."""
+
+    async def renew(self) -> bool:
+        return True
+
+    async def take_over(self) -> Sequence[Run]:
+        accepted = []
+        for run in await self._store.unfinished():
+            hold = self._hold(run.id)
+            if hold.due_at is None and not hold.claimed_at and run.state is RunState.ACCEPTED:
+                accepted.append(run)
+            elif hold.due_at is None:
+                hold.is_owned, hold.due_at = False, 0.0
+        return accepted
+
+    async def leave(self) -> None:
+        for run_id, hold in self._holds.items():
+            if hold.is_advanced and not self._runs[run_id].state.is_final:
+                hold.is_owned, hold.due_at = False, 0.0
+
+    async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
+        now_s = time.time()
+        due = [
+            run
+            for run in self._due(now_s)
+            if self._is_over(run, now_s - waits_s) or self._is_next(run)
+        ]
+        free = [
+            run
+            for run in due
+            if self._is_over(run, now_s - waits_s)
+            or not run.needs_slot
+            or run.attempt >= MAX_ATTEMPTS
+        ]
+        chosen = list(free)
+        waiting = [run for run in due if run not in free]
+        for _ in range(min(slots, len(waiting))):
+            taken = Counter(_person(run) for run in self._advanced() if run.needs_slot)
+            chosen.append(min(waiting, key=lambda run: self._rank(run, taken)))
+            waiting.remove(chosen[-1])
+            self._take(chosen[-1])
+        for run in free:
+            self._take(run)
+        return chosen
+
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        run = await self._store.update(run_id, **changes)
+        await self.release(run_id, after_s=0)
+        return run
+
+    async def release(self, run_id: RunId, *, after_s: float) -> None:
+        hold = self._hold(run_id)
+        hold.is_owned, hold.due_at = False, time.time() + after_s
+
+    async def borrow(self, run_id: RunId) -> Run | None:
+        hold, run = self._hold(run_id), self._runs.get(run_id)
+        if run is None or run.state.is_final or hold.is_owned or hold.due_at is None:
+            return None
+        hold.is_owned = True
+        return run
+
+    async def give_back(self, run_id: RunId) -> None:
+        self._hold(run_id).is_owned = False
+
+    def _hold(self, run_id: RunId) -> _Hold:
+        return self._holds.setdefault(run_id, _Hold())
+
+    def _due(self, now_s: float) -> Sequence[Run]:
+        return [
+            run
+            for run in self._runs.values()
+            for hold in [self._hold(run.id)]
+            if not run.state.is_final
+            and not hold.is_owned
+            and hold.due_at is not None
+            and hold.due_at <= now_s
+        ]
+
+    def _advanced(self) -> Sequence[Run]:
+        return [
+            run
+            for run in self._runs.values()
+            if not run.state.is_final and self._hold(run.id).is_advanced
+        ]
+
+    def _is_over(self, run: Run, waits_since: float) -> bool:
+        is_late = run.attempt == 0 and run.created_at.timestamp() < waits_since
+        return run.outcome is not None or run.stop_requested_by is not None or is_late
+
+    def _is_next(self, run: Run) -> bool:
+        return not any(
+            other.thread == run.thread
+            and other.id != run.id
+            and not other.state.is_final
+            and (_order(other) < _order(run) or self._hold(other.id).is_advanced)
+            for other in self._runs.values()
+        )
+
+    def _rank(self, run: Run, taken: Mapping[tuple[str, str], int]) -> tuple[bool, int, float, str]:
+        served = max(
+            self._hold(other.id).claimed_at
+            for other in self._runs.values()
+            if _person(other) == _person(run)
+        )
+        return run.attempt == 0, taken[_person(run)], served, run.request.message_ts
+
+    def _take(self, run: Run) -> None:
+        hold = self._hold(run.id)
+        hold.is_owned, hold.due_at, hold.claimed_at = True, None, time.time()
+
+
+def _person(run: Run) -> tuple[str, str]:
+    return run.request.team, run.request.user
+
+
+def _order(run: Run) -> tuple[str, datetime, RunId]:
+    return run.request.message_ts, run.created_at, run.id
 
 
 class MemoryRunFiles:

@@ -1,11 +1,10 @@
-"""Run records in SQLite or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
+"""Run records in an SQLite file or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import fields
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
-from app.errors import ErrorCode
+from app.errors import ErrorCode, LeaseLostError
 from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
@@ -45,21 +44,27 @@ from app.store.engine import (
 from app.store.grants import SqlGrantStore
 from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit
 from app.store.installation import SqlInstallation
+from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
-from app.store.tables import model_calls, run_files, runs, spent_days, values_of
+from app.store.tables import model_calls, run_files, run_of, runs, spent_days, values_of
 
 
 class SqlRunFiles:
     """Implements RunFiles; `SqlRunStore.files` is one. Removing a run removes its files."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, leases: SqlLeases) -> None:
         self._database = database
+        self._leases = leases
 
     async def save(self, run_id: RunId, kind: RunFileKind, content: str) -> None:
         key = (run_files.c.run_id == run_id) & (run_files.c.kind == kind)
+        is_others = (runs.c.id == run_id) & _UNFINISHED
+        is_others &= runs.c.owner.is_distinct_from(self._leases.id)
 
         def work(connection: sa.Connection) -> None:
+            if connection.scalar(sa.select(sa.exists().where(is_others))):
+                raise LeaseLostError(run_id)
             connection.execute(sa.delete(run_files).where(key))
             connection.execute(
                 sa.insert(run_files).values(run_id=run_id, kind=kind, content=content)
@@ -187,8 +192,9 @@ class SqlRunStore:
         self._database = database
         self._call = database.call
         self._acceptances = acceptances
+        self.leases = SqlLeases(database, is_shared=database.engine.dialect.name != "sqlite")
         self.sessions = SqlSessionStore(database)
-        self.files = SqlRunFiles(database)
+        self.files = SqlRunFiles(database, self.leases)
         self.defaults = SqlDefaultStore(database)
         self.spending = SqlSpendingStore(database)
         self.grants = SqlGrantStore(database)
@@ -213,13 +219,8 @@ class SqlRunStore:
         """Returns what the database is, for its operator."""
         return await self._call(describe_server)
 
-    @property
-    def engine(self) -> sa.Engine:
-        """Of this store's connections, for who writes in its transactions."""
-        return self._database.engine
-
     async def add(self, run: Run) -> bool:
-        row = _to_row(run)
+        row = _to_row(run) | {"owner": self.leases.id}
 
         def work(connection: sa.Connection) -> bool:
             insert = insert_for(connection, runs).on_conflict_do_nothing().returning(runs.c.id)
@@ -245,29 +246,19 @@ class SqlRunStore:
         begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
         return await self._change(run.id, as_checked, begun | changes)
 
-    async def schedule(
-        self, run_id: RunId, changes: RunChanges, enqueue: Callable[[sa.Connection], object]
-    ) -> Run:
-        """Changes an unfinished run as `update` does, and enqueues it, in one transaction."""
-        is_there = runs.c.state.in_(UNFINISHED_STATES)
-        return await self._change(run_id, is_there, changes, enqueue)
-
     async def _change(
-        self,
-        run_id: RunId,
-        condition: sa.ColumnElement[bool],
-        changes: RunChanges,
-        also: Callable[[sa.Connection], object] = lambda _connection: None,
+        self, run_id: RunId, condition: sa.ColumnElement[bool], changes: RunChanges
     ) -> Run:
         values: dict[str, object] = {**changes}
         if "outcome" in changes:
             values["error_code"] = changes["outcome"].error_code
-        statement = sa.update(runs).where(runs.c.id == run_id, condition).values(**values)
+        key = (runs.c.id == run_id) & condition
+        statement = sa.update(runs).where(key, runs.c.owner == self.leases.id).values(**values)
 
         def work(connection: sa.Connection) -> Run:
-            also(connection)
-            if values:
-                connection.execute(statement)
+            is_changed = not values or connection.execute(statement).rowcount == 1
+            if not is_changed and connection.scalar(sa.select(runs.c.id).where(key)) is not None:
+                raise LeaseLostError(run_id)
             run = _select_one(connection, run_id)
             if run is None:
                 raise KeyError(run_id)
@@ -302,20 +293,14 @@ class SqlRunStore:
                 return False
             request = run.request.model_copy(update={"text": text})
             statement = sa.update(runs).where(runs.c.id == run_id, runs.c.state.in_(WAITING_STATES))
-            amended = statement.values(request=request, revision=runs.c.revision + 1)
+            amended = statement.values(
+                request=request,
+                revision=runs.c.revision + 1,
+                needs_slot=request.options.command is None,
+            )
             return connection.execute(amended).rowcount == 1
 
         return await self._call(work)
-
-    async def stopped_waiting(self) -> Sequence[Run]:
-        return await self._select(
-            sa.select(runs).where(
-                _UNFINISHED,
-                runs.c.stop_requested_by.is_not(None),
-                runs.c.attempt == 0,
-                runs.c.reply_ts.is_not(None),
-            )
-        )
 
     async def unfinished(self) -> Sequence[Run]:
         return await self._select(sa.select(runs).where(_UNFINISHED).order_by(runs.c.created_at))
@@ -412,16 +397,13 @@ class SqlRunStore:
         for row in rows:
             if len(found) % READ_AT_ONCE == READ_AT_ONCE - 1:
                 await asyncio.sleep(0)
-            found.append(_from_row(row))
+            found.append(run_of(row))
         return found
-
-
-_FIELDS = tuple(field.name for field in fields(Run))
 
 
 def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:
     row = connection.execute(sa.select(runs).where(runs.c.id == run_id)).mappings().first()
-    return None if row is None else _from_row(row)
+    return None if row is None else run_of(row)
 
 
 def _to_row(run: Run) -> dict[str, Any]:
@@ -432,11 +414,8 @@ def _to_row(run: Run) -> dict[str, Any]:
         "team": request.team,
         "user": request.user,
         "message_ts": request.message_ts,
+        "needs_slot": run.needs_slot,
     }
-
-
-def _from_row(row: sa.RowMapping) -> Run:
-    return Run(**{name: row[name] for name in _FIELDS})
 
 
 def _count_elsewhere(run_id: RunId) -> sa.ScalarSelect[int]:

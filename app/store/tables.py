@@ -12,11 +12,12 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
+from sqlalchemy.ext.compiler import compiles
 from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.budget import SpentCall
-from app.runs.model import ChannelChange, ModelCall, Run
+from app.runs.model import ChannelChange, ModelCall, Process, Run
 from app.runs.options import Defaults
 from app.runs.ports import ModelGrant
 from app.runs.session import Session
@@ -53,6 +54,23 @@ class UtcTime(sa.TypeDecorator[datetime]):
     @override
     def process_result_value(self, value: Any | None, dialect: sa.Dialect) -> datetime | None:
         return None if value is None else datetime.fromtimestamp(value, UTC)
+
+
+class Now(sa.ColumnElement[datetime]):
+    """The database's own clock, the same for all processes whatever theirs say; to the millisecond."""
+
+    type = UtcTime()
+    inherit_cache = True
+
+
+@compiles(Now, "sqlite")
+def _now_of_sqlite(_element: Now, _compiler: object, **_options: object) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(Now, "postgresql")
+def _now_of_postgres(_element: Now, _compiler: object, **_options: object) -> str:
+    return "extract(epoch from clock_timestamp())::double precision"
 
 
 class OneOf(sa.TypeDecorator[StrEnum]):
@@ -161,10 +179,30 @@ runs = sa.Table(
     sa.Column("team", sa.String(32), nullable=False),
     sa.Column("user", sa.String(32), nullable=False),
     sa.Column("message_ts", sa.String(32), nullable=False),
+    # Who has it, and when it may be had: see `app/store/leases.py`.
+    sa.Column("owner", sa.String(32), nullable=True),
+    sa.Column("due_at", UtcTime, nullable=True),
+    sa.Column("claimed_at", UtcTime, nullable=True),
+    sa.Column("needs_slot", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
     sa.Index("ix_orion_runs_state", "state"),
+    sa.Index(
+        "ix_orion_runs_due",
+        "due_at",
+        sqlite_where=sa.text("due_at IS NOT NULL"),
+        postgresql_where=sa.text("due_at IS NOT NULL"),
+    ),
 )
+_RUN_FIELDS = tuple(field.name for field in fields(Run))
+
+
+def run_of(row: sa.RowMapping) -> Run:
+    """Returns the record of a row of `runs`."""
+    return Run(**{name: row[name] for name in _RUN_FIELDS})
+
+
+processes = sa.Table("orion_processes", metadata, *columns_of(Process))
 
 run_files = sa.Table(
     "orion_run_files",

@@ -35,10 +35,6 @@ VIOLATIONS = {
         ("app/web/planted_langfuse.py", "import langfuse"),
         "app.web.planted_langfuse -> langfuse",
     ),
-    "Only dispatch knows the engine": (
-        ("app/runs/planted_engine.py", "import dbos"),
-        "app.runs.planted_engine -> dbos",
-    ),
     "Only migrations speak alembic": (
         ("app/store/planted_alembic.py", "import alembic"),
         "app.store.planted_alembic -> alembic",

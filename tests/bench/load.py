@@ -25,6 +25,8 @@ from sandbox_runtime.task_group import open_task_group
 
 ANSWER_TIMEOUT_S = 10.0
 WARM_UP_EVENTS = 40
+TWIN_AFTER_S = 0.25
+"""As seen at Slack."""
 SEED = 20261121
 
 
@@ -34,13 +36,15 @@ class LoadPlan:
     mode: Literal["open", "closed"]
     seconds: float
     rate: float = 50.0
-    """Events per second of the open loop."""
+    """Mentions per second of the open loop."""
     in_flight: int = 32
     """Requests always under way in the closed loop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadResult:
+    """Of deliveries: in the open loop each mention comes as two."""
+
     answered: int
     failed: int
     """Not 200, or no answer in time."""
@@ -56,12 +60,11 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * share) - 1)]
 
 
-def mention(url: str) -> bytes:
-    """One signed delivery whose event id, ts and channel nobody has seen before, as the bytes of an HTTP request."""
+def mention(url: str) -> tuple[bytes, bytes]:
+    """One mention whose ts and channel nobody has seen before, as Slack tells of it: two signed deliveries, as the bytes of HTTP requests."""
     channel = Channel(id=new_id("C"), name="bench", members=set())
     ts = f"{time.time():.6f}"
     event = {
-        "type": "app_mention",
         "user": "U0BENCH",
         "text": f"<@{BOT_USER_ID}> what is the answer?",
         "ts": ts,
@@ -70,6 +73,13 @@ def mention(url: str) -> bytes:
         "team": TEAM_ID,
         "client_msg_id": new_id("M"),
     }
+    mention, twin = (
+        _delivery(url, {"type": kind, **event}, channel) for kind in ("app_mention", "message")
+    )
+    return mention, twin
+
+
+def _delivery(url: str, event: dict[str, str], channel: Channel) -> bytes:
     body = json.dumps(envelope(event, channel, now_s=time.time())).encode()
     timestamp = str(int(time.time()))
     signature = sign(FakeSlackConfig().signing_secret, timestamp=timestamp, body=body)
@@ -123,7 +133,8 @@ class Load:
 
     async def run(self) -> LoadResult:
         for _ in range(WARM_UP_EVENTS):
-            await self._send(mention(self._plan.url), time.perf_counter())
+            for delivery in mention(self._plan.url):
+                await self._send(delivery, time.perf_counter())
         self._latencies_s.clear()
         started = time.perf_counter()
         await (self._open_loop() if self._plan.mode == "open" else self._closed_loop())
@@ -149,17 +160,24 @@ class Load:
         requests = [mention(self._plan.url) for _ in offsets]
         started = time.perf_counter()
         async with open_task_group() as group:
-            for offset, request in zip(offsets, requests, strict=True):
+            for offset, deliveries in zip(offsets, requests, strict=True):
                 intended = started + offset
                 await asyncio.sleep(max(0.0, intended - time.perf_counter()))
-                group.create_task(self._send(request, intended))
+                group.create_task(self._send_both(deliveries, intended))
+
+    async def _send_both(self, deliveries: tuple[bytes, bytes], intended: float) -> None:
+        mention, twin = deliveries
+        async with open_task_group() as group:
+            group.create_task(self._send(mention, intended))
+            await asyncio.sleep(TWIN_AFTER_S)
+            await self._send(twin, intended + TWIN_AFTER_S)
 
     async def _closed_loop(self) -> None:
         until = time.perf_counter() + self._plan.seconds
 
         async def sender() -> None:
             while (now := time.perf_counter()) < until:
-                await self._send(mention(self._plan.url), now)
+                await self._send(mention(self._plan.url)[0], now)
 
         async with open_task_group() as group:
             for _ in range(self._plan.in_flight):

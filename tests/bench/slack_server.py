@@ -3,7 +3,7 @@
 `python -m tests.bench.slack_server PORT stack EVENTS_URL`: the playground's whole stack, without rate limits, with a model
 that writes at once; `limited` instead of `stack`: with Slack's limits.
 `python -m tests.bench.slack_server PORT instant`: says yes to every call and keeps nothing, so that throughput is Orion's
-and not the fake Slack's; `GET /posted` tells how many messages were posted.
+and not the fake Slack's.
 """
 
 import argparse
@@ -39,14 +39,8 @@ async def healthz(_request: Request) -> Response:
 
 def create_instant_slack() -> ASGIApp:
     numbers = itertools.count(1)
-    posted = 0
 
-    async def count(_request: Request) -> Response:
-        return PlainTextResponse(str(posted))
-
-    async def call(request: Request) -> Response:
-        nonlocal posted
-        posted += request.path_params["method"] == "chat.postMessage"
+    async def call(_request: Request) -> Response:
         ts = f"{int(time.time())}.{next(numbers):06d}"
         names = {"team_id": TEAM_ID, "user_id": BOT_USER_ID, "bot_id": BOT_ID}
         return JSONResponse({"ok": True, "ts": ts, "channel": "C0BENCH", "messages": [], **names})
@@ -54,7 +48,6 @@ def create_instant_slack() -> ASGIApp:
     return Starlette(
         routes=[
             Route("/healthz", healthz),
-            Route("/posted", count),
             Route("/api/{method}", call, methods=["POST", "GET"]),
         ]
     )

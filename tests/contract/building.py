@@ -1,42 +1,46 @@
 """Handlers that keep a journal of what a dispatcher asks of them, and a dispatcher started on them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from app.dispatch.durable import DurableDispatcher
+from app.dispatch.dispatcher import RunDispatcher
+from app.dispatch.lease import ProcessLease
+from app.errors import ErrorCode
 from app.runs.testing import (
     Advance,
     AgainIn,
     Dispatcher,
     Done,
+    Outcome,
     Run,
     RunId,
     RunRequest,
     RunState,
-    SlotRequest,
+    RunStore,
 )
-from app.store.runs import open_store
-from tests.building import T0
+from app.store.memory import MemoryRunStore
+from app.store.runs import SqlRunStore, open_store
 
 CAPACITY = 4
 WAIT_S = 20.0
+WAITS_S = 1000.0
+"""For a slot, before a run is over."""
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
 
 
 class Handlers:
     """Places by scheduling, advances by a scripted wait; keeps a journal."""
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
+    def __init__(self, dispatcher: Dispatcher, store: RunStore) -> None:
         self.dispatcher = dispatcher
+        self.store = store
         self.placed: list[tuple[RunId, bool]] = []
         """And whether that was resumed."""
-        self.requests: dict[RunId, RunRequest] = {}
-        self.asked: list[RunId] = []
-        self.needless: set[RunId] = set()
         self.started: list[RunId] = []
         self.ended: list[RunId] = []
         self.running = 0
@@ -45,21 +49,18 @@ class Handlers:
         self.may_end = asyncio.Event()
         self.may_end.set()
         self.again: set[RunId] = set()
+        self.broken: set[RunId] = set()
+        """`advance` fails for them."""
+        self.closed: list[RunId] = []
+        """Those that `end` was asked to end."""
 
     async def submit(self, request: RunRequest) -> None:
-        await self.dispatcher.submit(Run(id=request.run_id, request=request, created_at=T0))
+        now = datetime.now(UTC)
+        await self.dispatcher.submit(Run(id=request.run_id, request=request, created_at=now))
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         self.placed.append((run.id, resumed))
-        self.requests[run.id] = run.request
         await self.dispatcher.schedule(run, state=RunState.PLACED)
-
-    async def request_slot(self, run_id: RunId) -> SlotRequest | None:
-        self.asked.append(run_id)
-        if run_id in self.needless:
-            return None
-        request = self.requests[run_id]
-        return SlotRequest(user=request.user, order=request.order)
 
     async def advance(self, run_id: RunId) -> Advance:
         self.started.append(run_id)
@@ -73,23 +74,38 @@ class Handlers:
         if run_id in self.again:
             self.again.discard(run_id)
             return AgainIn(seconds=0.05)
+        if run_id in self.broken:
+            raise ValueError(f"cannot advance {run_id}")
+        await self.store.update(run_id, state=RunState.SUCCEEDED)
         self.ended.append(run_id)
         return Done()
+
+    async def end(self, run_id: RunId, code: ErrorCode) -> None:
+        await self.store.update(
+            run_id,
+            state=RunState.FAILED,
+            outcome=Outcome(state=RunState.FAILED, error_code=code),
+        )
+        self.closed.append(run_id)
 
 
 @asynccontextmanager
 async def started(
-    dispatcher: Dispatcher,
+    store: MemoryRunStore | SqlRunStore,
     *,
-    placed: Sequence[RunRequest] = (),
+    capacity: int = CAPACITY,
     grace_s: float = 1,
     may_end: bool = True,
+    handlers_of: Callable[[Dispatcher, RunStore], Handlers] = Handlers,
 ) -> AsyncIterator[Handlers]:
-    """`placed`: by an earlier process. Unless they `may_end`, runs go on until the event of that name is set."""
-    handlers = Handlers(dispatcher)
+    """A dispatcher at work. Unless they `may_end`, runs go on until the event of that name is set."""
+    lease = ProcessLease(store.leases)
+    dispatcher = RunDispatcher(
+        store, store.leases, lease, capacity=capacity, waits_s=WAITS_S, start_interval_s=0
+    )
+    handlers = handlers_of(dispatcher, store)
     if not may_end:
         handlers.may_end.clear()
-    handlers.requests = {request.run_id: request for request in placed}
     await dispatcher.start(handlers)
     try:
         yield handlers
@@ -98,16 +114,19 @@ async def started(
 
 
 @asynccontextmanager
-async def started_durable(
+async def started_on(
     location: Path | str,
     *,
     capacity: int = CAPACITY,
-    placed: Sequence[RunRequest] = (),
     grace_s: float = 1,
     may_end: bool = True,
+    handlers_of: Callable[[Dispatcher, RunStore], Handlers] = Handlers,
 ) -> AsyncIterator[Handlers]:
     """Starts one on a database as a process does, with a store of its own."""
-    async with open_store(location) as store:
-        dispatcher = DurableDispatcher(location, store, capacity=capacity)
-        async with started(dispatcher, placed=placed, grace_s=grace_s, may_end=may_end) as handlers:
-            yield handlers
+    async with (
+        open_store(location) as store,
+        started(
+            store, capacity=capacity, grace_s=grace_s, may_end=may_end, handlers_of=handlers_of
+        ) as handlers,
+    ):
+        yield handlers

@@ -2,32 +2,40 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from app.dispatch.records import RecordDispatcher
-from app.runs.testing import EngineState, RunId
+from app.runs.testing import Run, RunState
 from app.store.memory import MemoryRunStore
-from tests.building import make_request
-from tests.contract.building import CAPACITY, WAIT_S, Handlers, started, started_durable
+from tests.building import T0, make_request
+from tests.contract.building import (
+    CAPACITY,
+    POSTGRESQL,
+    WAIT_S,
+    WAITS_S,
+    Handlers,
+    started,
+    started_on,
+)
 from tests.waiting import until
 
 
 @pytest.fixture(
     params=[
-        *("records", "sqlite"),
-        pytest.param("postgresql", marks=[pytest.mark.postgresql, pytest.mark.long]),
+        *("memory", "sqlite"),
+        POSTGRESQL,
     ]
 )
 async def handlers(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Handlers]:
     match request.param:
-        case "records":
-            opening = started(RecordDispatcher(MemoryRunStore(), capacity=CAPACITY))
+        case "memory":
+            opening = started(MemoryRunStore())
         case "sqlite":
-            opening = started_durable(tmp_path / "engine.db")
+            opening = started_on(tmp_path / "orion.db")
         case _:
-            opening = started_durable(request.getfixturevalue("postgres_url"))
+            opening = started_on(request.getfixturevalue("postgres_url"))
     async with opening as handlers:
         yield handlers
 
@@ -102,20 +110,15 @@ async def test_again_means_again(handlers: Handlers) -> None:
     assert handlers.started == [request.run_id, request.run_id]
 
 
-async def test_engine_states(handlers: Handlers) -> None:
-    """The engine tells what it still moves from what it has ended."""
-    handlers.hold = lambda _run_id: 0.6
-    request = make_request()
+async def test_a_run_that_cannot_be_advanced_is_ended(handlers: Handlers) -> None:
+    """A bug in one run is its end, and nobody else's."""
+    request, other = make_request(), make_request(ts="1795302365.000100")
+    handlers.broken = {request.run_id}
     await handlers.submit(request)
-    await until(lambda: handlers.started == [request.run_id])
-    states = await handlers.dispatcher.engine_states([request.run_id])
-    assert states[request.run_id] is EngineState.MOVING
-    await until(lambda: handlers.ended == [request.run_id])
-    async with asyncio.timeout(WAIT_S):
-        while (await handlers.dispatcher.engine_states([request.run_id]))[
-            request.run_id
-        ] is EngineState.MOVING:
-            await asyncio.sleep(0.02)
+    await handlers.submit(other)
+    await until(lambda: handlers.ended == [other.run_id] and handlers.closed == [request.run_id])
+    assert handlers.started.count(request.run_id) == 3
+    assert handlers.dispatcher.probe() == "0 runs"
 
 
 async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
@@ -129,16 +132,25 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
     assert handlers.running == 0
 
 
+async def _until_placed(handlers: Handlers, count: int) -> None:
+    """Their messages stand, and whoever can go goes."""
+    going = min(CAPACITY, count)
+    await until(lambda: len(handlers.placed) == count and handlers.running == going)
+    async with asyncio.timeout(WAIT_S):
+        while any(run.state is RunState.ACCEPTED for run in await handlers.store.unfinished()):
+            await asyncio.sleep(0.01)
+
+
 async def test_people_take_turns(handlers: Handlers) -> None:
     """While one person's many threads wait for a slot, another person's only message is next."""
     handlers.may_end.clear()
     many = [make_request(ts=f"17953023{60 + n}.000100", user="U1") for n in range(3 * CAPACITY)]
     for request in many:
         await handlers.submit(request)
-    await until(lambda: len(handlers.asked) == len(many) and handlers.running == CAPACITY)
+    await _until_placed(handlers, len(many))
     only = make_request(ts="1795302399.000100", user="U2")
     await handlers.submit(only)
-    await until(lambda: only.run_id in handlers.asked)
+    await _until_placed(handlers, len(many) + 1)
     handlers.may_end.set()
     await until(lambda: len(handlers.ended) == len(many) + 1)
     assert handlers.started[CAPACITY] == only.run_id
@@ -154,41 +166,74 @@ async def test_a_persons_oldest_message_is_next(handlers: Handlers) -> None:
     waiting = [make_request(ts=f"17953023{80 + n}.000100") for n in (3, 1, 4, 0, 2)]
     for request in waiting:
         await handlers.submit(request)
-    await until(lambda: len(handlers.asked) == CAPACITY + len(waiting))
+    await _until_placed(handlers, CAPACITY + len(waiting))
     handlers.may_end.set()
     await until(lambda: len(handlers.ended) == CAPACITY + len(waiting))
     in_order = sorted(waiting, key=lambda request: request.message_ts)
     assert handlers.started[CAPACITY:] == [request.run_id for request in in_order]
 
 
-async def test_what_needs_no_place_waits_for_none(handlers: Handlers) -> None:
-    """With all slots taken, a run that is over goes through at once, also when it becomes so while it waits."""
-    handlers.hold = lambda run_id: 0.0 if run_id in handlers.needless else 60.0
+async def test_what_needs_no_slot_waits_for_none(handlers: Handlers) -> None:
+    """With all slots taken: what an agent is not asked for, and what is told to stop while it waits."""
+    handlers.hold = lambda run_id: 60.0 if run_id in busy else 0.0
+    busy = {make_request(ts=f"17953023{60 + n}.000100").run_id for n in range(CAPACITY)}
     for n in range(CAPACITY):
         await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
     await until(lambda: handlers.running == CAPACITY)
-    over = make_request(ts="1795302380.000100")
-    handlers.needless = {over.run_id}
-    await handlers.submit(over)
-    await until(lambda: handlers.ended == [over.run_id])
-    waiting = make_request(ts="1795302390.000100")
+    command = make_request(ts="1795302380.000100", text="settings")
+    await handlers.submit(command)
+    await until(lambda: handlers.ended == [command.run_id])
+    waiting = make_request(ts="1795302390.000100", thread_ts="1795302360.000100")
     await handlers.submit(waiting)
-    await until(lambda: waiting.run_id in handlers.asked)
-    handlers.dispatcher.wake(waiting.run_id)
-    handlers.dispatcher.wake(RunId("unknown"))
-    await until(lambda: handlers.asked.count(waiting.run_id) == 2)
+    await _until_placed(handlers, CAPACITY + 2)
+    handlers.dispatcher.wake()
+    await asyncio.sleep(0.1)
     assert waiting.run_id not in handlers.started
-    handlers.needless.add(waiting.run_id)
-    handlers.dispatcher.wake(waiting.run_id)
+    await handlers.store.request_stop(waiting.run_id, user="U1", at=T0)
+    handlers.dispatcher.wake()
     await until(lambda: waiting.run_id in handlers.ended)
 
 
-async def test_what_waits_for_a_place_does_not_delay_a_stop(handlers: Handlers) -> None:
+async def test_who_has_waited_too_long_needs_no_slot(handlers: Handlers) -> None:
+    """It is over, and hears so although nobody else ends."""
+    handlers.hold = lambda run_id: 0.0 if run_id == late.run_id else 60.0
+    late = make_request(ts="1795302390.000100")
+    for n in range(CAPACITY):
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: handlers.running == CAPACITY)
+    long_ago = datetime.now(UTC) - timedelta(seconds=WAITS_S + 1)
+    await handlers.dispatcher.submit(Run(id=late.run_id, request=late, created_at=long_ago))
+    await until(lambda: late.run_id in handlers.ended)
+
+
+async def test_what_is_borrowed_is_not_advanced(handlers: Handlers) -> None:
+    """Only what waits can be borrowed; given back, it goes on."""
+    handlers.may_end.clear()
+    for n in range(CAPACITY):
+        await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
+    await until(lambda: handlers.running == CAPACITY)
+    going, waiting = handlers.started[0], make_request(ts="1795302390.000100")
+    await handlers.submit(waiting)
+    await _until_placed(handlers, CAPACITY + 1)
+    async with handlers.dispatcher.borrow(going) as run:
+        assert run is None
+    async with handlers.dispatcher.borrow(waiting.run_id) as run:
+        assert run is not None
+        assert run.id == waiting.run_id
+        async with handlers.dispatcher.borrow(waiting.run_id) as again:
+            assert again is None
+        handlers.may_end.set()
+        await until(lambda: len(handlers.ended) == CAPACITY)
+        assert waiting.run_id not in handlers.started
+    await until(lambda: waiting.run_id in handlers.ended)
+
+
+async def test_what_waits_for_a_slot_does_not_delay_a_stop(handlers: Handlers) -> None:
     """Draining waits for what runs; nothing that waits is begun meanwhile."""
     handlers.hold = lambda _run_id: 1.5
     for n in range(2 * CAPACITY):
         await handlers.submit(make_request(ts=f"17953023{60 + n}.000100"))
-    await until(lambda: len(handlers.asked) == 2 * CAPACITY and handlers.running == CAPACITY)
+    await _until_placed(handlers, 2 * CAPACITY)
     async with asyncio.timeout(10):
         await handlers.dispatcher.stop(grace_s=30)
     assert len(handlers.started) == CAPACITY

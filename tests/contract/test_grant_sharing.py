@@ -331,6 +331,6 @@ async def _admit(process: Process, token: str) -> LiveGrant:
 
 async def _reported(world: World) -> bool:
     """Whether a call waits to be taken; which does not take it."""
-    with world.one.store.engine.connect() as connection:
+    with world.one.store._database.engine.connect() as connection:
         query = "SELECT count(*) FROM orion_grant_calls"
         return bool(connection.exec_driver_sql(query).scalar_one())

@@ -123,7 +123,7 @@ async def test_what_dead_processes_left_goes_after_a_day(store: SqlRunStore) -> 
     await store.grants.report([call_of("a", old.run_id)])
     await store.grants.open(GRANT, process="one")
     assert await store.grants.find(old.run_id) is None
-    with store.engine.connect() as connection:
+    with store._database.engine.connect() as connection:
         assert connection.scalar(sa.select(sa.func.count()).select_from(grants)) == 1
         assert connection.exec_driver_sql("SELECT count(*) FROM orion_grant_calls").scalar() == 0
 

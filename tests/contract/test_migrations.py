@@ -426,6 +426,8 @@ async def test_an_old_file_is_written_on(old: Database) -> None:
     await asyncio.to_thread(old.migrate)
     async with old.open() as store:
         (waiting,) = await store.unfinished()
+        (claimed,) = await store.leases.claim(slots=1, waits_s=1e9)
+        assert claimed == waiting
         begun = await store.begin(waiting, agent="claude")
         assert (begun.state, begun.attempt, begun.agent) == (RunState.RUNNING, 1, "claude")
         (session,) = await store.sessions.find("patient-heron")

@@ -197,23 +197,6 @@ async def test_a_run_whose_end_is_decided_does_not_begin(store: RunStore, state:
         await store.begin(make_run(make_request(ts="2.000001")))
 
 
-async def test_waiting_runs_that_shall_stop(store: RunStore) -> None:
-    """Those that never began and whose message stands, until they have ended."""
-    placed, unplaced, begun = (
-        make_run(make_request(ts=f"1795302364.00000{number}")) for number in range(3)
-    )
-    for run in (placed, unplaced, begun):
-        await store.add(run)
-        await store.request_stop(run.id, user="U1", at=T0)
-    await store.update(placed.id, reply_ts="1.000001")
-    await store.update(begun.id, reply_ts="1.000002", attempt=1, state=RunState.RUNNING)
-    assert [run.id for run in await store.stopped_waiting()] == [placed.id]
-    await store.update(placed.id, state=RunState.ANSWERING, outcome=OUTCOME)
-    assert [run.id for run in await store.stopped_waiting()] == [placed.id]
-    await store.update(placed.id, state=RunState.STOPPED)
-    assert not await store.stopped_waiting()
-
-
 async def test_a_thread_is_in_message_order(store: RunStore) -> None:
     """Runs of a thread come in the order of their messages, other threads apart."""
     second = make_run(make_request(ts="10.000002", thread_ts="10.000001"))

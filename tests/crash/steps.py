@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.dispatch.lease import Leases
 from app.runs.testing import (
     Clock,
     CodeHost,
@@ -32,6 +33,7 @@ PORTS: Mapping[str, type[Any]] = {
     "spending": SpendingStore,
     "own_keys": OwnKeyStore,
     "dispatcher": Dispatcher,
+    "leases": Leases,
     "handlers": RunHandlers,
     "replies": ReplySink,
     "live": LiveReply,
@@ -72,10 +74,10 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "amendment": ("store.amend",),
     "withdrawal": (),
     "announcement": ("replies.announce",),
-    "shutdown": ("dispatcher.stop", "provider.leave"),
+    "shutdown": ("dispatcher.stop", "leases.leave", "provider.leave"),
     "start": (
         *("provider.enter", "provider.probe", "dispatcher.start"),
-        *("dispatcher.engine_states", "store.unfinished"),
+        *("leases.join", "leases.take_over", "store.unfinished"),
     ),
     "environment": ("provider.ensure_ready",),
 }
@@ -116,11 +118,18 @@ SPARED: Mapping[str, str] = {
     "sessions.unused_since": _READ,
     "sessions.remove": _REMOVES,
     "store.queue_stats": _READ,
-    "store.stopped_waiting": _READ,
     "store.remove_ended": _REMOVES,
-    "dispatcher.forget": _REMOVES,
     "dispatcher.wake": _INSTANT,
-    "handlers.request_slot": _READ,
+    "dispatcher.probe": _INSTANT,
+    "dispatcher.borrow": "keeps a waiting run from being claimed; what is told meanwhile is a point",
+    "leases.schedule": "dispatcher.schedule is the same moment",
+    "leases.claim": "dispatcher.schedule is the moment before, handlers.advance the one after",
+    "leases.borrow": "see dispatcher.borrow",
+    "leases.give_back": "see dispatcher.borrow; a process that dies before gives it back",
+    "leases.release": "one row, after the run's own records, which are points",
+    "leases.renew": "says that a process lives: tests/contract/test_leases.py kills and freezes those",
+    "leases.is_shared": _INSTANT,
+    "handlers.end": "after a bug in advance: tests/contract/test_dispatchers.py",
     "store.recent": "only the command line and the metrics read it",
     "store.counts": "only the metrics read it",
     "store.deliveries": "only the metrics read it",

@@ -1,13 +1,13 @@
 """One prepared environment for all, one running Orion for every test that needs no settings of its own."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.harness import Stage, World, open_orion, open_world
-from tests.e2e.orion_process import PATIENT, SERVE, new_state_dir
+from tests.e2e.orion_process import new_state_dir
 from tests.e2e.prepared import prepared_state_dir
 
 OpenOrion = Callable[..., AbstractAsyncContextManager[Stage]]
@@ -30,21 +30,18 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def start_orion(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, prepared: Path
-) -> OpenOrion:
+def start_orion(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> OpenOrion:
     """Opens an Orion of the test's own: `async with start_orion(world, ORION_…="…") as stage`."""
 
     def start(world: World, **settings: str) -> AbstractAsyncContextManager[Stage]:
         directory = new_state_dir(tmp_path_factory.mktemp("orion"))
-        return open_orion(world, directory, prepared, command=_command(request.node), **settings)
+        return open_orion(world, directory, prepared, **settings)
 
     return start
 
 
 @pytest.fixture(scope="module")
 async def shared(
-    request: pytest.FixtureRequest,
     anyio_backend: str,
     tmp_path_factory: pytest.TempPathFactory,
     prepared: Path,
@@ -52,17 +49,11 @@ async def shared(
     """An Orion that runs through the whole file; tests keep to their own threads. An idle one is not free."""
     del anyio_backend
     directory = new_state_dir(tmp_path_factory.mktemp("shared"))
-    command = _command(request.node)
     async with (
         open_world() as world,
-        open_orion(world, directory, prepared, command=command) as stage,
+        open_orion(world, directory, prepared) as stage,
     ):
         yield stage
-
-
-def _command(node: pytest.Item | pytest.Collector) -> Sequence[str]:
-    """Returns how a test's Orion is started: as people start it where times count, else so that waiting costs little."""
-    return SERVE if node.get_closest_marker("alone") else PATIENT
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from app.runs.testing import Run, RunId, run_id_for
 from app.slack.actions import RETRY_ACTION, STOP_ACTION
 from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART
 from app.web.hosting import serve
-from tests.e2e.orion_process import PATIENT, OrionProcess, put_environments, run_cli
+from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.plain_http import NO_TLS
 from tests.waiting import pauses
@@ -215,7 +215,7 @@ async def open_orion(
     state_dir: Path,
     prepared: Path,
     *,
-    command: Sequence[str] = PATIENT,
+    command: Sequence[str] = SERVE,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""

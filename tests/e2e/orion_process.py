@@ -28,7 +28,7 @@ from tests.plain_http import NO_TLS
 from tests.ports import free_port
 
 ROOT = Path("/")
-SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_", "DBOS_")
+SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_")
 READY_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 25.0
 FILLED_WITHIN_S = 30.0
@@ -38,8 +38,6 @@ CLI_TIMEOUT_S = 60.0
 POLL_S = 0.05
 SERVE = ("app.cli", "serve")
 """Module and arguments."""
-PATIENT = ("tests.e2e.patient_server",)
-"""The same where waiting shall cost little and nothing is measured."""
 
 
 class OrionProcess:

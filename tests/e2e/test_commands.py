@@ -54,7 +54,7 @@ async def test_verify_and_doctor_work_beside_the_service(shared: Stage) -> None:
     code, said = await shared.cli("doctor", "--json")
     findings = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
     assert code == 0, said
-    parts = ["settings", "python", "database", "engine", "sandbox", "pool"]
+    parts = ["settings", "database", "engine", "sandbox", "pool"]
     parts += ["slack", "model", "agents", "langfuse"]
     assert [finding["part"] for finding in findings] == parts
     code, said = await shared.cli(

@@ -9,7 +9,8 @@ from decimal import Decimal
 from pathlib import Path
 
 from agent_scripts.adapter import AgentAdapter
-from app.dispatch.records import RecordDispatcher
+from app.dispatch.dispatcher import RunDispatcher
+from app.dispatch.lease import ProcessLease
 from app.errors import ErrorCode
 from app.runs.testing import (
     MAX_WAIT_S,
@@ -217,7 +218,7 @@ class Core:
     replies: JournalReplies
     reader: EmptyReader
     store: MemoryRunStore
-    dispatcher: RecordDispatcher
+    dispatcher: RunDispatcher
     signals: StopSignals
     service: RunService
     ports: RunPorts
@@ -262,7 +263,14 @@ async def open_core(
     )
     ledger = Ledger(prices=prices, budgets=Budgets(), store=store.spending, clock=clock)
     adapter = adapter or PlanAdapter()
-    dispatcher = RecordDispatcher(store, capacity=policy.capacity)
+    dispatcher = RunDispatcher(
+        store,
+        store.leases,
+        ProcessLease(store.leases),
+        capacity=policy.capacity,
+        waits_s=policy.queue_timeout_s,
+        start_interval_s=0,
+    )
     async with (
         sandboxes or FakeProvider() as provider,
         open_task_group() as group,
@@ -339,7 +347,7 @@ async def open_core(
         intake = Intake(ports, dispatcher=dispatcher, signals=signals, policy=policy)
         await dispatcher.start(service)
         background = [
-            group.create_task(signals.listen_forever(store, service.end_stopped)),
+            group.create_task(signals.listen_forever(store)),
             *map(group.create_task, maintain_runtime(runtime, clock=clock, policy=policy)),
         ]
         try:

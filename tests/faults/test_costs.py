@@ -95,7 +95,7 @@ async def test_a_run_that_nobody_ends_has_cost_what_its_calls_did(tmp_path: Path
         await until(lambda: bool(core.broker.grants))
         run = await core.store.get(request.run_id)
         assert run is not None
-        await core.service.end(run, ErrorCode.INTERRUPTED)
+        await core.service.end(run.id, ErrorCode.INTERRUPTED)
         run = await ended(core, request.run_id)
         assert (run.result.cost_usd, run.result.usage) == (0.4, replace(CALL.usage, model_calls=1))
         told = core.replies.finished[0][1]

@@ -99,7 +99,9 @@ async def test_a_stop_does_not_change_an_end_that_is_recorded(tmp_path: Path) ->
             state=RunState.ANSWERING,
             outcome=Outcome(state=RunState.FAILED, error_code=ErrorCode.QUEUE_FULL),
         )
-        await core.service.end_stopped(run)
+        await core.store.leases.release(run.id, after_s=0)
+        core.dispatcher.wake()
+        assert (await ended(core, run.id)).state is RunState.FAILED
         told = {result.error_code for _, result in core.replies.finished}
         assert told == {ErrorCode.QUEUE_FULL}
         assert (await ended(core, run.id)).state is RunState.FAILED

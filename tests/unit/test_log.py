@@ -3,8 +3,6 @@
 import io
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -93,29 +91,12 @@ def test_libraries_are_tamed(lines: Lines) -> None:
         "httpx",
         "uvicorn.access",
         "sqlalchemy.engine",
-        "dbos",
         "langfuse",
     ):
         logging.getLogger(name).info("chatter")
     logging.getLogger("slack_bolt.App").warning("odd")
     logging.getLogger("uvicorn.error").error("no port")
     assert [line["event"] for line in lines()] == ["odd", "no port"]
-
-
-def test_dbos_brings_no_handler_of_its_own(stream: io.StringIO) -> None:
-    """DBOS, imported later, finds a handler and adds none: its lines are ours, once."""
-    program = (
-        "import logging, sys; from app.log import configure_logging; from app.redaction import Masker\n"
-        "configure_logging(fmt='json', level='info', masker=Masker())\n"
-        "from dbos._logger import init_logger\n"
-        "init_logger(); logging.getLogger('dbos').warning('hello'); logging.getLogger('dbos').info('psst')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, check=True, timeout=50
-    )
-    (line,) = done.stderr.decode().splitlines()
-    assert json.loads(line)["event"] == "hello"
-    assert stream.getvalue() == ""
 
 
 def test_a_value_cannot_forge_a_line(stream: io.StringIO) -> None:

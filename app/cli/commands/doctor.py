@@ -1,8 +1,6 @@
 """Checks each part that a service needs, by using it; one line each, with its fix."""
 
 import asyncio
-import platform
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agent_scripts.adapter import ModelProtocol
 from app.compose.budgets import find_problems
 from app.compose.factories import (
-    UnsupportedPythonError,
     channel_options,
-    check_python,
     pool_size,
     run_policy,
     slack_options,
@@ -69,7 +65,6 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
     """Findings in the order of start-up."""
     checks: tuple[tuple[str, Callable[[Settings], Awaitable[str]]], ...] = (
         ("settings", _settings),
-        ("python", _python),
         ("database", _database),
         ("engine", _engine),
         ("sandbox", _sandbox),
@@ -114,16 +109,6 @@ async def _settings(settings: Settings) -> str:
     return "".join(("complete", *added, *sent))
 
 
-async def _python(settings: Settings) -> str:
-    if isinstance(settings.database, str):
-        return f"Python {platform.python_version()}"
-    try:
-        check_python()
-    except UnsupportedPythonError as exc:
-        raise _ProblemError(str(exc), "use another Python") from exc
-    return f"SQLite {sqlite3.sqlite_version}"
-
-
 async def _database(settings: Settings) -> str:
     name = name_of(settings.database)
     try:
@@ -143,7 +128,7 @@ async def _database(settings: Settings) -> str:
 async def _engine(settings: Settings) -> str:
     try:
         with own_state_directory(settings.service.state_dir):
-            return "DBOS on SQLite; no Orion is running here"
+            return "no Orion is running here"
     except StateDirectoryBusyError as exc:
         return str(exc).partition(";")[0]
 

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 
 from app.aio import open_task_group
 from app.compose.adapters import Overrides
-from app.compose.factories import UnsupportedPythonError
 from app.log import get_logger
 from app.main import open_service
 from app.settings.group import SettingsError
@@ -38,7 +37,6 @@ EXPECTED = (
     StateDirectoryBusyError,
     UnreadableStoreError,
     SettingsError,
-    UnsupportedPythonError,
     SandboxError,
     SlackFault,
     OSError,

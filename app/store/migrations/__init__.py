@@ -87,12 +87,15 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
+    limit_transaction(
+        connection,
+        lock_timeout=CALL_TIMEOUT_S,
+        statement_timeout=MIGRATION_TIMEOUT_S,
+        idle_in_transaction_session_timeout=MIGRATION_TIMEOUT_S,
+    )
     from alembic import command  # noqa: PLC0415 - 0.2 s that only a migration costs
     from alembic.config import Config  # noqa: PLC0415
 
-    limit_transaction(
-        connection, lock_timeout=CALL_TIMEOUT_S, statement_timeout=MIGRATION_TIMEOUT_S
-    )
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", _escaped(Path(__file__).parent))
     config.set_main_option("version_locations", _escaped(versions))

@@ -1,13 +1,11 @@
 """When old runs are removed, and what survives it."""
 
-from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import pytest
 from typing_extensions import override
 
-from app.dispatch.records import RecordDispatcher
-from app.runs.testing import RETENTION_INTERVAL_S, START_DELAY_S, Retention, RunId, RunState
+from app.runs.testing import RETENTION_INTERVAL_S, START_DELAY_S, Retention, RunState
 from app.store.memory import MemoryRunStore
 from tests.building import T0, make_request, make_run
 
@@ -32,24 +30,24 @@ class ScriptedClock:
             raise EndOfTestError
 
 
-class Engine(RecordDispatcher):
-    """Notes what it is asked to forget; fails the first time."""
+class SickStore(MemoryRunStore):
+    """Fails the first time."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryRunStore())
-        self.asked: list[tuple[datetime, Collection[RunId]]] = []
+        super().__init__()
+        self.asked: list[datetime] = []
 
     @override
-    async def forget(self, *, before: datetime, limit: int, keep: Collection[RunId]) -> int:
-        self.asked.append((before, keep))
+    async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        self.asked.append(before)
         if len(self.asked) == 1:
             raise OSError("the database is away")
-        return 2
+        return await super().remove_ended(before=before, limit=limit)
 
 
 async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() -> None:
-    """Unfinished runs are named to the engine as to be kept; a failed round removes nothing, the next one does."""
-    store, engine, clock = MemoryRunStore(), Engine(), ScriptedClock(rounds=2)
+    """Unfinished runs stay; a failed round removes nothing, the next one does."""
+    store, clock = SickStore(), ScriptedClock(rounds=2)
     old, unfinished = (make_run(make_request(ts=f"{n}.000001"), age_s=9 * 86_400) for n in (1, 2))
     for run in (old, unfinished):
         await store.add(run)
@@ -62,7 +60,6 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
 
     retention = Retention(
         store=store,
-        dispatcher=engine,
         remove_sessions=remove_sessions,
         keep_for=timedelta(days=8),
         clock=clock,
@@ -70,6 +67,6 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
     with pytest.raises(EndOfTestError):
         await retention.run_forever()
     assert clock.slept == [START_DELAY_S, RETENTION_INTERVAL_S, RETENTION_INTERVAL_S]
-    assert engine.asked == [(T0 - timedelta(days=8), [unfinished.id])] * 2
+    assert store.asked == [T0 - timedelta(days=8)] * 2
     assert [run.id for run in await store.recent(limit=9)] == [unfinished.id]
     assert asked == [T0 - timedelta(days=8)]

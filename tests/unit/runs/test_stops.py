@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from typing_extensions import override
 
-from app.runs.testing import POLL_INTERVAL_S, Run, RunId, RunState, StopSignals
+from app.runs.testing import POLL_INTERVAL_S, RunId, StopSignals
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_run
@@ -24,10 +24,6 @@ class _SickStore(MemoryRunStore):
         return await super().stop_requested(run_ids)
 
 
-async def _refuse(run: Run) -> None:
-    raise AssertionError(f"{run.id} has no message and cannot be ended here")
-
-
 async def test_a_sick_database_does_not_end_the_listening() -> None:
     """A store that fails costs one look, not the service."""
     assert POLL_INTERVAL_S <= 0.5
@@ -35,34 +31,8 @@ async def test_a_sick_database_does_not_end_the_listening() -> None:
     await store.add(run)
     await store.request_stop(run.id, user="operator", at=T0)
     async with asyncio.timeout(5), open_task_group() as group:
-        listening = group.create_task(signals.listen_forever(store, _refuse))
+        listening = group.create_task(signals.listen_forever(store))
         with signals.watch(run.id) as stop:
             await stop.wait()
         listening.cancel()
     assert (stop.user, store.failures) == ("operator", 0)
-
-
-async def test_a_waiting_run_is_ended_at_once_and_by_one_only() -> None:
-    """While one ending goes on no second is begun; one that fails is tried again."""
-    signals, store, run = StopSignals(), MemoryRunStore(), make_run()
-    await store.add(run)
-    await store.update(run.id, reply_ts="1.000001")
-    calls: list[str] = []
-    done = asyncio.Event()
-
-    async def end(waiting: Run) -> None:
-        calls.append(waiting.id)
-        if len(calls) == 1:
-            raise OSError("once")
-        await asyncio.sleep(2 * POLL_INTERVAL_S)
-        await store.update(waiting.id, state=RunState.STOPPED)
-        done.set()
-
-    async with asyncio.timeout(10), open_task_group() as group:
-        listening = group.create_task(signals.listen_forever(store, end))
-        await store.request_stop(run.id, user="U1", at=T0)
-        signals.notify(run.id, "U1")
-        await done.wait()
-        await asyncio.sleep(2 * POLL_INTERVAL_S)
-        listening.cancel()
-    assert calls == [run.id, run.id]

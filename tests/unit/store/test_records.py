@@ -29,6 +29,10 @@ def _kinds(hint: Any) -> set[Any]:
     return set(get_args(hint)) if NoneType in get_args(hint) else {hint}
 
 
+LEASE = {"owner", "due_at", "claimed_at", "needs_slot"}
+"""Who has a run, and when it may be had."""
+
+
 @pytest.mark.parametrize(
     ("record", "changes"),
     [(Run, RunChanges), (Session, SessionChanges), (Defaults, DefaultChanges)],
@@ -45,7 +49,7 @@ def test_changes_are_fields_of_the_record(record: Any, changes: type) -> None:
 @pytest.mark.parametrize(
     ("record", "table", "beside"),
     [
-        (Run, runs, {"thread_key", "team", "user", "message_ts", "error_code"}),
+        (Run, runs, {"thread_key", "team", "user", "message_ts", "error_code"} | LEASE),
         (Session, sessions, {"team", "channel", "thread_ts"}),
         (Defaults, defaults, {"team", "owner"}),
         (SpentCall, model_calls, set()),

@@ -1,0 +1,259 @@
+"""Hands runs out by their records: in one process on a file, in several on one server.
+
+There is no queue beside the records. Whoever accepts a run places it; then it waits until a process claims it, in a
+transaction that knows whose turn it is. A process says every few seconds that it lives; what belongs to one that does not
+goes on in another.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+
+from typing_extensions import Unpack
+
+from app.aio import TaskGroup, open_task_group, together
+from app.dispatch.lease import Leases, ProcessLease
+from app.dispatch.placements import Placements
+from app.errors import ErrorCode, LeaseLostError
+from app.log import get_logger
+from app.runs.model import Run, RunId
+from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
+
+POLL_INTERVAL_S = 0.5
+"""Between two looks for what other processes let wait, the command line among them; of its own a process knows at once."""
+START_INTERVAL_S = 0.1
+"""Between two runs that begin: a start takes a second of processor, which acknowledgements need as well."""
+RELEASE_PAUSE_S = 1.0
+MAX_FAILURES, RETRY_AFTER_S = 3, 1.0
+"""Of `advance` for one run in this process, and the time between them."""
+ENDING_PAUSE_S = 30.0
+"""Before a run that cannot be ended is tried again."""
+CLEANUP_TIMEOUT_S = 20.0
+"""For cancelled runs to release their sandboxes."""
+SICK_AFTER_S = 10.0
+REMEMBERED = 10_000
+"""Accepted runs: of some minutes at the highest rate."""
+
+_log = get_logger(__name__)
+
+
+class RunDispatcher:
+    """As durable as its store is."""
+
+    def __init__(
+        self,
+        store: RunStore,
+        leases: Leases,
+        lease: ProcessLease,
+        *,
+        capacity: int,
+        waits_s: float,
+        start_interval_s: float = START_INTERVAL_S,
+        poll_interval_s: float = POLL_INTERVAL_S,
+    ) -> None:
+        """Makes one that is to be started.
+
+        Args:
+            store: of the records.
+            leases: the same store's.
+            lease: of this process.
+            capacity: 0 = places runs, and lets other processes advance them.
+            waits_s: whoever has waited longer is told so.
+            start_interval_s: between two runs that begin.
+            poll_interval_s: between two looks for what other processes let wait.
+        """
+        self._store = store
+        self._leases = leases
+        self._lease = lease
+        self._capacity = capacity
+        self._waits_s = waits_s
+        self._start_interval_s = start_interval_s
+        self._poll_interval_s = poll_interval_s
+        self._stack = AsyncExitStack()
+        self._group: TaskGroup | None = None
+        self._placements: Placements | None = None
+        self._loops: list[asyncio.Task[None]] = []
+        self._going: dict[RunId, asyncio.Task[None]] = {}
+        self._slots: set[RunId] = set()
+        """Those of them that have one."""
+        self._failures: Counter[RunId] = Counter()
+        self._news = asyncio.Event()
+        self._looked_s = time.monotonic()
+        self._accepted: dict[RunId, None] = {}
+        """The last ones: each mention comes as two events, and the second one needs no write."""
+
+    async def submit(self, run: Run) -> None:
+        if self._placements is None:
+            raise OSError(f"run {run.id} could not be stored: the service is stopping")
+        if run.id in self._accepted:
+            return
+        is_new = await self._store.add(run)
+        self._accepted[run.id] = None
+        if len(self._accepted) > REMEMBERED:
+            del self._accepted[next(iter(self._accepted))]
+        if self._placements is not None:
+            # Not new: maybe committed after whoever waited for it had given up.
+            self._placements.add(run, resumed=not is_new)
+
+    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        run = await self._leases.schedule(run.id, **changes)
+        # With all slots taken a look would find nothing, but for what needs none.
+        if len(self._slots) < self._capacity or run.outcome is not None or not run.needs_slot:
+            self._news.set()
+        return run
+
+    @asynccontextmanager
+    async def borrow(self, run_id: RunId) -> AsyncIterator[Run | None]:
+        run = await self._leases.borrow(run_id)
+        try:
+            yield run
+        finally:
+            if run is not None:
+                await self._leases.give_back(run_id)
+
+    def wake(self) -> None:
+        self._news.set()
+
+    def probe(self) -> str:
+        silent_s = time.monotonic() - self._looked_s
+        if silent_s > SICK_AFTER_S:
+            raise OSError(f"has not seen for {silent_s:.0f} s which runs wait")
+        return f"{len(self._going)} runs"
+
+    async def start(self, handlers: RunHandlers) -> None:
+        group = self._group = await self._stack.enter_async_context(open_task_group())
+        await self._begin(handlers, group)
+        self._loops = [group.create_task(self._work(handlers, group), name="dispatch")]
+        if self._leases.is_shared:
+            keeping = self._lease.keep(
+                take_over=self._take_over, begin_anew=partial(self._begin_anew, handlers, group)
+            )
+            self._loops.append(group.create_task(keeping, name="lease"))
+
+    async def stop(self, *, grace_s: float) -> None:
+        if self._placements is None:
+            return
+        placements, self._placements = self._placements, None
+        work, *others = self._loops
+        work.cancel()
+        await together(placements.close(grace_s=grace_s), self._end_all(grace_s=grace_s))
+        for loop in others:
+            loop.cancel()
+        try:
+            await self._leases.leave()
+        except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
+            _log.warning("lease.not_given_back", error=type(exc).__name__)
+        await self._stack.aclose()
+
+    async def _begin(self, handlers: RunHandlers, group: TaskGroup) -> None:
+        await self._lease.join()
+        self._placements = Placements(handlers, group=group)
+        await self._take_over()
+
+    async def _take_over(self) -> None:
+        left = await self._leases.take_over()
+        if self._placements is not None:
+            for run in left:
+                self._placements.add(run, resumed=True)
+
+    async def _begin_anew(self, handlers: RunHandlers, group: TaskGroup) -> None:
+        """Drops all that was taken over by others, and comes back as another process."""
+        placements, self._placements = self._placements, None
+        if placements is not None:
+            await together(placements.close(grace_s=0), self._end_all(grace_s=0))
+            await self._begin(handlers, group)
+
+    async def _end_all(self, *, grace_s: float) -> None:
+        """Waits so long for what goes on, and cancels it then."""
+        if self._going:
+            await asyncio.wait(list(self._going.values()), timeout=grace_s)
+        tasks = list(self._going.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLEANUP_TIMEOUT_S)
+
+    # -- claiming ------------------------------------------------------------------------------------------------------
+
+    async def _work(self, handlers: RunHandlers, group: TaskGroup) -> None:
+        is_sick = False
+        while True:
+            self._news.clear()
+            started = False
+            try:
+                started = await self._claim(handlers, group)
+                self._looked_s, is_sick = time.monotonic(), False
+            except Exception as exc:  # noqa: BLE001 - must outlive a sick database; it is looked at again
+                if not is_sick:
+                    _log.warning("dispatch.unreadable", error=type(exc).__name__)
+                is_sick = True
+            if started:
+                await asyncio.sleep(self._start_interval_s)
+                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._poll_interval_s):
+                    await self._news.wait()
+
+    async def _claim(self, handlers: RunHandlers, group: TaskGroup) -> bool:
+        """Begins what may be; returns whether it has a slot, so that there may be another."""
+        at_once = 1 if self._start_interval_s else self._capacity
+        slots = min(at_once, self._capacity - len(self._slots))
+        runs = await self._leases.claim(slots=slots, waits_s=self._waits_s)
+        for run in runs:
+            is_over = run.outcome is not None or run.stop_requested_by is not None
+            if run.needs_slot and not is_over:
+                self._slots.add(run.id)
+            self._going[run.id] = group.create_task(
+                self._advance(run.id, handlers), name=f"run-{run.id}"
+            )
+        return any(run.id in self._slots for run in runs)
+
+    async def _advance(self, run_id: RunId, handlers: RunHandlers) -> None:
+        try:
+            again = await handlers.advance(run_id)
+            self._slots.discard(run_id)
+            if isinstance(again, AgainIn):
+                await self._release(run_id, after_s=again.seconds)
+        except LeaseLostError:
+            _log.warning("run.lease_lost", run_id=run_id)
+        except Exception:  # noqa: BLE001 - one run must not end the others
+            _log.exception("run.advance_failed", run_id=run_id)
+            self._slots.discard(run_id)
+            await self._try_again(run_id, handlers)
+        finally:
+            self._slots.discard(run_id)
+            self._going.pop(run_id, None)
+            self._news.set()
+
+    async def _try_again(self, run_id: RunId, handlers: RunHandlers) -> None:
+        """Gives it back, as the database may have been away; ends it when that has not helped."""
+        self._failures[run_id] += 1
+        if self._failures[run_id] < MAX_FAILURES:
+            await self._release(run_id, after_s=RETRY_AFTER_S)
+        else:
+            del self._failures[run_id]
+            await self._end(run_id, handlers)
+
+    async def _release(self, run_id: RunId, *, after_s: float) -> None:
+        while True:
+            try:
+                return await self._leases.release(run_id, after_s=after_s)
+            except Exception as exc:  # noqa: BLE001 - whatever ails the database: nobody else can have it
+                _log.debug("run.not_released", run_id=run_id, error=type(exc).__name__)
+                await asyncio.sleep(RELEASE_PAUSE_S)
+
+    async def _end(self, run_id: RunId, handlers: RunHandlers) -> None:
+        """Ends it, however long that takes: as long as this process has it, nobody else does."""
+        while True:
+            try:
+                await handlers.end(run_id, ErrorCode.INTERRUPTED)
+            except LeaseLostError:
+                return
+            except Exception:  # noqa: BLE001 - tried again, as nobody else will
+                _log.exception("run.end_failed", run_id=run_id)
+                await asyncio.sleep(ENDING_PAUSE_S)
+            else:
+                return

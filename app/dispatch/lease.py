@@ -1,0 +1,149 @@
+"""This process's lease: said anew every few seconds where others may take over what it has, and asked for before it acts."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from typing_extensions import Unpack
+
+from app.errors import LeaseLostError
+from app.log import get_logger
+from app.runs.model import Run, RunId
+from app.runs.ports import RunChanges
+
+RENEW_INTERVAL_S = 4.0
+"""A third of a lease, so that one that comes late costs nothing."""
+SURE_S = 10.0
+"""So long after it was renewed nobody can have taken it: a lease is 14 s, and the rest is for the effect itself."""
+RETRY_INTERVAL_S = 0.5
+CONFIRM_TIMEOUT_S = 300.0
+PUNCTUAL_ROUNDS = 2
+"""Renewals in time before others may be given up for dead: after an outage of the database all of them are late."""
+
+_log = get_logger(__name__)
+
+
+class Leases(Protocol):
+    """Which process has which run; the dispatcher's side of a store.
+
+    A run belongs to the process that accepted it until its message stands, then to nobody, then to whoever claims it. The
+    store writes into an unfinished run only for the process that has it.
+    """
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes may work on the database."""
+        ...
+
+    async def join(self) -> None:
+        """Makes this process known, under a new id; on a database of one process, all others are dead."""
+        ...
+
+    async def renew(self) -> bool:
+        """Says that this process lives; False when it was given up for dead: nothing is its own any more."""
+        ...
+
+    async def take_over(self) -> Sequence[Run]:
+        """Gives up dead processes: what they have becomes free; what they have not placed yet is this process's, and returned."""
+        ...
+
+    async def leave(self) -> None:
+        """Gives all back that this process has; it is known no more."""
+        ...
+
+    async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
+        """Takes runs that may be advanced: all that need no slot, and as many as `slots` that do, in order.
+
+        Args:
+            slots: 0 or more.
+            waits_s: whoever has waited longer for a first slot needs none: it is over.
+        """
+        ...
+
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        """See `Dispatcher.schedule`."""
+        ...
+
+    async def release(self, run_id: RunId, *, after_s: float) -> None:
+        """Gives a claimed run back, to be claimed again after this time."""
+        ...
+
+    async def borrow(self, run_id: RunId) -> Run | None:
+        """Takes a run that waits to be claimed, which keeps its turn; None when it does not wait."""
+        ...
+
+    async def give_back(self, run_id: RunId) -> None:
+        """Ends `borrow`."""
+        ...
+
+
+class ProcessLease:
+    """Keeps the lease, and is the gate before effects: nothing is done for runs that another process may have by now."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._renewed_s = _now_s()
+        self._lock = asyncio.Lock()
+
+    async def confirm(self) -> None:
+        """Returns when what this process has is its own; waits while the database is away, and ends nothing meanwhile.
+
+        Raises:
+            LeaseLostError: this process was given up for dead.
+            TimeoutError: the database has been away for 300 s.
+        """
+        if not self._leases.is_shared or _now_s() - self._renewed_s < SURE_S:
+            return
+        async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+            while True:
+                try:
+                    lives = await self._renew()
+                except Exception as exc:  # noqa: BLE001 - whatever ails the database: it is asked again
+                    _log.debug("lease.unconfirmed", error=type(exc).__name__)
+                    await asyncio.sleep(RETRY_INTERVAL_S)
+                    continue
+                if not lives:
+                    raise LeaseLostError("this process was given up for dead")
+                return
+
+    async def join(self) -> None:
+        """Makes this process known, under a new id."""
+        started_s = _now_s()
+        await self._leases.join()
+        self._renewed_s = started_s
+
+    async def keep(
+        self, *, take_over: Callable[[], Awaitable[None]], begin_anew: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Renews it, for ever; where others are late, calls `take_over`; when it is lost, `begin_anew`."""
+        punctual = 0
+        while True:
+            await asyncio.sleep(RENEW_INTERVAL_S)
+            is_late = _now_s() - self._renewed_s > SURE_S
+            try:
+                if not await self._renew():
+                    _log.warning("lease.lost")
+                    await begin_anew()
+                    punctual = 0
+                    continue
+                punctual = 0 if is_late else punctual + 1
+                if punctual >= PUNCTUAL_ROUNDS:
+                    await take_over()
+            except Exception as exc:  # noqa: BLE001 - must outlive a sick database
+                if punctual >= 0:
+                    _log.warning("lease.not_renewed", error=type(exc).__name__)
+                punctual = -1
+
+    async def _renew(self) -> bool:
+        async with self._lock:
+            started_s = _now_s()
+            lives = await self._leases.renew()
+            if lives:
+                self._renewed_s = started_s
+            return lives
+
+
+def _now_s() -> float:
+    """Seconds by a clock that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

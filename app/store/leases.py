@@ -1,0 +1,274 @@
+"""Which process has which run: processes are rows that say how long they live, a run names its owner, claims are short transactions.
+
+    owner   due_at   claimed_at
+    own     -        -            accepted: it is placed by the process that accepted it
+    -       when     any          it waits to be claimed, from that time on
+    own     when     any          borrowed: it waits, but nobody claims it
+    own     -        when         it is advanced
+
+All times are the database's.
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import sqlalchemy as sa
+from typing_extensions import Unpack
+
+from app.errors import LeaseLostError
+from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunId
+from app.runs.policy import MAX_ATTEMPTS
+from app.runs.ports import RunChanges
+from app.store.engine import Database
+from app.store.tables import Now, UtcTime, processes, run_of, runs, values_of
+
+LEASE_S = 14.0
+"""How long a process that is not heard of keeps what it has, where others could take it over."""
+SOLE_LEASE_S = 1e9
+"""Where none can."""
+TURNS_WINDOW = timedelta(hours=1)
+"""Whoever was served longer ago is as good as never served."""
+CLAIM_LOCK_KEY = 7_091_512
+"""Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's claims."""
+CLAIMED_AT_ONCE = 64
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+T = TypeVar("T")
+
+_UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
+_IS_ADVANCED = runs.c.owner.is_not(None) & runs.c.due_at.is_(None) & runs.c.claimed_at.is_not(None)
+
+
+def new_process() -> Process:
+    """Returns this process under a new id."""
+    now = datetime.now(UTC)
+    host = BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname()
+    return Process(
+        id=ProcessId(secrets.token_hex(8)),
+        host=host,
+        name=f"{socket.gethostname()}:{os.getpid()}",
+        started_at=now,
+        alive_until=now,
+    )
+
+
+class SqlLeases:
+    """Implements `app.dispatch.lease.Leases`; `SqlRunStore.leases` is one."""
+
+    def __init__(self, database: Database, *, is_shared: bool) -> None:
+        """`is_shared`: several processes may work on the database."""
+        self._call = database.call
+        self._is_shared = is_shared
+        self._lease_s = LEASE_S if is_shared else SOLE_LEASE_S
+        self._process = new_process()
+
+    @property
+    def id(self) -> ProcessId:
+        return self._process.id
+
+    @property
+    def is_shared(self) -> bool:
+        return self._is_shared
+
+    async def join(self) -> None:
+        self._process = new_process()
+        row = values_of(self._process) | {"alive_until": _later(self._lease_s)}
+
+        def work(connection: sa.Connection) -> None:
+            if not self._is_shared:
+                connection.execute(sa.delete(processes))
+            connection.execute(sa.insert(processes).values(row))
+
+        await self._call(work)
+
+    async def renew(self) -> bool:
+        own = sa.update(processes).where(processes.c.id == self.id)
+        renewed = own.values(alive_until=_later(self._lease_s))
+        return await self._call(lambda connection: connection.execute(renewed).rowcount == 1)
+
+    async def living(self) -> Sequence[Process]:
+        """Returns the processes whose own is their own, oldest first."""
+        query = sa.select(processes).where(processes.c.alive_until >= Now())
+        ordered = query.order_by(processes.c.started_at)
+        rows = await self._call(lambda connection: connection.execute(ordered).mappings().all())
+        return [Process(**row) for row in rows]
+
+    async def take_over(self) -> Sequence[Run]:
+        dead = sa.delete(processes).where(processes.c.alive_until < Now())
+        owner_lives = sa.exists().where(processes.c.id == runs.c.owner)
+        is_left = _UNFINISHED & runs.c.owner.is_not(None) & ~owner_lives
+        is_unplaced = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
+        freed = (
+            sa.update(runs)
+            .where(is_left, ~is_unplaced)
+            .values(owner=None, due_at=sa.func.coalesce(runs.c.due_at, Now()))
+        )
+        left = sa.and_(_UNFINISHED, is_unplaced, runs.c.owner.is_(None) | ~owner_lives)
+        taken = sa.update(runs).where(left).values(owner=self.id).returning(runs.c.id)
+
+        def work(connection: sa.Connection) -> Sequence[Run]:
+            connection.execute(dead)
+            connection.execute(freed)
+            ids = connection.scalars(taken).all()
+            return _select(connection, ids)
+
+        return await self._call(work)
+
+    async def leave(self) -> None:
+        own = _UNFINISHED & (runs.c.owner == self.id)
+        is_advanced = own & runs.c.claimed_at.is_not(None) & runs.c.due_at.is_(None)
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(sa.update(runs).where(is_advanced).values(due_at=Now()))
+            connection.execute(sa.update(runs).where(own).values(owner=None))
+            connection.execute(sa.delete(processes).where(processes.c.id == self.id))
+
+        await self._call(work)
+
+    async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
+        candidates = _candidates(waits_s)
+
+        def work(connection: sa.Connection) -> Sequence[Run]:
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CLAIM_LOCK_KEY)))
+            rows = connection.execute(candidates).all()
+            chosen = [row.id for row in rows if row.is_free]
+            chosen += [row.id for row in rows if not row.is_free][:slots]
+            if not chosen:
+                return []
+            connection.execute(
+                sa.update(runs)
+                .where(runs.c.id.in_(chosen))
+                .values(owner=self.id, due_at=None, claimed_at=Now())
+            )
+            return _select(connection, chosen)
+
+        return await self._call(work)
+
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+        own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
+        values: dict[str, object] = {**changes, "owner": None, "due_at": Now()}
+        return await self._change(run_id, sa.update(runs).where(own).values(**values))
+
+    async def release(self, run_id: RunId, *, after_s: float) -> None:
+        own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
+        statement = sa.update(runs).where(own).values(owner=None, due_at=_later(after_s))
+        await self._call(lambda connection: connection.execute(statement))
+
+    async def borrow(self, run_id: RunId) -> Run | None:
+        waits = (runs.c.id == run_id) & _UNFINISHED
+        waits &= runs.c.owner.is_(None) & runs.c.due_at.is_not(None)
+        statement = sa.update(runs).where(waits).values(owner=self.id)
+
+        def work(connection: sa.Connection) -> Run | None:
+            if connection.execute(statement).rowcount != 1:
+                return None
+            return next(iter(_select(connection, [run_id])), None)
+
+        return await self._call(work)
+
+    async def give_back(self, run_id: RunId) -> None:
+        own = (runs.c.id == run_id) & (runs.c.owner == self.id) & runs.c.due_at.is_not(None)
+        statement = sa.update(runs).where(own).values(owner=None)
+        await self._call(lambda connection: connection.execute(statement))
+
+    async def _change(self, run_id: RunId, statement: sa.Update) -> Run:
+        def work(connection: sa.Connection) -> Run:
+            count = connection.execute(statement).rowcount
+            run = next(iter(_select(connection, [run_id])), None)
+            if run is None:
+                raise KeyError(run_id)
+            if count != 1 and not run.state.is_final:
+                raise LeaseLostError(run_id)
+            return run
+
+        return await self._call(work)
+
+
+def _later(seconds: float) -> sa.ColumnElement[datetime]:
+    return sa.type_coerce(sa.type_coerce(Now(), sa.Double) + seconds, UtcTime())
+
+
+def _select(connection: sa.Connection, run_ids: Sequence[str]) -> Sequence[Run]:
+    """Returns these runs in this order."""
+    if not run_ids:
+        return []
+    rows = connection.execute(sa.select(runs).where(runs.c.id.in_(run_ids))).mappings()
+    found = {row["id"]: run_of(row) for row in rows}
+    return [found[RunId(run_id)] for run_id in run_ids if run_id in found]
+
+
+def _candidates(waits_s: float) -> sa.Select[tuple[str, bool]]:
+    """Selects the runs that may be claimed, in order, with whether each goes without a slot."""
+    has_waited_too_long = (runs.c.attempt == 0) & (runs.c.created_at < _later(-waits_s))
+    is_over = (
+        runs.c.outcome.is_not(sa.null())
+        | runs.c.stop_requested_by.is_not(None)
+        | has_waited_too_long
+    )
+    is_free = is_over | ~runs.c.needs_slot | (runs.c.attempt >= MAX_ATTEMPTS)
+    other = runs.alias("other")
+    comes_first = sa.tuple_(other.c.message_ts, other.c.created_at, other.c.id) < sa.tuple_(
+        runs.c.message_ts, runs.c.created_at, runs.c.id
+    )
+    is_advanced = (
+        other.c.owner.is_not(None) & other.c.due_at.is_(None) & other.c.claimed_at.is_not(None)
+    )
+    must_wait = (
+        sa.exists()
+        .where(
+            other.c.thread_key == runs.c.thread_key,
+            other.c.id != runs.c.id,
+            other.c.state.in_(UNFINISHED_STATES),
+            comes_first | is_advanced,
+        )
+        .correlate(runs)
+    )
+    waiting = (
+        sa.select(
+            *(runs.c.id, runs.c.team, runs.c.user, runs.c.message_ts),
+            (runs.c.attempt > 0).label("has_begun"),
+            is_free.label("is_free"),
+        )
+        .where(runs.c.due_at <= Now(), runs.c.owner.is_(None), _UNFINISHED, is_over | ~must_wait)
+        .cte("waiting")
+    )
+    people = _people(waiting).cte("people")
+    round_ = people.c.slots + sa.func.row_number().over(
+        partition_by=(waiting.c.team, waiting.c.user, waiting.c.is_free),
+        order_by=waiting.c.message_ts,
+    )
+    return (
+        sa.select(waiting.c.id, waiting.c.is_free)
+        .join(people, (people.c.team == waiting.c.team) & (people.c.user == waiting.c.user))
+        .order_by(
+            waiting.c.is_free.desc(),
+            waiting.c.has_begun.desc(),
+            round_,
+            sa.func.coalesce(people.c.served_at, 0.0),
+            waiting.c.message_ts,
+        )
+        .limit(CLAIMED_AT_ONCE)
+    )
+
+
+def _people(waiting: sa.CTE) -> sa.Select[tuple[str, str, int, datetime]]:
+    """Selects whose runs wait, with how many slots each has and when each was given one last."""
+    person = sa.select(waiting.c.team, waiting.c.user).distinct().subquery("person")
+    of_person = (runs.c.team == person.c.team) & (runs.c.user == person.c.user)
+    of_person &= runs.c.created_at >= _later(-TURNS_WINDOW.total_seconds())
+
+    def of(value: sa.ColumnElement[T]) -> sa.ScalarSelect[T]:
+        return sa.select(value).where(of_person).correlate(person).scalar_subquery()
+
+    return sa.select(
+        person.c.team,
+        person.c.user,
+        of(sa.func.count().filter(_UNFINISHED, _IS_ADVANCED, runs.c.needs_slot)).label("slots"),
+        of(sa.type_coerce(sa.func.max(runs.c.claimed_at), sa.Double)).label("served_at"),
+    )

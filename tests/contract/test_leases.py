@@ -1,0 +1,275 @@
+"""Several processes on one database: what belongs to whom, and what becomes of it when one is killed, frozen or cut off."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from app.errors import ErrorCode, LeaseLostError
+from app.runs.testing import Outcome, Run, RunFileKind, RunId, RunState, SystemClock
+from app.store.leases import LEASE_S
+from app.store.runs import SqlRunStore, open_store
+from tests.building import make_request
+from tests.cutting_proxy import open_cutting_proxy
+from tests.waiting import until
+
+pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
+
+TAKEN_OVER_WITHIN_S = 20.0
+OUTCOME = Outcome(state=RunState.FAILED, error_code=ErrorCode.INTERNAL)
+
+
+def new_run(number: int = 0, *, user: str = "U1") -> Run:
+    request = make_request(ts=f"1795302364.{number:06}", user=user)
+    return Run(id=request.run_id, request=request, created_at=SystemClock().now())
+
+
+@pytest.fixture
+async def two(postgres_url: str) -> AsyncIterator[tuple[SqlRunStore, SqlRunStore]]:
+    """Two processes' stores."""
+    async with open_store(postgres_url) as one, open_store(postgres_url) as other:
+        for store in (one, other):
+            await store.leases.join()
+        yield one, other
+
+
+async def _claimed(store: SqlRunStore, run: Run) -> Run:
+    await store.add(run)
+    await store.leases.schedule(run.id, state=RunState.PLACED)
+    (claimed,) = await store.leases.claim(slots=1, waits_s=1000)
+    return claimed
+
+
+async def test_only_who_has_a_run_writes_into_it(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """Whatever the other one tries, the record stays as it was; people may stop it through either."""
+    mine, other = two
+    run = await _claimed(mine, new_run())
+    for attempt in (
+        other.update(run.id, delivery="sent"),
+        other.update(run.id, state=RunState.SUCCEEDED, outcome=OUTCOME),
+        other.begin(run),
+        other.leases.schedule(run.id, state=RunState.QUEUED),
+        other.files.save(run.id, RunFileKind.LOG, "mine"),
+    ):
+        with pytest.raises(LeaseLostError):
+            await attempt
+    await other.leases.release(run.id, after_s=0)
+    async with asyncio.timeout(5):
+        assert await other.leases.claim(slots=9, waits_s=1000) == []
+    assert await mine.get(run.id) == run
+    assert await other.request_stop(run.id, user="U1", at=SystemClock().now())
+    assert (await mine.begin(run)).stop_requested_by == "U1"
+
+
+async def test_the_living_keep_what_they_have(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """Accepted, waiting, borrowed or advanced."""
+    mine, other = two
+    accepted, waiting, borrowed, advanced = (new_run(number) for number in range(4))
+    await _claimed(mine, advanced)
+    for run in (accepted, waiting, borrowed):
+        await mine.add(run)
+    for run in (waiting, borrowed):
+        await mine.leases.schedule(run.id)
+    assert await mine.leases.borrow(borrowed.id) is not None
+    assert await other.leases.take_over() == []
+    assert [run.id for run in await other.leases.claim(slots=9, waits_s=1000)] == [waiting.id]
+    assert {process.id for process in await other.leases.living()} == {
+        store.leases.id for store in two
+    }
+
+
+async def test_what_is_given_back_is_there_at_once(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """An orderly end: what it was at waits, what it had not placed is the next one's."""
+    mine, other = two
+    accepted, advanced = new_run(1), new_run(2)
+    await _claimed(mine, advanced)
+    await mine.add(accepted)
+    await mine.leases.leave()
+    assert [run.id for run in await other.leases.take_over()] == [accepted.id]
+    assert [run.id for run in await other.leases.claim(slots=9, waits_s=1000)] == [advanced.id]
+    assert [process.id for process in await other.leases.living()] == [other.leases.id]
+
+
+async def test_two_never_claim_the_same(two: tuple[SqlRunStore, SqlRunStore]) -> None:
+    """However often both ask at once, each run is one's, and a thread's are claimed one after the other."""
+    threads = [f"17953023{n}.000100" for n in range(8)]
+    for thread_ts in threads:
+        for reply in range(3):
+            ts = f"{thread_ts[:-1]}{reply}"
+            request = make_request(ts=ts, thread_ts=thread_ts)
+            run = Run(id=request.run_id, request=request, created_at=SystemClock().now())
+            await two[0].add(run)
+            await two[0].leases.schedule(run.id)
+    ended: list[RunId] = []
+
+    async def work(store: SqlRunStore) -> None:
+        while len(ended) < 3 * len(threads):
+            for run in await store.leases.claim(slots=2, waits_s=1000):
+                assert run.id not in ended
+                await store.update(run.id, state=RunState.SUCCEEDED)
+                ended.append(run.id)
+
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:  # noqa: TID251 - two that work
+        for store in two:
+            group.create_task(work(store))
+    assert len(set(ended)) == len(ended) == 3 * len(threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    at: float
+    pid: int
+    what: str
+    run_id: str
+
+
+class Crowd:
+    """Processes that work on one database, and what they wrote down."""
+
+    def __init__(self, url: str, directory: Path) -> None:
+        self.url = url
+        self._journal = directory / "journal"
+        self._journal.touch()
+        self._processes: dict[int, asyncio.subprocess.Process] = {}
+
+    def notes(self, what: str = "") -> Sequence[Note]:
+        lines = [line.split() for line in self._journal.read_text().splitlines()]
+        found = [Note(float(at), int(pid), kind, run_id) for at, pid, kind, run_id in lines]
+        return [note for note in found if what in ("", note.what)]
+
+    async def start(self, *, capacity: int = 4, hold_s: float = 0.0, url: str = "") -> int:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tests.contract.lease_process", url or self.url),
+            *(str(self._journal), str(capacity), str(hold_s)),
+        )
+        self._processes[process.pid] = process
+        await until(lambda: any(note.pid == process.pid for note in self.notes("ready")))
+        return process.pid
+
+    async def end(self, pid: int) -> int:
+        """By SIGTERM; returns its exit code."""
+        self._processes[pid].terminate()
+        async with asyncio.timeout(20):
+            return await self._processes[pid].wait()
+
+    async def kill_all(self) -> None:
+        for process in self._processes.values():
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+    def started_by(self) -> Mapping[str, Sequence[int]]:
+        """Which processes began each run, in order."""
+        found: dict[str, list[int]] = {}
+        for note in self.notes("start"):
+            found.setdefault(note.run_id, []).append(note.pid)
+        return found
+
+    def effects(self) -> Sequence[str]:
+        return [note.run_id for note in self.notes("effect")]
+
+
+@pytest.fixture
+async def crowd(postgres_url: str, tmp_path: Path) -> AsyncIterator[Crowd]:
+    async with open_store(postgres_url):
+        pass  # makes the tables
+    crowd = Crowd(postgres_url, tmp_path)
+    yield crowd
+    await crowd.kill_all()
+
+
+@asynccontextmanager
+async def accepting(crowd: Crowd) -> AsyncIterator[SqlRunStore]:
+    """A process that accepts and places, and advances nothing."""
+    async with open_store(crowd.url) as store:
+        await store.leases.join()
+        yield store
+        await store.leases.leave()
+
+
+async def _accept(store: SqlRunStore, *runs: Run) -> None:
+    for run in runs:
+        await store.add(run)
+        await store.leases.schedule(run.id, state=RunState.PLACED)
+
+
+async def test_the_killed_ones_runs_go_on_elsewhere(crowd: Crowd) -> None:
+    """kill -9 in the middle of two runs: another process begins them within 20 s, and each comes to its end once."""
+    victim = await crowd.start(hold_s=60.0)
+    runs = [new_run(number) for number in range(2)]
+    async with accepting(crowd) as store:
+        await _accept(store, *runs)
+        await until(lambda: len(crowd.notes("start")) == 2)
+        other = await crowd.start(hold_s=0.2)
+        os.kill(victim, signal.SIGKILL)
+        killed_at = time.time()
+        await until(lambda: len(crowd.effects()) == 2, timeout_s=TAKEN_OVER_WITHIN_S + 10)
+        again = [note.at for note in crowd.notes("start") if note.pid == other]
+        assert max(again) - killed_at <= TAKEN_OVER_WITHIN_S
+        assert sorted(crowd.effects()) == sorted(run.id for run in runs)
+        assert [run.attempt for run in await store.recent(limit=9)] == [2, 2]
+
+
+async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crowd: Crowd) -> None:
+    """Stopped for longer than a lease, and let go on: no second effect, no second write; it works on under another id."""
+    frozen = await crowd.start(hold_s=1.0)
+    runs = [new_run(number) for number in range(3)]
+    async with accepting(crowd) as store:
+        await _accept(store, *runs)
+        await until(lambda: len(crowd.notes("start")) == 3)
+        earlier = {process.id for process in await store.leases.living()}
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            other = await crowd.start(hold_s=0.1)
+            await until(lambda: len(crowd.effects()) == 3, timeout_s=LEASE_S + 16)
+            assert await crowd.end(other) == 0
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        late = new_run(9)
+        await _accept(store, late)
+        await until(lambda: late.id in crowd.effects(), timeout_s=30)
+        assert sorted(crowd.effects()) == sorted([*(run.id for run in runs), late.id])
+        assert {note.pid for note in crowd.notes("effect") if note.run_id == late.id} == {frozen}
+        (living,) = await store.leases.living()
+        assert living.name.endswith(f":{frozen}")
+        assert living.id not in earlier
+
+
+async def test_what_waits_at_who_ends_goes_on_elsewhere_at_once(crowd: Crowd) -> None:
+    """SIGTERM: what it was at and what waited is begun by another process within 2 s."""
+    ending = await crowd.start(capacity=1, hold_s=60.0)
+    runs = [new_run(number, user=f"U{number}") for number in range(3)]
+    async with accepting(crowd) as store:
+        await _accept(store, *runs)
+        await until(lambda: len(crowd.notes("start")) == 1)
+        other = await crowd.start(capacity=2, hold_s=0.0)
+        await until(lambda: len(crowd.effects()) == 2)
+        assert await crowd.end(ending) == 0
+        ended_at = time.time()
+        await until(lambda: len(crowd.effects()) == 3)
+        assert crowd.notes("effect")[-1].at - ended_at <= 2.0
+        assert crowd.notes("effect")[-1].pid == other
+
+
+async def test_a_database_that_is_away_for_20_s_ends_nothing(crowd: Crowd) -> None:
+    """Both processes cut off from it in the middle of their runs: nobody is taken over, and each run has its effect once."""
+    async with open_cutting_proxy(crowd.url) as proxy:
+        pids = [await crowd.start(capacity=1, hold_s=12.0, url=proxy.url) for _ in range(2)]
+        runs = [new_run(number, user=f"U{number}") for number in range(2)]
+        async with accepting(crowd) as store:
+            await _accept(store, *runs)
+            await until(lambda: len(crowd.notes("start")) == 2)
+            proxy.cut()
+            await asyncio.sleep(20.0)
+            assert crowd.effects() == []
+            proxy.mend()
+            await until(lambda: len(crowd.effects()) == 2, timeout_s=30)
+            assert sorted(map(len, crowd.started_by().values())) == [1, 1]
+            assert {note.pid for note in crowd.notes("effect")} == set(pids)
