@@ -85,11 +85,11 @@ class RunDispatcher:
         self._accepted: dict[RunId, None] = {}
         """The last ones: each mention comes as two events, and the second one needs no write."""
 
-    async def submit(self, run: Run) -> None:
+    async def submit(self, run: Run) -> bool:
         if self._placements is None:
             raise OSError(f"run {run.id} could not be stored: the service is stopping")
         if run.id in self._accepted:
-            return
+            return False
         is_new = await self._store.add(run)
         self._accepted[run.id] = None
         if len(self._accepted) > REMEMBERED:
@@ -97,13 +97,13 @@ class RunDispatcher:
         if self._placements is not None:
             # Not new: maybe committed after whoever waited for it had given up.
             self._placements.add(run, resumed=not is_new)
+        return is_new
 
-    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
-        run = await self._leases.schedule(run.id, **changes)
+    async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
+        await self._leases.schedule(run.id, **changes)
         # With all slots taken a look would find nothing, but for what needs none.
         if len(self._slots) < self._capacity or run.outcome is not None or not run.needs_slot:
             self._news.set()
-        return run
 
     @asynccontextmanager
     async def borrow(self, run_id: RunId) -> AsyncIterator[Run | None]:

@@ -61,7 +61,7 @@ class Leases(Protocol):
         """
         ...
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
         """See `Dispatcher.schedule`."""
         ...
 

@@ -69,16 +69,16 @@ class Dispatcher(Protocol):
     person with the fewest, of those to whoever was given one longest ago; in all processes that share the database.
     """
 
-    async def submit(self, run: Run) -> None:
-        """Accepts a run: its record is durable when this returns, once per id (a repeated one changes nothing); then it is placed.
+    async def submit(self, run: Run) -> bool:
+        """Accepts a run: its record is durable when this returns, once per id; then it is placed. False: it was accepted before.
 
         Raises:
             OSError: not durable within 2 s; the caller must not acknowledge. A later repeat is harmless.
         """
         ...
 
-    async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> Run:
-        """Records these changes of a run that this process has, and lets it be advanced, by any process; returns the record.
+    async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> None:
+        """Records these changes of a run that this process has, and lets it be advanced, by any process.
 
         Raises:
             LeaseLostError

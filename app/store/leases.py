@@ -131,14 +131,14 @@ class SqlLeases:
         await self._call(work)
 
     async def claim(self, *, slots: int, waits_s: float) -> Sequence[Run]:
-        candidates = _candidates(waits_s)
+        values = {"waits_s": waits_s}
 
         def work(connection: sa.Connection) -> Sequence[Run]:
             if connection.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CLAIM_LOCK_KEY)))
-            rows = connection.execute(candidates).all()
-            chosen = [row.id for row in rows if row.is_free]
-            chosen += [row.id for row in rows if not row.is_free][:slots]
+            chosen = list(connection.scalars(_FREE, values))
+            if slots:
+                chosen += connection.scalars(_NEXT, values).all()[:slots]
             if not chosen:
                 return []
             connection.execute(
@@ -150,10 +150,17 @@ class SqlLeases:
 
         return await self._call(work)
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
-        own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
+        key = (runs.c.id == run_id) & _UNFINISHED
         values: dict[str, object] = {**changes, "owner": None, "due_at": Now()}
-        return await self._change(run_id, sa.update(runs).where(own).values(**values))
+        statement = sa.update(runs).where(key, runs.c.owner == self.id).values(**values)
+
+        def work(connection: sa.Connection) -> None:
+            is_changed = connection.execute(statement).rowcount == 1
+            if not is_changed and connection.scalar(sa.select(runs.c.id).where(key)) is not None:
+                raise LeaseLostError(run_id)
+
+        await self._call(work)
 
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
@@ -177,18 +184,6 @@ class SqlLeases:
         statement = sa.update(runs).where(own).values(owner=None)
         await self._call(lambda connection: connection.execute(statement))
 
-    async def _change(self, run_id: RunId, statement: sa.Update) -> Run:
-        def work(connection: sa.Connection) -> Run:
-            count = connection.execute(statement).rowcount
-            run = next(iter(_select(connection, [run_id])), None)
-            if run is None:
-                raise KeyError(run_id)
-            if count != 1 and not run.state.is_final:
-                raise LeaseLostError(run_id)
-            return run
-
-        return await self._call(work)
-
 
 def _later(seconds: float) -> sa.ColumnElement[datetime]:
     return sa.type_coerce(sa.type_coerce(Now(), sa.Double) + seconds, UtcTime())
@@ -203,15 +198,19 @@ def _select(connection: sa.Connection, run_ids: Sequence[str]) -> Sequence[Run]:
     return [found[RunId(run_id)] for run_id in run_ids if run_id in found]
 
 
-def _candidates(waits_s: float) -> sa.Select[tuple[str, bool]]:
-    """Selects the runs that may be claimed, in order, with whether each goes without a slot."""
-    has_waited_too_long = (runs.c.attempt == 0) & (runs.c.created_at < _later(-waits_s))
-    is_over = (
-        runs.c.outcome.is_not(sa.null())
-        | runs.c.stop_requested_by.is_not(None)
-        | has_waited_too_long
-    )
-    is_free = is_over | ~runs.c.needs_slot | (runs.c.attempt >= MAX_ATTEMPTS)
+_WAITS = sa.type_coerce(Now(), sa.Double) - sa.bindparam("waits_s", type_=sa.Double)
+_IS_OVER = (
+    runs.c.outcome.is_not(sa.null())
+    | runs.c.stop_requested_by.is_not(None)
+    | ((runs.c.attempt == 0) & (sa.type_coerce(runs.c.created_at, sa.Double) < _WAITS))
+)
+"""There is only something to tell: neither its thread nor a slot is waited for."""
+_IS_FREE = _IS_OVER | ~runs.c.needs_slot | (runs.c.attempt >= MAX_ATTEMPTS)
+_IS_DUE = _UNFINISHED & (runs.c.due_at <= Now()) & runs.c.owner.is_(None)
+
+
+def _must_wait() -> sa.ColumnElement[bool]:
+    """Whether another run of its thread comes first, or is advanced."""
     other = runs.alias("other")
     comes_first = sa.tuple_(other.c.message_ts, other.c.created_at, other.c.id) < sa.tuple_(
         runs.c.message_ts, runs.c.created_at, runs.c.id
@@ -219,7 +218,7 @@ def _candidates(waits_s: float) -> sa.Select[tuple[str, bool]]:
     is_advanced = (
         other.c.owner.is_not(None) & other.c.due_at.is_(None) & other.c.claimed_at.is_not(None)
     )
-    must_wait = (
+    return (
         sa.exists()
         .where(
             other.c.thread_key == runs.c.thread_key,
@@ -229,25 +228,26 @@ def _candidates(waits_s: float) -> sa.Select[tuple[str, bool]]:
         )
         .correlate(runs)
     )
+
+
+def _next() -> sa.Select[tuple[str]]:
+    """Selects the runs that may be given slots, in order."""
     waiting = (
         sa.select(
             *(runs.c.id, runs.c.team, runs.c.user, runs.c.message_ts),
             (runs.c.attempt > 0).label("has_begun"),
-            is_free.label("is_free"),
         )
-        .where(runs.c.due_at <= Now(), runs.c.owner.is_(None), _UNFINISHED, is_over | ~must_wait)
+        .where(_IS_DUE, ~_IS_FREE, ~_must_wait())
         .cte("waiting")
     )
     people = _people(waiting).cte("people")
     round_ = people.c.slots + sa.func.row_number().over(
-        partition_by=(waiting.c.team, waiting.c.user, waiting.c.is_free),
-        order_by=waiting.c.message_ts,
+        partition_by=(waiting.c.team, waiting.c.user), order_by=waiting.c.message_ts
     )
     return (
-        sa.select(waiting.c.id, waiting.c.is_free)
+        sa.select(waiting.c.id)
         .join(people, (people.c.team == waiting.c.team) & (people.c.user == waiting.c.user))
         .order_by(
-            waiting.c.is_free.desc(),
             waiting.c.has_begun.desc(),
             round_,
             sa.func.coalesce(people.c.served_at, 0.0),
@@ -272,3 +272,13 @@ def _people(waiting: sa.CTE) -> sa.Select[tuple[str, str, int, datetime]]:
         of(sa.func.count().filter(_UNFINISHED, _IS_ADVANCED, runs.c.needs_slot)).label("slots"),
         of(sa.type_coerce(sa.func.max(runs.c.claimed_at), sa.Double)).label("served_at"),
     )
+
+
+_FREE = (
+    sa.select(runs.c.id)
+    .where(_IS_DUE, _IS_FREE, _IS_OVER | ~_must_wait())
+    .order_by(runs.c.message_ts)
+    .limit(CLAIMED_AT_ONCE)
+)
+"""The runs that may be claimed without a slot."""
+_NEXT = _next()

@@ -208,10 +208,9 @@ class MemoryLeases:
             self._take(run)
         return chosen
 
-    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> Run:
-        run = await self._store.update(run_id, **changes)
+    async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
+        await self._store.update(run_id, **changes)
         await self.release(run_id, after_s=0)
-        return run
 
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         hold = self._hold(run_id)

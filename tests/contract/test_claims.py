@@ -39,7 +39,8 @@ class Crowd:
         request = make_request(ts=f"17953{order:05}.{self._joined:06}", user=user)
         run = Run(id=request.run_id, request=request, created_at=SystemClock().now())
         await self.store.add(run)
-        return await self.store.leases.schedule(run.id, state=RunState.PLACED)
+        await self.store.leases.schedule(run.id, state=RunState.PLACED)
+        return run
 
     async def grant(self) -> list[str]:
         """Gives free slots away; returns whose got them."""

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 import pytest
 
@@ -82,14 +81,14 @@ async def test_processes_on_one_database_are_one_orion(
 
 @pytest.mark.machines
 async def test_a_sandbox_that_reaches_another_process_is_served(
-    tmp_path: Path, postgres_url: str
+    tmp_path_factory: pytest.TempPathFactory, postgres_url: str
 ) -> None:
     """Behind a load balancer that leads nobody to the process which executes the run: models are asked, counted and traced as ever."""
     port = free_port()
     async with (
         open_stage_at(
             "vercel",
-            tmp_path,
+            tmp_path_factory.mktemp("v"),
             ORION_DATABASE_URL=postgres_url,
             ORION_PUBLIC_URL=f"http://127.0.0.1:{port}",
         ) as (
