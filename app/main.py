@@ -19,6 +19,7 @@ from app.compose.factories import (
     start_logging,
 )
 from app.compose.models import missing_for_serving
+from app.compose.providers import join_installation
 from app.log import export_failures, get_logger
 from app.runs.intake import Intake
 from app.runs.ports import Dispatcher
@@ -28,7 +29,7 @@ from app.slack.api import SlackFault
 from app.slack.connection import SlackConnection
 from app.slack.listeners import open_entry
 from app.store.engine import own_state_directory
-from app.store.runs import SqlRunStore
+from app.store.runs import SqlRunStore, open_store
 from app.web.health import Health, Metrics
 from app.web.routes import WebParts, install_routes
 
@@ -83,8 +84,10 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
     async with AsyncExitStack() as stack:
         make_private(settings.service.state_dir)
         stack.enter_context(own_state_directory(settings.service.state_dir))
+        store = await stack.enter_async_context(open_store(settings.database))
+        settings = await join_installation(settings, store)
         outside = await stack.enter_async_context(
-            open_outside(settings, policy=policy, masker=masker, overrides=overrides)
+            open_outside(settings, store, policy=policy, masker=masker, overrides=overrides)
         )
         adapter = overrides.adapter
         core = await stack.enter_async_context(

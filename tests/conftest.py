@@ -1,10 +1,14 @@
 """Every test starts from a scrubbed environment and runs on asyncio."""
 
 import os
+import secrets
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.postgres import create_database, run_postgres
 
 pytest_plugins = ["tests.promises", "tests.scheduling", "tests.times"]
 
@@ -34,6 +38,19 @@ def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_SCRUBBED_PREFIXES):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """One PostgreSQL for all tests that want it."""
+    with run_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> str:
+    """An empty database."""
+    return create_database(postgres_server, f"orion_{secrets.token_hex(4)}")
 
 
 @pytest.fixture

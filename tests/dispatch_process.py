@@ -15,7 +15,7 @@ from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease
 from app.errors import ErrorCode
 from app.runs.testing import Advance, Done, Run, RunId, RunState
-from app.store.runs import SqlRunStore, open_postgres_store
+from app.store.runs import SqlRunStore, open_store
 
 
 class JournalHandlers:
@@ -54,7 +54,7 @@ class JournalHandlers:
 async def main(url: str, journal: Path, capacity: int, hold_s: float) -> None:
     end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
-    async with open_postgres_store(url) as store:
+    async with open_store(url) as store:
         lease = ProcessLease(store.leases)
         dispatcher = RunDispatcher(store, store.leases, lease, capacity=capacity, waits_s=1000)
         handlers = JournalHandlers(store, dispatcher, lease, journal)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.runs.testing import Run, RunState, SystemClock
-from app.store.runs import SqlRunStore, open_postgres_store
+from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
 from tests.waiting import until
 
@@ -21,7 +21,7 @@ def new_run(number: int = 0, *, user: str = "U1") -> Run:
 @asynccontextmanager
 async def accepting(url: str) -> AsyncIterator[SqlRunStore]:
     """A process that accepts and places, and advances nothing."""
-    async with open_postgres_store(url) as store:
+    async with open_store(url) as store:
         await store.leases.join()
         yield store
         await store.leases.leave()

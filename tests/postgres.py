@@ -18,6 +18,10 @@ STOP_TIMEOUT_S = 10.0
 UNSAFE_BUT_QUICK = ("fsync=off", "synchronous_commit=off", "full_page_writes=off")
 """What a crash of the machine would cost is of no interest here."""
 
+LOCKED_ROLE = "of_password"
+"""A role that a test may create, who has to say its password; the others are let in."""
+LOCKED_RULE = f"host all {LOCKED_ROLE} 127.0.0.1/32 scram-sha-256"
+
 
 @contextmanager
 def run_postgres() -> Iterator[str]:
@@ -26,22 +30,23 @@ def run_postgres() -> Iterator[str]:
     Raises:
         FileNotFoundError: PostgreSQL is not installed.
     """
-    programs = _programs()
     with tempfile.TemporaryDirectory(prefix="orion-postgres-") as home:
         user = _unprivileged_user()
         if user is not None:
             shutil.chown(home, user)
         data = Path(home, "data")
         subprocess.run(
-            [programs / "initdb", "-D", data, "-U", "orion", "-A", "trust", "-E", "UTF8", "-N"],
+            [_program("initdb"), "-D", data, "-U", "orion", "-A", "trust", "-E", "UTF8", "-N"],
             check=True,
             cwd=home,
             capture_output=True,
             timeout=START_TIMEOUT_S,
             user=user,
         )
+        rules = data / "pg_hba.conf"
+        rules.write_text(f"{LOCKED_RULE}\n{rules.read_text()}")
         port = _free_port()
-        argv = [str(programs / "postgres"), "-D", str(data)]
+        argv = [str(_program("postgres")), "-D", str(data)]
         argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
         for setting in UNSAFE_BUT_QUICK:
             argv += ["-c", setting]
@@ -69,13 +74,37 @@ def create_database(server_url: str, name: str) -> str:
     return f"{server_url}/{name}"
 
 
-def _programs() -> Path:
+def dump_and_restore(url: str, copy_url: str, file: Path) -> None:
+    """Copies a database into an empty one, as `docs/operate.md` says."""
+    for argv in (
+        ["pg_dump", "--format=custom", f"--file={file}", url],
+        ["pg_restore", f"--dbname={copy_url}", str(file)],
+    ):
+        subprocess.run([_program(argv[0]), *argv[1:]], check=True, timeout=START_TIMEOUT_S)
+
+
+@contextmanager
+def unreachable(url: str) -> Iterator[None]:
+    """Cuts every connection to a database, and lets nobody in, while the block runs."""
+    server, _, name = url.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false'.encode())
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+        )
+        try:
+            yield
+        finally:
+            connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+
+
+def _program(name: str) -> Path:
     """Debian keeps them out of the PATH, by version."""
-    found = shutil.which("initdb")
-    places = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if not found and not places:
-        raise FileNotFoundError("PostgreSQL is not installed: apt-get install postgresql")
-    return Path(found).parent if found else places[-1].parent
+    found = [*sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}")), shutil.which(name)]
+    for path in reversed(found):
+        if path is not None:
+            return Path(path)
+    raise FileNotFoundError(f"there is no {name}: apt-get install postgresql")
 
 
 def _unprivileged_user() -> str | None:

@@ -19,7 +19,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 install_packages() {
     if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
     wanted=""
-    for pair in bwrap:bubblewrap initdb:postgresql chromium:chromium dockerd:docker.io; do
+    for pair in bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io; do
         has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
     done
     if [ -z "$wanted" ]; then return 0; fi
@@ -43,6 +43,7 @@ install_packages
 postgresql_path
 has bwrap || leave_out bubblewrap "bubblewrap is not installed"
 has initdb || leave_out postgresql "postgresql is not installed"
+has pgbouncer || leave_out pgbouncer "pgbouncer is not installed"
 has chromium || leave_out browser "chromium is not installed"
 
 # The engine that is there, or one of our own, ended with the tests.

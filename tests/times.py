@@ -17,7 +17,7 @@ import pytest
 
 _MARKERS = (
     *("agents", "alone", "browser", "bubblewrap", "crash", "docker", "e2e", "long"),
-    *("machines", "mounts", "postgresql"),
+    *("machines", "mounts", "pgbouncer", "postgresql"),
 )
 _NO_MARKER = "none"
 _PROCESSOR = "processor_s"

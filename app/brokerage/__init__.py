@@ -8,4 +8,5 @@ __all__ = [
     "http",
     "mcp",
     "registry",
+    "sharing",
 ]

@@ -114,7 +114,7 @@ class ModelsBroker:
         held: AsyncExitStack,
     ) -> Response:
         render = protocol.render_error
-        live = self._registry.admit(request, held, RequestKind.MODEL, render=render)
+        live = await self._registry.admit(request, held, RequestKind.MODEL, render=render)
         if isinstance(live, Response):
             return live
         live.calls += 1  # also of what is refused below: to read it costs something, too

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Protocol
 
@@ -121,7 +121,7 @@ class _SharedEndpoint:
 
 
 class PublicBroker(_SharedEndpoint):
-    """Implements ModelBroker: the same routes and tokens as at the sockets, reached over the internet."""
+    """Implements ModelBroker: the same routes and tokens as at the sockets, reached over the internet, at any process."""
 
     def __init__(self, registry: GrantRegistry, *, url: str) -> None:
         super().__init__(BrokerEndpoint(address=url.rstrip("/")))
@@ -130,7 +130,9 @@ class PublicBroker(_SharedEndpoint):
     @asynccontextmanager
     async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
         with self._registry.open_grant(grant, hooks) as token:
-            yield token
+            sharing = self._registry.sharing
+            async with sharing.offer(grant.run_id) if sharing else nullcontext():
+                yield token
 
 
 class DirectBroker(_SharedEndpoint):

@@ -272,7 +272,7 @@ class GitBroker:
         return await answer_while_connected(partial(self._answer, path, request))
 
     async def _answer(self, path: str, request: Request, held: AsyncExitStack) -> Response:
-        live = self._registry.admit(request, held, RequestKind.GIT, read=read_git_token)
+        live = await self._registry.admit(request, held, RequestKind.GIT, read=read_git_token)
         if isinstance(live, Response):
             return live
         git_request = _read_path(request, path)

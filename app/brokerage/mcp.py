@@ -178,7 +178,7 @@ class McpBroker:
         return await answer_while_connected(partial(self._answer, name, request))
 
     async def _answer(self, name: str, request: Request, held: AsyncExitStack) -> Response:
-        live = self._registry.admit(request, held, RequestKind.MCP)
+        live = await self._registry.admit(request, held, RequestKind.MCP)
         if isinstance(live, Response):
             return live
         server = self._servers.get(name)

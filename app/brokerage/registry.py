@@ -1,6 +1,6 @@
 """Grants of running runs: a signed token identifies one and admits its bearer within the grant's limits.
 
-Tokens are signed, so any worker can check one, also after a restart.
+Tokens are signed, so any process can check one, also after a restart; `SharedGrants` finds the grants of other processes.
 """
 
 import asyncio
@@ -11,11 +11,12 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
@@ -144,8 +145,35 @@ class LiveGrant:
         return self.opened_at + passed <= token.expires_at
 
 
+class GrantSharing(Protocol):
+    """Grants that several processes honour."""
+
+    def offer(self, run_id: RunId) -> AbstractAsyncContextManager[None]:
+        """Lets other processes find the open grant of that run while inside.
+
+        Raises:
+            OSError: they cannot be told.
+        """
+        ...
+
+    async def find(self, run_id: RunId) -> LiveGrant | None:
+        """Returns the grant that another process has opened.
+
+        Raises:
+            OSError: nobody knows now.
+        """
+        ...
+
+    def is_live(self, live: LiveGrant) -> bool:
+        """Whether `find` has found it, and its run was not over when it was looked for last."""
+        ...
+
+
 class GrantRegistry:
     """The grants of the runs that are running in this process; admits and refuses requests."""
+
+    sharing: GrantSharing | None = None
+    """None = there are no other processes."""
 
     def __init__(self, *, signing_key: bytes, clock: Clock, bounds: RunBounds = _BOUNDS) -> None:
         self._bounds = bounds
@@ -162,12 +190,7 @@ class GrantRegistry:
         hooks: GrantHooks,
     ) -> Iterator[str]:
         """Yields a run token that is valid while the block runs; of all sockets only at that of the grant's session."""
-        live = self._live[grant.run_id] = LiveGrant(
-            grant=grant,
-            hooks=hooks,
-            bodies=HeldBodies(self._bounds),
-            opened_at=self._clock.now(),
-        )
+        live = self._live[grant.run_id] = self.create_live(grant, hooks)
         try:
             yield create_token(self._key, grant)
         finally:
@@ -175,7 +198,20 @@ class GrantRegistry:
                 del self._live[grant.run_id]
             live.log_end()
 
-    def admit(
+    def live(self, run_id: RunId) -> LiveGrant | None:
+        """Returns the open grant of a run of this process."""
+        return self._live.get(run_id)
+
+    def create_live(self, grant: ModelGrant, hooks: GrantHooks) -> LiveGrant:
+        """Returns a grant with nothing in flight, which nobody finds yet."""
+        return LiveGrant(
+            grant=grant,
+            hooks=hooks,
+            bodies=HeldBodies(self._bounds),
+            opened_at=self._clock.now(),
+        )
+
+    async def admit(
         self,
         request: Request,
         held: AsyncExitStack,
@@ -189,7 +225,7 @@ class GrantRegistry:
         The request is in flight until `held` is closed.
         """
         endpoint = getattr(request.state, "endpoint", None)
-        found = self._find(_token(request), endpoint, read)
+        found = await self._find(_token(request), endpoint, read)
         if isinstance(found, LiveGrant):
             if found.in_flight[kind] >= MAX_IN_FLIGHT[kind]:
                 message = f"the run has {MAX_IN_FLIGHT[kind]} {kind} in flight, the most at once"
@@ -202,7 +238,9 @@ class GrantRegistry:
 
     def is_live(self, live: LiveGrant) -> bool:
         """Whether the run still goes, for work that starts long after its request was admitted."""
-        return self._live.get(live.grant.run_id) is live and live.covers(live.grant)
+        is_own = self._live.get(live.grant.run_id) is live
+        is_live = is_own or (self.sharing is not None and self.sharing.is_live(live))
+        return is_live and live.covers(live.grant)
 
     def refuse(
         self, refused: Refusal, asking: LiveGrant | None, render: RenderError = render_error
@@ -245,12 +283,20 @@ class GrantRegistry:
         self._unknown[when] += 1
         return self._unknown[when]
 
-    def _find(self, token: str, endpoint: str | None, read_it: ReadToken) -> LiveGrant | Refusal:
+    async def _find(
+        self, token: str, endpoint: str | None, read_it: ReadToken
+    ) -> LiveGrant | Refusal:
         try:
             read = read_it(self._key, token)
         except InvalidTokenError as exc:
             return unauthorized(str(exc))
         live = self._live.get(read.run_id)
+        if live is None and endpoint is None and self.sharing is not None:
+            try:
+                live = await self.sharing.find(read.run_id)
+            except OSError as exc:  # with this status clients try again
+                reason = f"the run cannot be looked up: {exc}"
+                return Refusal(status=503, kind="api_error", message=reason)
         if live is None or not live.covers(read):
             return unauthorized(f"the run is over: {read.run_id}")
         if endpoint is not None and live.grant.session_id != endpoint:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
 from app.brokerage.endpoints import SocketBroker
+from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker
 from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
@@ -32,7 +33,7 @@ from app.runs.session import SessionStore
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.key_modal import KeyModal, Vendor
-from app.store.runs import SqlRunStore, open_sqlite_store
+from app.store.runs import SqlRunStore
 from app.store.settings import read_secrets
 from sandbox_runtime.provider import SandboxProvider
 
@@ -68,6 +69,19 @@ def _vendor(settings: Settings, protocol: ModelProtocol) -> Vendor:
         name=f"{_NAMES[protocol]} ({agents})",
         find_problem=partial(settings.models.find_key_problem, key_field(protocol)),
     )
+
+
+async def _check_own_keys(settings: Settings, store: SqlRunStore) -> None:
+    secret = settings.models.own_keys_secret
+    if secret is not None and isinstance(settings.database, str):
+        await store.installation.check_own_keys(read_secrets(secret.get_secret_value()))
+
+
+async def _load_signing_key(settings: Settings, store: SqlRunStore) -> bytes:
+    """Returns the key of run tokens: of all processes on a database, or in the state directory of the one that there is."""
+    if isinstance(settings.database, str):
+        return (await store.installation.load()).signing_key
+    return load_signing_key(settings.service.state_dir / "broker.key")
 
 
 PartT = TypeVar("PartT")
@@ -127,19 +141,30 @@ class Outside:
 
 @asynccontextmanager
 async def open_outside(
-    settings: Settings, *, policy: RunPolicy, masker: Masker, overrides: Overrides
+    settings: Settings,
+    store: SqlRunStore,
+    *,
+    policy: RunPolicy,
+    masker: Masker,
+    overrides: Overrides,
 ) -> AsyncIterator[Outside]:
-    """Opens the adapters, with what `overrides` puts in their place or around them.
+    """Opens the adapters beside the store, with what `overrides` puts in their place or around them.
 
     Raises:
         UnreadableStoreError: the database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_sqlite_store(settings.database_path))
         await store.examine()
+        await _check_own_keys(settings, store)
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
-        broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
+        broker = await stack.enter_async_context(
+            open_broker(
+                settings,
+                settings.broker_directory,
+                signing_key=await _load_signing_key(settings, store),
+            )
+        )
         choice = ProviderChoice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)

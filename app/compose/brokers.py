@@ -1,12 +1,14 @@
 """Builds the broker, for models, tools and repositories, from the settings."""
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
+from sqlalchemy.exc import SQLAlchemyError
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
@@ -15,7 +17,8 @@ from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, so
 from app.brokerage.git import GitBroker, GitRemotes
 from app.brokerage.http import create_http_client
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
-from app.brokerage.registry import GrantRegistry, load_signing_key
+from app.brokerage.registry import GrantRegistry
+from app.brokerage.sharing import Account, GrantStore, open_sharing
 from app.compose.models import (
     ModelSource,
     injected_headers,
@@ -24,8 +27,9 @@ from app.compose.models import (
     name_at,
     own_source,
 )
+from app.runs.budget import Ledger
 from app.runs.model import SystemClock
-from app.runs.ports import ModelBroker
+from app.runs.ports import ModelBroker, ModelGrant, OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
 from app.web.hosting import serve_sockets
@@ -36,8 +40,10 @@ MIB = 1024 * 1024
 
 
 @asynccontextmanager
-async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[SocketBroker]:
-    """Opens the broker, with the sockets of threads in this directory.
+async def open_broker(
+    settings: Settings, directory: Path, *, signing_key: bytes | None = None
+) -> AsyncIterator[SocketBroker]:
+    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone.
 
     Raises:
         OSError: `directory` cannot hold unix sockets.
@@ -50,8 +56,7 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Sock
         create_http_client() as to_git,
     ):
         clock = SystemClock()
-        signing_key = load_signing_key(settings.service.state_dir / "broker.key")
-        registry = GrantRegistry(signing_key=signing_key, clock=clock)
+        registry = GrantRegistry(signing_key=signing_key or secrets.token_bytes(32), clock=clock)
         models = ModelsBroker(
             registry=registry,
             upstreams=_upstreams(settings),
@@ -75,6 +80,42 @@ async def open_broker(settings: Settings, directory: Path) -> AsyncIterator[Sock
             yield SocketBroker(
                 registry, router=router, directory=directory, open_listener=listeners.open
             )
+
+
+@asynccontextmanager
+async def share_grants(
+    settings: Settings, broker: SocketBroker, store: GrantStore, ports: RunPorts
+) -> AsyncIterator[None]:
+    """Lets all processes on a database serve sandboxes that reach the public address, while the block runs; nothing where there is one."""
+    if isinstance(settings.database, Path) or not settings.service.public_url:
+        yield
+        return
+    read = partial(read_account, ports.store, ports.ledger, ports.own_keys)
+    async with open_sharing(broker.registry, store=store, read_account=read):
+        yield
+
+
+async def read_account(
+    store: RunStore,
+    ledger: Ledger,
+    own_keys: OwnKeyStore,
+    grant: ModelGrant,
+    earlier: Account | None,
+) -> Account | None:
+    """Implements ReadAccount from the database that processes share."""
+    try:
+        if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
+            await earlier.spending.load()
+            return earlier
+        run = await store.get(grant.run_id)
+        if run is None:
+            return None
+        spending = await ledger.load_spending(run)
+        spending.is_own_key = bool(grant.own_key_protocol)
+        keys = await own_keys.of(run.request.team, run.request.user)
+    except (SQLAlchemyError, TimeoutError) as exc:
+        raise OSError(f"the database does not answer: {type(exc).__name__}") from exc
+    return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))
 
 
 def broker_for(

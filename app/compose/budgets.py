@@ -31,6 +31,7 @@ async def open_ledger(
         budgets=load_budgets(settings),
         store=store,
         clock=clock,
+        is_shared=isinstance(settings.database, str),
     )
     await ledger.load()
     try:

@@ -11,7 +11,7 @@ from agent_scripts.registry import create_adapter
 from app.aio import open_task_group
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
-from app.compose.brokers import broker_for
+from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_repositories, create_runner, pool_size
 from app.compose.providers import ProviderChoice, create_named
@@ -152,6 +152,7 @@ class Core:
             self.watchdog.run_forever(),
             self.retention.run_forever(),
             self.ports.ledger.write_forever(),
+            self.ports.ledger.load_forever(),
             _prepare_quietly(self.runtime),
             *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
             *(self.runners.open_quietly(name) for name in self.elsewhere),
@@ -181,6 +182,9 @@ async def open_core(
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
         ports = _join_ports(outside, ledger=ledger, masker=masker, clock=clock)
+        await stack.enter_async_context(
+            share_grants(settings, outside.broker, adapters.store.grants, ports)
+        )
         runtimes = RuntimeFactory(
             settings=settings,
             sessions=adapters.sessions,

@@ -4,10 +4,12 @@ import asyncio
 import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from app.runs.options import CLOUD
 from app.settings.settings import Settings, default_ca_bundle, host_environment, set_for_sdk
+from app.store.runs import SqlRunStore, open_store
 from sandbox_runtime import registry
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import ProviderSpec, SandboxProvider, ServiceContext
@@ -48,6 +50,25 @@ async def choose_provider(settings: Settings) -> ProviderChoice:
     return ProviderChoice(name=probed.name, reason=finding)
 
 
+async def join_installation(settings: Settings, store: SqlRunStore) -> Settings:
+    """Returns the settings with the name that sandboxes have for all processes on the store's database; SQLite's are one process's."""
+    if isinstance(settings.database, Path):
+        return settings
+    return replace(settings, namespace=(await store.installation.load()).namespace)
+
+
+async def with_namespace(settings: Settings) -> Settings:
+    """Returns the same for who has no store open.
+
+    Raises:
+        UnreadableStoreError
+    """
+    if isinstance(settings.database, Path):
+        return settings
+    async with open_store(settings.database) as store:
+        return await join_installation(settings, store)
+
+
 def create_provider(settings: Settings, choice: ProviderChoice) -> SandboxProvider:
     """Returns that provider; nothing is touched before it is opened.
 
@@ -75,7 +96,7 @@ def create_named(settings: Settings, name: str) -> SandboxProvider:
     environment = host_environment()
     context = ServiceContext(
         values=settings.sandbox.provider_values(spec),
-        namespace=_namespace(settings),
+        namespace=settings.namespace or _namespace(settings),
         state_dir=settings.service.state_dir,
         region=settings.sandbox.region_of(name) or next(iter(spec.regions), ""),
         vcpus=settings.sandbox.vcpus,

@@ -2,7 +2,7 @@
 
 Money is whole micro-dollars, rounded up for each call. A day is one of UTC. What runs spend is known from the broker's count
 and the price table, not from agents; it is counted in memory as each call ends, and written behind, so that the next process
-goes on from there. What people pay themselves, with keys of their own, is told but not limited.
+goes on from there. Processes on one database add to the same sums of a day, and look at them every two seconds. What people pay themselves, with keys of their own, is told but not limited.
 """
 
 import asyncio
@@ -127,6 +127,8 @@ WRITE_RETRY_S = 1.0
 MAX_UNWRITTEN = 10_000
 """Calls that a sick database may make wait; then the oldest are given up, and with them their part of the next process's sums."""
 
+REFRESH_S = 2.0
+"""Between looks at what other processes have spent."""
 KEPT_DAYS = 8
 """Days whose sums are in memory, those that the clock came to last; one is needed, others are for a clock that jumps."""
 
@@ -177,15 +179,32 @@ class CallFigures:
     """Micro-dollars, of the calls whose cost is known."""
 
 
+BudgetKey = tuple[str, str, str]
+"""Whose budget: `user` or `channel` with the team's id and its own, or `all` with nothing."""
+
+
+def charges(call: SpentCall) -> Mapping[BudgetKey, int]:
+    """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key or an unknown cost."""
+    if call.is_own_key or call.cost is None:
+        return {}
+    keys = (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL)
+    return dict.fromkeys(keys, call.cost)
+
+
+def day_of(at: datetime) -> date:
+    """Returns the UTC day."""
+    return at.astimezone(UTC).date()
+
+
 class SpendingStore(Protocol):
-    """Model calls, kept as long as their runs."""
+    """Model calls, kept as long as their runs, and what they have cost by days."""
 
     async def add(self, calls: Sequence[SpentCall]) -> None:
-        """Stores all or none; safe to repeat."""
+        """Stores all or none, and adds them to the sums of their days; safe to repeat."""
         ...
 
-    async def since(self, at: datetime) -> Sequence[SpentCall]:
-        """Returns those that ended then or later."""
+    async def sums(self, day: date) -> Mapping[BudgetKey, int]:
+        """Returns the micro-dollars of all calls that ended on that day, of every process on the database."""
         ...
 
     async def of_run(self, run_id: RunId) -> Sequence[SpentCall]: ...
@@ -216,13 +235,23 @@ class Ledger:
     """Counts what is spent. One for each process that runs agents."""
 
     def __init__(
-        self, *, prices: Prices, budgets: Budgets, store: SpendingStore, clock: Clock
+        self,
+        *,
+        prices: Prices,
+        budgets: Budgets,
+        store: SpendingStore,
+        clock: Clock,
+        is_shared: bool = False,
     ) -> None:
+        """`is_shared`: other processes spend from the same budgets."""
         self._prices = prices
         self._budgets = budgets
         self._store = store
         self._clock = clock
-        self._spent: dict[date, Counter[tuple[str, ...]]] = {}
+        self._is_shared = is_shared
+        self._writing = asyncio.Lock()
+        """Held while the store is read or written, so that no call is counted as both written and not."""
+        self._spent: dict[date, Counter[BudgetKey]] = {}
         """By days, and in them by whose budget it is."""
         self._unwritten: list[SpentCall] = []
         self._has_news = asyncio.Event()
@@ -230,10 +259,22 @@ class Ledger:
         """By agent and model."""
 
     async def load(self) -> None:
-        """Takes up what has been spent today."""
-        midnight = datetime.combine(self._today(), datetime.min.time(), UTC)
-        for call in await self._store.since(midnight):
-            self._add(call)
+        """Takes up what has been spent today, by this process and all others."""
+        today = self._today()
+        async with self._writing:
+            sums = Counter(await self._store.sums(today))
+            for call in self._unwritten:
+                if day_of(call.at) == today:
+                    sums.update(charges(call))
+            self._keep(today, sums)
+
+    async def load_forever(self) -> None:
+        """Looks again and again at what others have spent, until cancelled; returns at once where there are none, or no budgets."""
+        while self._is_shared and self._budgets.is_set:
+            await self._clock.sleep(REFRESH_S)
+            async for attempt in AsyncRetrying(wait=wait_fixed(WRITE_RETRY_S)):
+                with attempt:
+                    await self.load()
 
     async def begin_spending(self, run: Run) -> "Spending":
         """Opens the account of a run that begins, or goes on after a crash."""
@@ -241,9 +282,13 @@ class Ledger:
 
     async def load_spending(self, run: Run) -> "Spending":
         """Opens the account of a run with all that it has spent, in earlier processes, too."""
-        unwritten = {call.id: call for call in self._unwritten if call.run_id == run.id}
-        written = {call.id: call for call in await self._store.of_run(run.id)}
-        return Spending(self, run, (unwritten | written).values())
+        return Spending(self, run, await self.booked(run.id))
+
+    async def booked(self, run_id: RunId) -> Sequence[SpentCall]:
+        """Returns the calls of a run that any process has counted; of the others those that are written."""
+        unwritten = {call.id: call for call in self._unwritten if call.run_id == run_id}
+        written = {call.id: call for call in await self._store.of_run(run_id)}
+        return tuple((unwritten | written).values())
 
     def find_excess(
         self, request: RunRequest, *, run_cost: int = 0, held: int = 0
@@ -296,25 +341,28 @@ class Ledger:
 
     async def write(self) -> None:
         """Writes what has not been written yet. What the database does not take now is written the next time."""
-        calls = tuple(self._unwritten)
-        if not calls:
-            return
-        await self._store.add(calls)
-        written = {call.id for call in calls}
-        self._unwritten = [call for call in self._unwritten if call.id not in written]
+        async with self._writing:
+            calls = tuple(self._unwritten)
+            if not calls:
+                return
+            await self._store.add(calls)
+            written = {call.id for call in calls}
+            self._unwritten = [call for call in self._unwritten if call.id not in written]
 
     def _today(self) -> date:
-        return self._clock.now().astimezone(UTC).date()
+        return day_of(self._clock.now())
 
     def _add(self, call: SpentCall) -> None:
         """Adds a call to its own day, which a clock that jumps ahead and back finds again as it was."""
-        if call.is_own_key or call.cost is None:
-            return
-        day = self._spent.setdefault(call.at.astimezone(UTC).date(), Counter())
+        day = day_of(call.at)
+        sums = self._spent.get(day, Counter())
+        sums.update(charges(call))
+        self._keep(day, sums)
+
+    def _keep(self, day: date, sums: Counter[BudgetKey]) -> None:
+        self._spent[day] = sums
         if len(self._spent) > KEPT_DAYS:
             del self._spent[next(iter(self._spent))]
-        for key in (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL):
-            day[key] += call.cost
 
     def _wait_text(self) -> str:
         now = self._clock.now().astimezone(UTC)
@@ -341,8 +389,16 @@ class Spending:
         """The budget that has ended it."""
         self.is_own_key = False
         """The person pays what it asks from now on: no budget counts."""
+        self._taken: set[str] = set()
+        """Ids of calls."""
         for call in earlier:
             self._take(call)
+
+    async def load(self) -> None:
+        """Takes up what other processes have booked for the run meanwhile."""
+        for call in await self._ledger.booked(self._run.id):
+            if call.id not in self._taken:
+                self._take(call)
 
     @property
     def cost(self) -> int | None:
@@ -380,8 +436,7 @@ class Spending:
         """Returns the call with its cost."""
         if call.is_refused:
             return call
-        if self._in_flight:
-            self._in_flight.popleft()  # one of them, mostly the oldest; their number is right
+        self.release()
         request = self._run.request
         spent = SpentCall(
             id=uuid.uuid4().hex,
@@ -400,7 +455,13 @@ class Spending:
         self._ledger.count(spent)
         return replace(call, cost=spent.cost)
 
+    def release(self) -> None:
+        """Forgets a call in flight, which somebody else counts."""
+        if self._in_flight:
+            self._in_flight.popleft()  # one of them, mostly the oldest; their number is right
+
     def _take(self, call: SpentCall) -> None:
+        self._taken.add(call.id)
         self.usage = self.usage + call.usage
         if call.cost is None:
             self._is_unknown = True
@@ -409,15 +470,15 @@ class Spending:
             self._charged += 0 if call.is_own_key else call.cost
 
 
-_ALL = ("all",)
+_ALL: BudgetKey = ("all", "", "")
 _MINUTES_SHOWN = 90
 
 
-def _user_key(team: str, user: str) -> tuple[str, ...]:
+def _user_key(team: str, user: str) -> BudgetKey:
     return ("user", team, user)
 
 
-def _channel_key(team: str, channel: str) -> tuple[str, ...]:
+def _channel_key(team: str, channel: str) -> BudgetKey:
     return ("channel", team, channel)
 
 

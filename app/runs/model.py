@@ -409,6 +409,24 @@ class ModelCall:
     """By the broker: no model was asked."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedCall:
+    """A model call of a run that another process executes."""
+
+    id: str
+    run_id: RunId
+    call: ModelCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantNews:
+    """What other processes have let through for runs of this one."""
+
+    calls: tuple[ReportedCall, ...] = ()
+    effects: frozenset[RunId] = frozenset()
+    """Runs that may have changed something outside; again and again while their grants are open."""
+
+
 class Clock(Protocol):
     def now(self) -> datetime:
         """Aware, UTC."""

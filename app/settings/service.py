@@ -3,7 +3,7 @@
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, model_validator
 
@@ -134,13 +134,41 @@ class RepositorySettings(SettingsGroup):
         return self
 
 
+def _check_database_url(value: SecretStr | None) -> SecretStr | None:
+    """Shows of a wrong one no more than its scheme: the rest may be a password."""
+    if value is None:
+        return None
+    url = urlsplit(value.get_secret_value())
+    if url.scheme not in ("postgresql", "postgres"):
+        found = f"{url.scheme}://…" if url.scheme else "none"
+        raise ValueError(
+            f"must start with postgresql:// (its scheme is {found}); without it Orion keeps an SQLite file in ORION_STATE_DIR"
+        )
+    try:
+        _ = url.port
+    except ValueError as exc:
+        raise ValueError(
+            "has a port that is no number; in user and password write %3A for a colon, %2F for a slash, %40 for @, %23 for #"
+        ) from exc
+    if not url.hostname and "host" not in parse_qs(url.query):
+        raise ValueError("names no host")
+    if not url.path.strip("/"):
+        raise ValueError("names no database: postgresql://user:password@host/database")
+    return value
+
+
 class ServiceSettings(SettingsGroup):
     model_config = ConfigDict(title="Service")
 
     state_dir: Annotated[Path, AfterValidator(whole_path)] = Field(
         Path("~/.local/state/orion"),
         alias="ORION_STATE_DIR",
-        description="Database, environments, sandboxes, sockets.",
+        description="Database (unless ORION_DATABASE_URL is set), environments, sandboxes, sockets.",
+    )
+    database_url: Annotated[SecretStr | None, AfterValidator(_check_database_url)] = Field(
+        None,
+        alias="ORION_DATABASE_URL",
+        description="postgresql://user:password@host/database?sslmode=… (13 or later) for several processes; without it an SQLite file in ORION_STATE_DIR.",
     )
     public_url: Url | None = Field(
         None,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
+from urllib.parse import unquote, urlsplit
 
 from dotenv import dotenv_values
 from pydantic import SecretStr, TypeAdapter, ValidationError
@@ -113,6 +114,9 @@ class Settings:
     mcp_servers: McpServers = field(default_factory=McpServers, repr=False)
     """Those of ORION_MCP_CONFIG_FILE; read with the settings, as masker, broker and agents must know the same ones."""
     toml: OrionToml = field(default_factory=OrionToml)
+    namespace: str = ""
+    """The name by which providers know the sandboxes of this Orion, where it is kept in the database; empty = it follows from
+    the state directory."""
 
     # -- what follows from them ----------------------------------------------------------------------------------------
 
@@ -129,8 +133,10 @@ class Settings:
         return self.sandbox.mount
 
     @property
-    def database_path(self) -> Path:
-        return self.service.state_dir / "orion.db"
+    def database(self) -> Path | str:
+        """Returns the path of the SQLite file, or the `postgresql://…` URL, which holds a password."""
+        url = self.service.database_url
+        return url.get_secret_value() if url else self.service.state_dir / "orion.db"
 
     @property
     def broker_directory(self) -> Path:
@@ -150,11 +156,14 @@ class Settings:
         values = [getattr(getattr(self, group), name) for group, name, _ in all_fields()]
         values += self.agents.own_keys.values()
         own = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
+        if isinstance(self.database, str):
+            own.append(unquote(urlsplit(self.database).password or ""))
         return (*own, *self.mcp_servers.secrets)
 
     def at(self, state_dir: Path) -> "Settings":
-        """Returns the same settings for another state directory."""
-        return replace(self, service=self.service.model_copy(update={"state_dir": state_dir}))
+        """Returns the same settings for another state directory, and the database in it."""
+        own = {"state_dir": state_dir, "database_url": None}
+        return replace(self, service=self.service.model_copy(update=own), namespace="")
 
     def value_of(self, name: str) -> Any:  # noqa: ANN401 - each has a type of its own
         """Returns the value of a setting by its name in the environment, in either case."""
@@ -163,10 +172,13 @@ class Settings:
         return getattr(getattr(self, group), attribute)
 
 
+_READ_LATER = ("mcp_servers", "toml", "namespace")
+
+
 def groups() -> Mapping[str, type]:
     """Returns the classes of settings by the attributes of `Settings`, in order."""
     hints = get_type_hints(Settings)
-    return {name: kind for name, kind in hints.items() if name not in ("mcp_servers", "toml")}
+    return {name: kind for name, kind in hints.items() if name not in _READ_LATER}
 
 
 def all_fields() -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -12,16 +12,24 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
 POSTGRES_CONNECTIONS = 4
 """And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
-IDLE_TIMEOUT_MS = 3000
+OLDEST_POSTGRES = 13
+"""Nobody has tried Orion on an older one."""
+IDLE_TIMEOUT_S = 3.0
 """Within a transaction, which is a few statements without a pause between them."""
 LOCK_KEY = 7_091_511
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's changes the tables."""
+
+_HELD = ("55P03", "57014")
+"""A lock or a statement took too long. Source: PostgreSQL documentation, Appendix A, Error Codes, read 2026-11."""
+MIGRATION_TIMEOUT_S = 600.0
+"""For one statement of a migration, over all rows that there are; its locks are waited for as long as any other call."""
 
 T = TypeVar("T")
 
@@ -94,25 +102,55 @@ def postgres_engine(
 ) -> sa.Engine:
     """Returns an engine for as many threads as connections. One that the server has dropped meanwhile is replaced unseen.
 
+    Nothing is kept in a session, so it may be a pooler's that gives one for each transaction (PgBouncer, Neon, Supabase).
+
     Args:
         url: `postgresql://…`
         connections: the most at once.
-        timeout_s: for one statement, and for a connection that has gone silent; to connect half of it.
+        timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
+            to connect half of it.
+
+    Raises:
+        UnreadableStoreError: its driver is not installed.
     """
     timeout_ms = int(timeout_s * 1000)
-    return sa.create_engine(
-        sa.make_url(url).set(drivername="postgresql+psycopg"),
-        pool_size=connections,
-        max_overflow=0,
-        pool_pre_ping=True,
-        connect_args={
-            "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
-            "tcp_user_timeout": timeout_ms,
-            # A process that is frozen in a transaction must not keep the others from what it has locked.
-            "options": f"-c statement_timeout={timeout_ms}"
-            f" -c idle_in_transaction_session_timeout={IDLE_TIMEOUT_MS}",
-        },
-    )
+    try:
+        engine = sa.create_engine(
+            sa.make_url(url).set(drivername="postgresql+psycopg"),
+            pool_size=connections,
+            max_overflow=0,
+            pool_pre_ping=True,
+            connect_args={
+                "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
+                "tcp_user_timeout": timeout_ms,
+                # Else a server that is gone while it is waited for would be missed after two hours. Source: tcp(7).
+                "keepalives_idle": max(1, int(timeout_s / 2)),
+                "keepalives_interval": max(1, int(timeout_s / 4)),
+                "keepalives_count": 2,
+                "prepare_threshold": None,
+            },
+        )
+    except ModuleNotFoundError as exc:
+        raise UnreadableStoreError(
+            "ORION_DATABASE_URL needs the package psycopg",
+            "install the extra 'postgresql' (pip install 'orion[postgresql]')",
+        ) from exc
+    limits_s = {
+        "statement_timeout": timeout_s,
+        # A process that is frozen in a transaction must not keep the others from what it has locked.
+        "idle_in_transaction_session_timeout": min(timeout_s, IDLE_TIMEOUT_S),
+    }
+    sa.event.listen(engine, "begin", lambda one: limit_transaction(one, **limits_s))
+    return engine
+
+
+def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
+    """Sets these limits of PostgreSQL's until the transaction ends; nothing on SQLite, which has none."""
+    if connection.dialect.name != "sqlite":
+        settings = (
+            f"SET LOCAL {name} = {limit_s * 1000:.0f}" for name, limit_s in limits_s.items()
+        )
+        connection.exec_driver_sql("; ".join(settings))  # in one round trip
 
 
 @contextmanager
@@ -129,7 +167,8 @@ def name_of(location: Path | str) -> str:
     """Returns what an operator calls a database: its path, or its URL without the password."""
     if isinstance(location, Path):
         return str(location)
-    return sa.make_url(location).render_as_string(hide_password=True)
+    # Options may hold a password, too.
+    return sa.make_url(location).set(query={}).render_as_string(hide_password=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +207,12 @@ class Database:
             return await self.call(work)
 
 
+def insert_for(connection: sa.Connection, table: sa.Table) -> postgresql.Insert | sqlite.Insert:
+    """Returns an insert that may say what to do where a row is there."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    return sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+
+
 @contextmanager
 def lock_tables(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Opens a transaction beside which nobody else changes tables; left by an error, it has changed nothing."""
@@ -190,7 +235,8 @@ def map_errors(name: str) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as exc:
-        raise _explain(exc, name) from exc
+        is_reached = exc.statement is not None or hasattr(exc.orig, "sqlite_errorcode")
+        raise (_explain if is_reached else _explain_unreached)(exc, name) from exc
 
 
 def describe_half_made(name: str, reason: str) -> UnreadableStoreError:
@@ -208,12 +254,21 @@ def describe_damage(name: str, reason: object) -> UnreadableStoreError:
     )
 
 
+def _explain_unreached(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
+    """Returns PostgreSQL's and libpq's own words, as a connection that fails has no code; the password is in none of them."""
+    return UnreadableStoreError(
+        f"{name} cannot be reached ({_first_line(error.orig)})",
+        "check ORION_DATABASE_URL, and that the server runs, lets Orion in and has connections left",
+    )
+
+
 def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
     """Returns the error in words. Source of the codes: SQLite, Result and Error Codes, read 2026-11; the low byte is the primary one."""
     reason = _first_line(error.orig)
     if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL: a table or column is not there
         return describe_half_made(name, reason)
-    match getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
+    is_held = getattr(error.orig, "sqlstate", "") in _HELD
+    match sqlite3.SQLITE_BUSY if is_held else getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
         case sqlite3.SQLITE_ERROR:  # the same
             return describe_half_made(name, reason)
         case sqlite3.SQLITE_NOTADB:
@@ -236,6 +291,31 @@ def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
 
 def _first_line(reason: object) -> str:
     return (str(reason).strip() or "no reason given").splitlines()[0]
+
+
+def describe_server(connection: sa.Connection) -> str:
+    """Returns the database's kind and version, and of a server how many connections it would still take."""
+    version = ".".join(map(str, connection.dialect.server_version_info or ()))
+    if connection.dialect.name == "sqlite":
+        return f"SQLite {version}"
+    limit, reserved, taken = connection.execute(_CONNECTIONS).one()
+    free = max(0, int(limit) - int(reserved) - int(taken))
+    return f"PostgreSQL {version}, {free} of {limit} connections free"
+
+
+_CONNECTIONS = sa.text(
+    "SELECT current_setting('max_connections'), current_setting('superuser_reserved_connections'),"
+    " (SELECT sum(numbackends) FROM pg_stat_database)"  # which everybody may read, of all databases
+)
+
+
+def refuse_old_server(version: tuple[int | str, ...], name: str) -> None:
+    """Raises: UnreadableStoreError: PostgreSQL is older than 13; `version` as it says it, such as (12, 22)."""
+    if int(version[0]) < OLDEST_POSTGRES:
+        raise UnreadableStoreError(
+            f"{name} is PostgreSQL {'.'.join(map(str, version))}",
+            f"Orion needs PostgreSQL {OLDEST_POSTGRES} or later; update the server",
+        )
 
 
 class StateDirectoryBusyError(Exception):

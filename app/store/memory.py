@@ -4,11 +4,11 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import date, datetime
 
 from typing_extensions import Unpack
 
-from app.runs.budget import SpentCall
+from app.runs.budget import BudgetKey, SpentCall, charges, day_of
 from app.runs.model import (
     BEGINNING_STATES,
     STARTED_STATES,
@@ -341,8 +341,12 @@ class MemorySpendingStore:
     async def add(self, calls: Sequence[SpentCall]) -> None:
         self._calls |= {call.id: call for call in calls}
 
-    async def since(self, at: datetime) -> Sequence[SpentCall]:
-        return [call for call in self._calls.values() if call.at >= at]
+    async def sums(self, day: date) -> Mapping[BudgetKey, int]:
+        sums: Counter[BudgetKey] = Counter()
+        for call in self._calls.values():
+            if day_of(call.at) == day:
+                sums.update(charges(call))
+        return sums
 
     async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
         return [call for call in self._calls.values() if call.run_id == run_id]

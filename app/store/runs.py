@@ -1,10 +1,11 @@
 """Run records in an SQLite file or PostgreSQL, through SQLAlchemy Core, with what goes when they go: their files and model calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from typing_extensions import Unpack
 
 from app.errors import ErrorCode, LeaseLostError
-from app.runs.budget import RunCost, SpentCall, to_micro
+from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
     FINAL_STATES,
@@ -35,15 +36,19 @@ from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
     accepting_engine,
+    describe_server,
+    insert_for,
     name_of,
     postgres_engine,
     sqlite_engine,
 )
+from app.store.grants import SqlGrantStore
 from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit
+from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
-from app.store.tables import UtcTime, model_calls, run_files, run_of, runs, values_of
+from app.store.tables import UtcTime, model_calls, run_files, run_of, runs, spent_days, values_of
 
 
 class SqlRunFiles:
@@ -83,17 +88,25 @@ class SqlSpendingStore:
 
     async def add(self, calls: Sequence[SpentCall]) -> None:
         rows = [values_of(call) for call in calls]
-        ids = [call.id for call in calls]
 
         def work(connection: sa.Connection) -> None:
-            # A call whose time was over may have been carried out after all.
-            connection.execute(sa.delete(model_calls).where(model_calls.c.id.in_(ids)))
-            connection.execute(sa.insert(model_calls), rows)
+            # What is there already was carried out after all, though its time was over: it is in the sums.
+            insert = insert_for(connection, model_calls).on_conflict_do_nothing()
+            new = set(connection.scalars(insert.returning(model_calls.c.id), rows))
+            if sums := _sums_of(call for call in calls if call.id in new):
+                add = insert_for(connection, spent_days)
+                added = spent_days.c.cost + add.excluded.cost
+                keys = list(spent_days.primary_key)
+                connection.execute(
+                    add.on_conflict_do_update(index_elements=keys, set_={"cost": added}), sums
+                )
 
         await self._database.call(work)
 
-    async def since(self, at: datetime) -> Sequence[SpentCall]:
-        return await self._select(sa.select(model_calls).where(model_calls.c.at >= at))
+    async def sums(self, day: date) -> Mapping[BudgetKey, int]:
+        query = sa.select(spent_days).where(spent_days.c.day == day.isoformat())
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return {(row.kind, row.team, row.name): row.cost for row in rows}
 
     async def of_run(self, run_id: RunId) -> Sequence[SpentCall]:
         return await self._select(sa.select(model_calls).where(model_calls.c.run_id == run_id))
@@ -124,6 +137,16 @@ class SqlSpendingStore:
         return [SpentCall(**row) for row in rows]
 
 
+def _sums_of(calls: Iterable[SpentCall]) -> Sequence[Mapping[str, object]]:
+    """Returns rows to add to the sums, in an order that is the same for all processes: so none waits for another in a circle."""
+    sums: Counter[tuple[str, str, str, str]] = Counter()
+    for call in calls:
+        for key, cost in charges(call).items():
+            sums[day_of(call.at).isoformat(), *key] += cost
+    names = ("day", "kind", "team", "name", "cost")
+    return [dict(zip(names, (*key, cost), strict=True)) for key, cost in sorted(sums.items())]
+
+
 REMOVED_AT_ONCE, REMOVAL_PAUSE_S = 100, 0.1
 """Old runs in one transaction, and the time left to others before the next."""
 READ_AT_ONCE = 50
@@ -137,32 +160,19 @@ _ENDED = runs.c.state.in_(FINAL_STATES)
 
 
 @asynccontextmanager
-async def open_sqlite_store(path: Path) -> AsyncIterator["SqlRunStore"]:
-    """Opens the store in this file, tables made on first use.
+async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
+    """Opens the store in this SQLite file, or in this PostgreSQL database (`postgresql://…`), which several processes may share.
 
-    Raises:
-        UnreadableStoreError: the file is no store that this Orion can use.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    async with _open(sqlite_engine(path), path, threads=1) as store:
-        yield store
-
-
-@asynccontextmanager
-async def open_postgres_store(url: str) -> AsyncIterator["SqlRunStore"]:
-    """Opens the store in this database (`postgresql://…`), tables made on first use; several processes may share it.
+    Tables are made on first use.
 
     Raises:
         UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
     """
-    async with _open(postgres_engine(url), url, threads=POSTGRES_CONNECTIONS) as store:
-        yield store
-
-
-@asynccontextmanager
-async def _open(
-    engine: sa.Engine, location: Path | str, *, threads: int
-) -> AsyncIterator["SqlRunStore"]:
+    if isinstance(location, Path):
+        location.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        engine, threads = sqlite_engine(location), 1
+    else:
+        engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
     name = name_of(location)
     acceptances = GroupCommit(accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S))
     with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
@@ -177,7 +187,7 @@ async def _open(
 
 
 class SqlRunStore:
-    """Make it with `open_sqlite_store` or `open_postgres_store`."""
+    """Make it with `open_store`."""
 
     def __init__(self, database: Database, acceptances: GroupCommit) -> None:
         self._database = database
@@ -188,6 +198,8 @@ class SqlRunStore:
         self.files = SqlRunFiles(database, self.leases)
         self.defaults = SqlDefaultStore(database)
         self.spending = SqlSpendingStore(database)
+        self.grants = SqlGrantStore(database)
+        self.installation = SqlInstallation(database)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""
@@ -203,6 +215,10 @@ class SqlRunStore:
         await asyncio.get_running_loop().run_in_executor(
             database.executor, migrations.examine, database.engine, database.name
         )
+
+    async def describe_server(self) -> str:
+        """Returns what the database is, for its operator."""
+        return await self._call(describe_server)
 
     async def add(self, run: Run) -> bool:
         row = _to_row(run) | {"owner": self.leases.id}
@@ -323,6 +339,8 @@ class SqlRunStore:
         return await self._call(work)
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
+        old_days = sa.delete(spent_days).where(spent_days.c.day < day_of(before).isoformat())
+        await self._call(lambda connection: connection.execute(old_days))
         ended_at = sa.func.coalesce(runs.c.ended_at, runs.c.created_at)
         query = sa.select(runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
         run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())

@@ -17,8 +17,9 @@ from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.budget import SpentCall
-from app.runs.model import ChannelChange, Process, Run
+from app.runs.model import ChannelChange, ModelCall, Process, Run
 from app.runs.options import Defaults
+from app.runs.ports import ModelGrant
 from app.runs.session import Session
 
 metadata = sa.MetaData()
@@ -252,4 +253,42 @@ own_keys = sa.Table(
     sa.Column("person", sa.String(32), primary_key=True),
     sa.Column("protocol", sa.String(16), primary_key=True),
     sa.Column("sealed", AnyText, nullable=False),
+)
+
+spent_days = sa.Table(
+    "orion_spent_days",
+    metadata,
+    sa.Column("day", sa.String(10), primary_key=True),  # as in 2026-11-25, of UTC
+    sa.Column("kind", sa.String(16), primary_key=True),
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("cost", sa.BigInteger, nullable=False),
+)
+
+grants = sa.Table(
+    "orion_grants",
+    metadata,
+    sa.Column("run_id", sa.String(64), primary_key=True),
+    sa.Column("process", sa.String(64), nullable=False),
+    sa.Column("content", Whole(ModelGrant), nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=False),
+    sa.Column("has_effect", sa.Boolean, nullable=False),
+)
+
+grant_calls = sa.Table(
+    "orion_grant_calls",
+    metadata,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("run_id", sa.String(64), nullable=False),
+    sa.Column("call", Whole(ModelCall), nullable=False),
+    sa.Index("ix_orion_grant_calls_run", "run_id"),
+)
+
+installation = sa.Table(
+    "orion_installation",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),  # there is one
+    sa.Column("namespace", sa.String(32), nullable=False),
+    sa.Column("signing_key", sa.String(64), nullable=False),  # hexadecimal
+    sa.Column("own_keys_check", sa.String(64), nullable=False),
 )

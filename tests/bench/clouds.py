@@ -6,7 +6,7 @@ from statistics import median
 from urllib.parse import urlsplit
 
 from app.runs.testing import Run
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.bench.processes import BenchError, open_server
 from tests.bench.scale import Bench
 from tests.bench.table import Row
@@ -67,7 +67,7 @@ async def _turn(scene: Scene, person: FakeSlackClient, cloud: Cloud) -> tuple[fl
 
 
 async def _run_of(scene: Scene, ts: str) -> Run:
-    async with open_sqlite_store(scene.state_dir / "orion.db") as store:
+    async with open_store(scene.state_dir / "orion.db") as store:
         found = [run for run in await store.recent(limit=20) if run.request.message_ts == ts]
     if len(found) != 1:
         raise BenchError(f"{len(found)} runs of the message {ts}")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from app.runs.testing import (
     RunStore,
 )
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 
 CAPACITY = 4
 WAIT_S = 20.0
@@ -130,9 +130,3 @@ async def started_on(
         ) as handlers,
     ):
         yield handlers
-
-
-def open_store(location: Path | str) -> AbstractAsyncContextManager[SqlRunStore]:
-    if isinstance(location, Path):
-        return open_sqlite_store(location)
-    return open_postgres_store(location)

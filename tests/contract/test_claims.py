@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from app.runs.testing import Run, RunId, RunState, SystemClock
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore
+from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
-from tests.contract.building import POSTGRESQL, open_store
+from tests.contract.building import POSTGRESQL
 
 STEPS = st.lists(
     st.one_of(

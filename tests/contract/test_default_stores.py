@@ -9,7 +9,7 @@ import pytest
 
 from app.runs.testing import ChannelChange, Defaults, DefaultStore, RunId
 from app.store.memory import MemoryDefaultStore
-from app.store.runs import open_postgres_store, open_sqlite_store
+from app.store.runs import open_store
 from tests.building import T0
 
 
@@ -21,10 +21,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield MemoryDefaultStore()
         case "sqlite":
-            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+            async with open_store(tmp_path / "orion.db") as sqlite:
                 yield sqlite.defaults
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres.defaults
 
 

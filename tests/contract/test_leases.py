@@ -12,7 +12,7 @@ import pytest
 from app.errors import ErrorCode, LeaseLostError
 from app.runs.testing import Outcome, Run, RunFileKind, RunId, RunState, SystemClock
 from app.store.leases import LEASE_S
-from app.store.runs import SqlRunStore, open_postgres_store
+from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
 from tests.cutting_proxy import open_cutting_proxy
 from tests.dispatchers import Crowd, accept, accepting, new_run
@@ -27,7 +27,7 @@ OUTCOME = Outcome(state=RunState.FAILED, error_code=ErrorCode.INTERNAL)
 @pytest.fixture
 async def two(postgres_url: str) -> AsyncIterator[tuple[SqlRunStore, SqlRunStore]]:
     """Two processes' stores."""
-    async with open_postgres_store(postgres_url) as one, open_postgres_store(postgres_url) as other:
+    async with open_store(postgres_url) as one, open_store(postgres_url) as other:
         for store in (one, other):
             await store.leases.join()
         yield one, other
@@ -117,7 +117,7 @@ async def test_two_never_claim_the_same(two: tuple[SqlRunStore, SqlRunStore]) ->
 
 @pytest.fixture
 async def crowd(postgres_url: str, tmp_path: Path) -> AsyncIterator[Crowd]:
-    async with open_postgres_store(postgres_url):
+    async with open_store(postgres_url):
         pass  # makes the tables
     crowd = Crowd(postgres_url, tmp_path)
     yield crowd

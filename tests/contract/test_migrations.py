@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,15 +20,17 @@ from app.runs.testing import (
     Defaults,
     Run,
     RunFileKind,
+    RunId,
     RunState,
     Session,
     SessionStatus,
+    SpentCall,
     Thread,
     Usage,
 )
 from app.store.engine import UnreadableStoreError, open_engine
 from app.store.migrations import VERSIONS, migrate_store, newest_version, prepare
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 from app.store.tables import metadata
 from tests.building import make_run
 
@@ -84,9 +86,7 @@ class Database:
         self._location = location
 
     def open(self) -> AbstractAsyncContextManager[SqlRunStore]:
-        if isinstance(self._location, Path):
-            return open_sqlite_store(self._location)
-        return open_postgres_store(self._location)
+        return open_store(self._location)
 
     def prepare(self, *, versions: Path = VERSIONS) -> None:
         """As opening it does, for an Orion with these migrations."""
@@ -168,8 +168,8 @@ async def test_new_tables_have_the_newest_version(database: Database) -> None:
 def test_a_start_needs_no_alembic(tmp_path: Path) -> None:
     """It costs a fifth of a second to import: only where tables are raised."""
     program = (
-        "import asyncio, pathlib, sys\nfrom app.store.runs import open_sqlite_store\n"
-        "async def start():\n    async with open_sqlite_store(pathlib.Path(sys.argv[1])): pass\n"
+        "import asyncio, pathlib, sys\nfrom app.store.runs import open_store\n"
+        "async def start():\n    async with open_store(pathlib.Path(sys.argv[1])): pass\n"
         "asyncio.run(start())\nprint('alembic' in sys.modules)"
     )
     for _ in range(2):  # a new database, and one that is there
@@ -283,6 +283,50 @@ async def test_half_made_first_tables_are_refused_by_migrate(database: Database)
     assert database.columns() == before
 
 
+async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> None:
+    """Of yesterday and today: a budget that was used up stays so; keys of people and unknown costs count for none."""
+    now = datetime.now(UTC)
+    calls = [
+        SpentCall(
+            id=f"{number}",
+            run_id=RunId("run_1"),
+            agent="claude",
+            model="m",
+            team="T1",
+            user=user,
+            channel="C1",
+            at=now - timedelta(days=age),
+            usage=Usage(),
+            cost=cost,
+            is_own_key=is_own_key,
+        )
+        for number, (user, age, cost, is_own_key) in enumerate(
+            [
+                ("U1", 0, 5, False),
+                ("U2", 0, 7, False),
+                ("U1", 0, None, False),
+                ("U1", 0, 9, True),
+                ("U1", 30, 11, False),
+            ]
+        )
+    ]
+    async with database.open() as store:
+        await store.spending.add(calls)
+    added = ("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation")
+    database.execute(
+        *(f"DROP TABLE {name}" for name in added), "UPDATE orion_schema SET version = 10"
+    )
+    assert database.migrate() == (10, newest_version())
+    async with database.open() as store:
+        assert await store.spending.sums(now.date()) == {
+            ("user", "T1", "U1"): 5,
+            ("user", "T1", "U2"): 7,
+            ("channel", "T1", "C1"): 12,
+            ("all", "", ""): 12,
+        }
+        assert not await store.spending.sums((now - timedelta(days=30)).date())
+
+
 @pytest.fixture
 def old(tmp_path: Path) -> Database:
     """A database that an older Orion has worked with."""
@@ -392,17 +436,3 @@ async def test_an_old_file_is_written_on(old: Database) -> None:
         assert (changed.detached_environment, changed.elsewhere) == ("", {})
         await store.add(make_run())
         assert await store.get(make_run().id) == make_run()
-
-
-@pytest.mark.postgresql
-async def test_a_postgresql_that_cannot_be_used_is_named_without_its_password(
-    postgres_url: str,
-) -> None:
-    """Nobody listens, or the database is not there."""
-    base = postgres_url.replace("orion@", "orion:secret-3141@").rpartition("/")[0]
-    for url in (f"{base}/no_such_database", "postgresql://orion:secret-3141@127.0.0.1:1/orion"):
-        with pytest.raises(UnreadableStoreError, match=r"cannot be used \(.+\): check") as refusal:
-            async with open_postgres_store(url):
-                pass
-        assert "127.0.0.1" in str(refusal.value)
-        assert "3141" not in str(refusal.value)

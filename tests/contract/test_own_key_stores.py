@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app.runs.testing import OwnKeyStore
 from app.store.engine import sqlite_engine
 from app.store.memory import MemoryOwnKeyStore
-from app.store.runs import open_postgres_store, open_sqlite_store
+from app.store.runs import open_store
 from app.store.settings import SqlOwnKeyStore, read_secrets
 
 SECRET, OLDER, OTHER = "a" * 32, "b" * 32, "c" * 32
@@ -28,13 +28,13 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             async with _sqlite(tmp_path) as sqlite:
                 yield sqlite
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres.own_keys([SECRET])
 
 
 @asynccontextmanager
 async def _sqlite(directory: Path, secrets: str = SECRET) -> AsyncIterator[SqlOwnKeyStore]:
-    async with open_sqlite_store(directory / "orion.db") as store:
+    async with open_store(directory / "orion.db") as store:
         yield store.own_keys(read_secrets(secrets))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.runs.testing import RunFileKind, RunState
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 from tests.building import T0, make_request, make_run
 
 Store = MemoryRunStore | SqlRunStore
@@ -22,10 +22,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield MemoryRunStore()
         case "sqlite":
-            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+            async with open_store(tmp_path / "orion.db") as sqlite:
                 yield sqlite
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres
 
 

@@ -16,7 +16,7 @@ from app.runs.testing import (
     session_id_for,
 )
 from app.store.memory import MemorySessionStore
-from app.store.runs import open_postgres_store, open_sqlite_store
+from app.store.runs import open_store
 from tests.building import T0
 
 
@@ -28,10 +28,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield MemorySessionStore()
         case "sqlite":
-            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+            async with open_store(tmp_path / "orion.db") as sqlite:
                 yield sqlite.sessions
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres.sessions
 
 

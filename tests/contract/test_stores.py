@@ -24,7 +24,7 @@ from app.runs.testing import (
     Usage,
 )
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore, open_postgres_store, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 from tests.building import T0, make_request, make_run
 
 OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
@@ -54,8 +54,8 @@ def failed(code: ErrorCode) -> Outcome:
 def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> OpenDatabase:
     """Opens one and the same database, as often as it is called."""
     if request.param == "sqlite":
-        return partial(open_sqlite_store, tmp_path / "orion.db")
-    return partial(open_postgres_store, request.getfixturevalue("postgres_url"))
+        return partial(open_store, tmp_path / "orion.db")
+    return partial(open_store, request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture(params=["memory", "sqlite", POSTGRESQL])
@@ -64,10 +64,10 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         case "memory":
             yield MemoryRunStore()
         case "sqlite":
-            async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+            async with open_store(tmp_path / "orion.db") as sqlite:
                 yield sqlite
         case _:
-            async with open_postgres_store(request.getfixturevalue("postgres_url")) as postgres:
+            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
                 yield postgres
 
 
@@ -377,7 +377,7 @@ async def test_stores_agree_on_positions(tmp_path: Path) -> None:
     """The database counts what the memory store counts, whoever waits."""
     dice = random.Random(7)  # noqa: S311 - the same states in every run
     memory = MemoryRunStore()
-    async with open_sqlite_store(tmp_path / "orion.db") as sqlite:
+    async with open_store(tmp_path / "orion.db") as sqlite:
         runs = [
             make_run(
                 make_request(

@@ -11,7 +11,7 @@ from app.playground.model.server import ModelPace
 from app.playground.slack.types import TEAM_ID, FakeSlackConfig
 from app.runs.testing import Run, RunState, Thread
 from app.slack.messages import ANNOUNCEMENT_PART
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.crash.points import Mailbox, Order
 from tests.crash.slack_points import SlackTripwire
 from tests.e2e.harness import (
@@ -73,7 +73,7 @@ class Rig:
 
     async def thread_records(self, root: str) -> Sequence[Run]:
         thread = Thread(team=TEAM_ID, channel=self.stage.channel_id("general"), thread_ts=root)
-        async with open_sqlite_store(self.stage.orion.state_dir / "orion.db") as store:
+        async with open_store(self.stage.orion.state_dir / "orion.db") as store:
             return await store.of_thread(thread)
 
     async def all_ended(self, asked: Sequence[str]) -> None:

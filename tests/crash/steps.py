@@ -103,7 +103,7 @@ SPARED: Mapping[str, str] = {
     "sessions.get": _READ,
     "files.load": _READ,
     "spending.add": "written behind; a kill may lose the last calls' cost, nothing else: tests/e2e/test_budgets.py",
-    "spending.since": _READ,
+    "spending.sums": _READ,
     "spending.of_run": _READ,
     "own_keys.of": _READ,
     "own_keys.change": "one transaction, before its person is told; sent again, it sets the same",

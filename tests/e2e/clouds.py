@@ -179,14 +179,15 @@ async def open_stage_at(
 ) -> AsyncIterator[tuple[Stage, Cloud]]:
     """Orion with its sandboxes there; they reach Orion, or without its address the model itself, and nothing else."""
     state_dir, port = new_state_dir(directory), free_port()
+    public_url = settings.get("ORION_PUBLIC_URL", f"http://127.0.0.1:{port}")
     nothing_prepared = directory / "nothing"
     for kind in ("environments", "snapshots", "names"):
         (nothing_prepared / kind).mkdir(parents=True)
     async with open_world(QUICK_RETRIES) as world:
-        ports = (port, urlsplit(world.url).port or 0)
+        ports = (urlsplit(public_url).port or 0, urlsplit(world.url).port or 0)
         internet = [Address(host="127.0.0.1", port=number) for number in ports]
         with CLOUDS[name](internet) as cloud:
-            address = {"ORION_PUBLIC_URL": f"http://127.0.0.1:{port}"} if has_broker else {}
+            address = {"ORION_PUBLIC_URL": public_url} if has_broker else {}
             async with open_orion(
                 world,
                 state_dir,

@@ -15,11 +15,14 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
+import sqlalchemy as sa
 
 from app.playground.slack.types import JsonObject
 from app.runs.testing import Run, RunId, RunState
 from app.settings.settings import host_environment
-from app.store.runs import open_sqlite_store
+from app.store.engine import open_engine
+from app.store.runs import open_store
+from app.store.tables import runs
 from tests.forking import REPOSITORY, ForkedProcess, forker
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
@@ -62,6 +65,11 @@ class OrionProcess:
         self.program: Sequence[str] = ("-m", *command)
         """What Python runs at the next start."""
         self._process: asyncio.subprocess.Process | ForkedProcess | None = None
+
+    @property
+    def database(self) -> Path | str:
+        """Where its records are: a file, or a URL."""
+        return self.environment.get("ORION_DATABASE_URL") or self.state_dir / "orion.db"
 
     @property
     def pid(self) -> int:
@@ -169,12 +177,16 @@ class OrionProcess:
 
     async def run(self, run_id: RunId) -> Run | None:
         """The run's record."""
-        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+        async with open_store(self.database) as store:
             return await store.get(run_id)
 
     def has_ended(self, run_id: RunId) -> bool:
         """Whether its record is final; a look that costs little."""
-        path = self.state_dir / "orion.db"
+        if isinstance(self.database, str):
+            with open_engine(self.database) as engine, engine.connect() as connection:
+                state = connection.scalar(sa.select(runs.c.state).where(runs.c.id == run_id))
+            return state is not None and state.is_final
+        path = self.database
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as database:
             row = database.execute(
                 "SELECT state FROM orion_runs WHERE id = ?", (run_id,)
@@ -182,7 +194,7 @@ class OrionProcess:
         return row is not None and RunState(row[0]).is_final
 
     async def unfinished(self) -> Sequence[Run]:
-        async with open_sqlite_store(self.state_dir / "orion.db") as store:
+        async with open_store(self.database) as store:
             return await store.unfinished()
 
     def sandbox_directories(self) -> list[str]:

@@ -15,17 +15,21 @@ from tests.ports import free_port
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
 
 
-async def test_killed_it_takes_its_orion_along_which_never_had_the_gateways_key(
+async def test_killed_it_takes_its_orion_along_which_has_nothing_of_the_operators(
     tmp_path: Path,
 ) -> None:
-    """Nobody else would end that one, and the next start would be refused; and the offline model needs no key."""
+    """Nobody else would end that one, and the next start would be refused. The offline model needs no gateway's key, and its runs are nobody's records."""
     command = ("-m", "app.cli", "playground", "--port", str(free_port()))
     playground = await asyncio.create_subprocess_exec(
         sys.executable,
         *command,
         "--state-dir",
         str(tmp_path / "state"),
-        env=scrubbed_environment() | {"AI_GATEWAY_API_KEY": "vck_dummy_of_a_gateway"},
+        env=scrubbed_environment()
+        | {
+            "AI_GATEWAY_API_KEY": "vck_dummy_of_a_gateway",
+            "ORION_DATABASE_URL": "postgresql://orion:geheim@127.0.0.1:1/of_the_operator",
+        },
         cwd=tmp_path,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
@@ -37,6 +41,7 @@ async def test_killed_it_takes_its_orion_along_which_never_had_the_gateways_key(
                 await asyncio.sleep(0.2)
                 orion = _serving_child(playground.pid)
         assert b"AI_GATEWAY" not in _environment(orion)
+        assert b"ORION_DATABASE_URL" not in _environment(orion)
         playground.kill()
         await playground.wait()
         async with asyncio.timeout(40):

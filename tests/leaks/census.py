@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.runs.testing import Session
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.crash.rig import members_of_group
 from tests.e2e.docker_world import docker, objects_of
 from tests.e2e.orion_process import OrionProcess
@@ -50,7 +50,7 @@ def allowance_of(kind: str) -> int:
 
 async def take_census(orion: OrionProcess, *, temporary: Path, namespace: str | None) -> Census:
     """Of a running service. `temporary` is its TMPDIR, `namespace` its name on the engine, if it uses one."""
-    async with open_sqlite_store(orion.state_dir / "orion.db") as store:
+    async with open_store(orion.state_dir / "orion.db") as store:
         sessions = await store.sessions.all()
     kinds = _machine(orion, temporary) | _workspaces(orion.state_dir, sessions)
     if namespace is not None:

@@ -24,8 +24,13 @@ from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import open_slack
-from app.store.engine import StateDirectoryBusyError, UnreadableStoreError, own_state_directory
-from app.store.runs import open_sqlite_store
+from app.store.engine import (
+    StateDirectoryBusyError,
+    UnreadableStoreError,
+    name_of,
+    own_state_directory,
+)
+from app.store.runs import open_store
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.registry import provider_spec
 from sandbox_runtime.types import Capability
@@ -105,17 +110,19 @@ async def _settings(settings: Settings) -> str:
 
 
 async def _database(settings: Settings) -> str:
+    name = name_of(settings.database)
     try:
-        async with open_sqlite_store(settings.database_path) as store:
+        async with open_store(settings.database) as store:
             await store.examine()
             total = sum((await store.counts()).values())
+            server = await store.describe_server()
     except UnreadableStoreError as exc:
         raise _ProblemError(exc.reason, exc.fix) from exc
     except (OSError, SQLAlchemyError) as exc:
         raise _ProblemError(
-            f"{settings.database_path}: {exc}", "check the directory's owner and free space"
+            f"{name}: {exc}", "check that it can be reached, its owner and free space"
         ) from exc
-    return f"{settings.database_path}, {total} runs"
+    return f"{name}, {server}, {total} runs"
 
 
 async def _engine(settings: Settings) -> str:

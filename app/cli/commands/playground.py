@@ -26,7 +26,7 @@ from sandbox_runtime.errors import SandboxError
 DEFAULT_STATE_DIR = Path("~/.local/state/orion-playground")
 READY_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 20.0
-OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "AI_GATEWAY_")
+OWN_PREFIXES = ("SLACK_", "LANGFUSE_", "AI_GATEWAY_", "ORION_DATABASE_URL")
 """Variables of the caller that must not reach the playground's Orion."""
 
 

@@ -5,13 +5,14 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from pathlib import Path
 
 from app.runs.budget import RunCost, render_money
 from app.runs.model import Run, RunFileKind
 from app.settings.settings import Settings
-from app.store.engine import own_state_directory
+from app.store.engine import name_of, own_state_directory
 from app.store.migrations import migrate_store
-from app.store.runs import SqlRunStore, open_sqlite_store
+from app.store.runs import SqlRunStore, open_store
 
 OPERATOR = "operator"
 """Who stopped a run that was stopped from the command line."""
@@ -31,12 +32,13 @@ async def open_records(settings: Settings) -> AsyncIterator[SqlRunStore]:
 
     Raises:
         OSError: none has, with this state directory; a mistyped one must not become a new, empty database.
+        UnreadableStoreError: the database cannot be used.
     """
-    if not settings.database_path.exists():
+    if isinstance(settings.database, Path) and not settings.database.exists():
         raise FileNotFoundError(
             f"no Orion has run in {settings.service.state_dir} (ORION_STATE_DIR) yet"
         )
-    async with open_sqlite_store(settings.database_path) as store:
+    async with open_store(settings.database) as store:
         yield store
 
 
@@ -208,13 +210,11 @@ def migrate(settings: Settings) -> str:
         StateDirectoryBusyError: Orion is running there.
         UnreadableStoreError: it cannot be raised; nothing has been changed.
     """
-    path = settings.database_path
+    database, name = settings.database, name_of(settings.database)
     with own_state_directory(settings.service.state_dir):
-        if not path.exists():
-            return f"{path}: not there yet, `orion serve` makes it"
-        before, after = migrate_store(path)
-    return (
-        f"{path}: version {after}, as before"
-        if before == after
-        else f"{path}: version {after}, raised from {before}"
-    )
+        if isinstance(database, Path) and not database.exists():
+            return f"{name}: not there yet, `orion serve` makes it"
+        before, after = migrate_store(database)
+    if before == after:
+        return f"{name}: version {after}, as before"
+    return f"{name}: version {after}, raised from {before}"

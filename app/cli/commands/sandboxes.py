@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from app.cli.commands.runs import open_records
-from app.compose.providers import create_named
+from app.compose.providers import create_named, join_installation
 from app.runs.model import STARTED_STATES, UNFINISHED_STATES, Run
 from app.runs.sandbox_cache import SessionLocks
 from app.runs.sandbox_creation import POOL_LABEL
@@ -184,7 +184,7 @@ async def open_admin(settings: Settings) -> AsyncIterator[SandboxAdmin]:
         open_records(settings) as store,
         AsyncExitStack() as stack,
     ):
-        yield SandboxAdmin(settings, store, stack)
+        yield SandboxAdmin(await join_installation(settings, store), store, stack)
 
 
 async def list_sandboxes(settings: Settings) -> Sequence[Listed]:

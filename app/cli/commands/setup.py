@@ -12,7 +12,7 @@ from dotenv import set_key
 
 from app.cli.commands.terminal import Print
 from app.compose.factories import create_environment, start_logging
-from app.compose.providers import create_named
+from app.compose.providers import create_named, with_namespace
 from app.redaction import Masker
 from app.settings.group import SettingsError
 from app.settings.sandboxes import token_fields
@@ -23,7 +23,7 @@ from app.settings.settings import (
     load_settings,
     write_keyring,
 )
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import ProviderSpec
 from sandbox_runtime.registry import provider_spec, provider_specs
@@ -228,12 +228,13 @@ async def _build(provider: str, env_file: Path, given: Mapping[str, str], *, say
     settings = _load(env_file, given)
     masker = start_logging(settings, level="ERROR")  # told below
     try:
+        settings = await with_namespace(settings)
         async with create_named(settings, provider) as opened:
             environment = create_environment(settings, opened)
             await environment.prepare(lambda step: say(f"building: {masker.mask(step)}"))
         # So that the other commands find an Orion that nobody has asked yet.
-        if not settings.database_path.exists():
-            async with open_sqlite_store(settings.database_path):
+        if isinstance(settings.database, Path) and not settings.database.exists():
+            async with open_store(settings.database):
                 pass
     except SandboxError as exc:
         say(f"error: {masker.mask(str(exc))}")

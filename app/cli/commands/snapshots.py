@@ -10,7 +10,7 @@ from typing import TypedDict
 from agent_scripts.registry import agent_names, create_adapter
 from app.cli.commands.terminal import Print
 from app.compose.factories import start_logging
-from app.compose.providers import choose_provider, create_provider
+from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import FROM_SANDBOX
 from app.runs.environment import Additions, AgentEnvironment
 from app.settings.settings import Settings
@@ -156,6 +156,7 @@ def _agent_of(name: str | None) -> str | None:
 
 @asynccontextmanager
 async def _open_admin(settings: Settings) -> AsyncIterator[_SnapshotAdmin]:
+    settings = await with_namespace(settings)
     choice = await choose_provider(settings)
     additions = settings.toml.additions
     async with create_provider(settings, choice) as provider:

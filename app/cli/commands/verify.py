@@ -18,7 +18,7 @@ from app.cli.commands.terminal import Print
 from app.compose.brokers import create_direct_broker, open_broker
 from app.compose.factories import create_runner, run_policy, start_logging
 from app.compose.models import asks_by_itself, describe_agent, missing_for_agent, needs_own_key
-from app.compose.providers import choose_provider, create_provider
+from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import OrionError
 from app.redaction import Masker
 from app.runs.attempt import Attempt, AttemptTime, Display, ProgressTracker
@@ -172,6 +172,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
     )
     # Sockets of its own, so that it works beside a running `orion serve`; environments are shared.
     directory = settings.service.state_dir / f"verify-{os.getpid()}"
+    settings = await with_namespace(settings)
     choice = await choose_provider(settings)
     async with (
         create_provider(settings, choice) as provider,

@@ -11,13 +11,17 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app.store.engine import (
+    CALL_TIMEOUT_S,
+    MIGRATION_TIMEOUT_S,
     UnreadableStoreError,
     describe_damage,
     describe_half_made,
+    limit_transaction,
     lock_tables,
     map_errors,
     name_of,
     open_engine,
+    refuse_old_server,
 )
 from app.store.tables import metadata, runs, schema
 
@@ -46,6 +50,7 @@ def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
     newest = newest_version(versions)
     with map_errors(name):
         with engine.connect() as connection:
+            _refuse_old_server(connection, name)
             version = _version(connection, name)
         if version is None:
             with lock_tables(engine) as connection:
@@ -69,6 +74,7 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
     """
     name, newest = name_of(location), newest_version(versions)
     with open_engine(location) as engine, map_errors(name), lock_tables(engine) as connection:
+        _refuse_old_server(connection, name)
         before = _version(connection, name)
         if before is None:
             before = _create(connection, newest)
@@ -81,6 +87,12 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
+    limit_transaction(
+        connection,
+        lock_timeout=CALL_TIMEOUT_S,
+        statement_timeout=MIGRATION_TIMEOUT_S,
+        idle_in_transaction_session_timeout=MIGRATION_TIMEOUT_S,
+    )
     from alembic import command  # noqa: PLC0415 - 0.2 s that only a migration costs
     from alembic.config import Config  # noqa: PLC0415
 
@@ -123,6 +135,11 @@ def examine(engine: sa.Engine, name: str) -> None:
         raise describe_damage(name, found)
 
 
+def _refuse_old_server(connection: sa.Connection, name: str) -> None:
+    if connection.dialect.name == "postgresql":
+        refuse_old_server(connection.dialect.server_version_info or (0,), name)
+
+
 def _version(connection: sa.Connection, name: str) -> int | None:
     """Returns None when none of the tables is there."""
     tables = set(sa.inspect(connection).get_table_names())
@@ -142,12 +159,12 @@ def _refuse_other_versions(version: int, newest: int, name: str) -> None:
     if version > newest:
         raise UnreadableStoreError(
             f"{name} was written by a newer Orion (its tables have version {version}, this Orion reads {newest})",
-            "update Orion, or give it another ORION_STATE_DIR",
+            "update Orion, or give it another database (ORION_STATE_DIR, ORION_DATABASE_URL)",
         )
     if version < newest:
         raise UnreadableStoreError(
             f"{name} was written by an older Orion (its tables have version {version}, this Orion reads {newest})",
-            "stop Orion, keep a copy, and run `orion migrate`",
+            "stop Orion, keep a copy (of PostgreSQL by pg_dump), and run `orion migrate`",
         )
 
 

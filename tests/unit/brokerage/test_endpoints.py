@@ -199,7 +199,7 @@ def _service(registry: GrantRegistry) -> FastAPI:
 
     async def look(request: Request) -> Response:
         async with AsyncExitStack() as held:
-            found = registry.admit(request, held, RequestKind.MODEL)
+            found = await registry.admit(request, held, RequestKind.MODEL)
         return found if isinstance(found, Response) else Response(found.grant.run_id)
 
     router.add_api_route("/look", look, response_model=None)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.forking import run_forked
 
 
@@ -89,7 +89,7 @@ def test_runs_of_an_empty_database(tmp_path: Path) -> None:
     """Listing nothing is fine; showing or stopping what is not there is a clear failure."""
 
     async def make() -> None:
-        async with open_sqlite_store(tmp_path / "orion.db"):
+        async with open_store(tmp_path / "orion.db"):
             pass
 
     asyncio.run(make())

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.store.migrations import newest_version
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
 
@@ -59,7 +59,7 @@ def _run(state_dir: Path, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 async def _fill(path: Path) -> None:
-    async with open_sqlite_store(path) as store:
+    async with open_store(path) as store:
         for n in range(RUNS):
             await store.add(make_run(make_request(ts=f"{n}.000001", text="word " * 500)))
 

@@ -44,6 +44,51 @@ def test_all_bad_settings_are_named_together(monkeypatch: pytest.MonkeyPatch) ->
         assert part in text
 
 
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("mysql://u:3141592653@h/db", "must start with postgresql:// (its scheme is mysql://…)"),
+        ("sqlite:///3141592653", "its scheme is sqlite://…"),
+        ("postgresql+psycopg://u:3141592653@h/d", "its scheme is postgresql+psycopg://…"),
+        ("3141592653", "its scheme is none"),
+        ("u:3141592653@h/d", "must start with postgresql://"),
+        ("postgresql:///3141592653", "names no host"),
+        ("postgresql://u:3141592653@h", "names no database"),
+        ("postgresql://u:3141592653#x@h/d", "a port that is no number"),
+        ("postgresql://u:3141592653 x@h/d", "has white space"),
+    ],
+)
+def test_a_database_url_that_cannot_be_one_is_refused(
+    url: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is shown but its scheme: where the password begins is not known."""
+    monkeypatch.setenv("ORION_DATABASE_URL", url)
+    with pytest.raises(SettingsError) as refusal:
+        load_settings(env_file=None)
+    assert str(refusal.value).startswith("ORION_DATABASE_URL: ")
+    assert words in str(refusal.value)
+    assert "3141592653" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://u:p@h/d",
+        "postgresql://u:geheim%2D3141@h:6543/d?sslmode=require",
+        "postgresql://u@/d?host=/run/postgresql",
+    ],
+)
+def test_a_database_url_is_where_records_are(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is; whole and alone, its password is a secret. Another state directory is another database."""
+    monkeypatch.setenv("ORION_DATABASE_URL", url)
+    settings = load_settings(env_file=None)
+    assert settings.database == url
+    assert url in settings.secrets
+    assert ("geheim-3141" in settings.secrets) is ("geheim" in url)
+    assert settings.at(Path("/other")).database == Path("/other/orion.db")
+    assert url not in repr(settings)
+
+
 @pytest.mark.parametrize("days", ["1", "0", "-3", "1.9", "soon", "1000000"])
 def test_runs_are_kept_for_two_days_at_least(days: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slack sends messages again for hours: a shorter time is a start-up error with the setting's name."""

@@ -10,7 +10,7 @@ from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError
 from app.cli.commands.shell import ShellSandbox, save
 from app.cli.output import read_settings
 from app.runs.testing import Run, RunState, Session, session_id_for
-from app.store.runs import open_sqlite_store
+from app.store.runs import open_store
 from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import SandboxSpec
 from tests.building import T0, make_run
@@ -20,7 +20,7 @@ from tests.building import T0, make_run
 async def admin(tmp_path: Path) -> AsyncIterator[SandboxAdmin]:
     settings = read_settings(orion_state_dir=str(tmp_path))
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(open_sqlite_store(tmp_path / "orion.db"))
+        store = await stack.enter_async_context(open_store(tmp_path / "orion.db"))
         yield SandboxAdmin(settings, store, stack)
 
 
