@@ -9,7 +9,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from app.aio import open_task_group
-from app.compose.adapters import Outside, Overrides, create_key_modal, open_outside
+from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, open_core
 from app.compose.factories import (
     channel_options,
@@ -67,38 +67,58 @@ def create_app(
 
 
 @asynccontextmanager
-async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIterator[Service]:
-    """Opens the whole service, which works while the block runs.
+async def open_service(
+    settings: Settings, *, overrides: Overrides, role: Role = Role.WHOLE
+) -> AsyncIterator[Service]:
+    """Opens the service, or the part of it that this process is for, which works while the block runs.
 
     Raises:
-        SettingsError: something `serve` needs is missing.
+        SettingsError: something that it needs is missing.
         StateDirectoryBusyError: another process owns the state directory.
+        OtherPlaceError: another process keeps threads' files where this one does not find them.
         UnreadableStoreError: its database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
-    if missing := missing_for_serving(settings):
+    if missing := missing_for_serving(settings, hears=role is not Role.WORKER):
         raise SettingsError("\n".join(missing))
     policy = run_policy(settings)
     policy = replace(policy, channels=channel_options(settings, policy))
     masker = start_logging(settings)
     async with AsyncExitStack() as stack:
         make_private(settings.service.state_dir)
-        stack.enter_context(own_state_directory(settings.service.state_dir))
+        shares = isinstance(settings.database, str)
+        directory = stack.enter_context(
+            own_state_directory(settings.service.state_dir, shares=shares)
+        )
         store = await stack.enter_async_context(open_store(settings.database))
         settings = await join_installation(settings, store)
         outside = await stack.enter_async_context(
-            open_outside(settings, store, policy=policy, masker=masker, overrides=overrides)
+            open_outside(
+                settings,
+                store,
+                role=role,
+                place=directory.place(),
+                policy=policy,
+                masker=masker,
+                overrides=overrides,
+            )
         )
-        adapter = overrides.adapter
         core = await stack.enter_async_context(
-            open_core(settings, outside, policy=policy, masker=masker, adapter=adapter)
+            open_core(
+                settings,
+                outside,
+                directory=directory,
+                policy=policy,
+                masker=masker,
+                adapter=overrides.adapter,
+            )
         )
         adapters = outside.adapters
         health = create_health(
             store=adapters.store,
             dispatcher=adapters.dispatcher,
             slack=outside.slack,
-            provider=adapters.provider,
+            provider=adapters.provider if core.is_working else None,
             pools=core.runners.pools,
             state_dir=settings.service.state_dir,
         )
@@ -110,8 +130,9 @@ async def open_service(settings: Settings, *, overrides: Overrides) -> AsyncIter
         web = await stack.enter_async_context(_open_web(settings, outside, core, health))
         _log.info(
             "service.started",
+            role=role,
             state_dir=str(settings.service.state_dir),
-            sandbox=adapters.provider.name,
+            sandbox=adapters.provider.name if core.is_working else "",
         )
         yield Service(
             web=web,
@@ -135,6 +156,17 @@ async def _open_web(
         calls=core.ports.ledger.figures,
     )
     ops_token = settings.service.ops_token
+    parts = WebParts(
+        slack=None,
+        health=health,
+        metrics=metrics,
+        broker=outside.broker.router,
+        ops_token=ops_token.get_secret_value() if ops_token else None,
+        is_loopback=settings.service.is_loopback,
+    )
+    if outside.role is Role.WORKER:
+        yield replace(parts, broker=None)
+        return
     entry = open_entry(
         entry_options(settings),
         identity=outside.slack.identity,
@@ -143,14 +175,7 @@ async def _open_web(
         on_ack=metrics.acknowledged,
     )
     async with entry as handler:
-        yield WebParts(
-            slack=handler,
-            health=health,
-            metrics=metrics,
-            broker=outside.broker.router,
-            ops_token=ops_token.get_secret_value() if ops_token else None,
-            is_loopback=settings.service.is_loopback,
-        )
+        yield replace(parts, slack=handler)
 
 
 async def _drain(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.aio import retry_store
 from app.dispatch.dispatcher import RunDispatcher
-from app.dispatch.lease import ProcessLease
+from app.dispatch.lease import ProcessLease, open_lease
 from app.errors import ErrorCode
 from app.runs.testing import Advance, Done, Run, RunId, RunState
 from app.store.runs import SqlRunStore, open_store
@@ -54,8 +54,7 @@ class JournalHandlers:
 async def main(url: str, journal: Path, capacity: int, hold_s: float) -> None:
     end = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
-    async with open_store(url) as store:
-        lease = ProcessLease(store.leases)
+    async with open_store(url) as store, open_lease(store.leases) as lease:
         dispatcher = RunDispatcher(store, store.leases, lease, capacity=capacity, waits_s=1000)
         handlers = JournalHandlers(store, dispatcher, lease, journal)
         handlers.hold_s = hold_s

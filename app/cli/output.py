@@ -24,8 +24,17 @@ _OPTIONS = {
 """Of the commands that let an option stand for a setting."""
 
 
-def read_settings(*, for_serving: bool = False, **given: str | None) -> "Settings":
-    """Reads the settings; those `given` on the command line win, None = not given. Bad ones, `orion.toml`'s too, end the process."""
+def read_settings(
+    *, for_serving: bool = False, hears: bool = True, shared: str = "", **given: str | None
+) -> "Settings":
+    """Reads the settings. Bad ones, `orion.toml`'s too, end the process.
+
+    Args:
+        for_serving: what a process of the service cannot do without must be there.
+        hears: that process hears of Slack's events.
+        shared: the command that needs a database which several processes can use; empty = none is needed.
+        given: on the command line; they win, None = not given.
+    """
     from app.compose.models import missing_for_serving
     from app.settings.group import SettingsError
     from app.settings.settings import load_settings, make_private
@@ -44,7 +53,12 @@ def read_settings(*, for_serving: bool = False, **given: str | None) -> "Setting
         make_private(settings.service.state_dir)
     except OSError as exc:
         fail(f"ORION_STATE_DIR cannot be used: {exc}")
-    if for_serving and (missing := missing_for_serving(settings)):
+    if shared and not isinstance(settings.database, str):
+        fail(
+            f"{shared} works beside other processes, and SQLite is for one: set ORION_DATABASE_URL to a postgresql:// URL, or run `orion serve`",
+            code=USAGE,
+        )
+    if for_serving and (missing := missing_for_serving(settings, hears=hears)):
         fail("bad settings:\n" + "\n".join(missing), code=USAGE)
     return settings
 

@@ -37,11 +37,29 @@ def _root() -> None:
 
 
 @app.command()
-def serve() -> None:
+def serve(
+    no_work: Annotated[
+        bool,
+        typer.Option("--no-work", help="Hear of messages; workers answer them (PostgreSQL)."),
+    ] = False,
+) -> None:
     """Run the service."""
     from app.cli.commands.serve import serve as run
+    from app.compose.adapters import Role
 
-    exit_with(run(read_settings(for_serving=True)))
+    shared = "orion serve --no-work" if no_work else ""
+    settings = read_settings(for_serving=True, shared=shared)
+    exit_with(run(settings, role=Role.FRONT if no_work else Role.WHOLE))
+
+
+@app.command()
+def worker() -> None:
+    """Run agents for the processes that hear of messages (PostgreSQL)."""
+    from app.cli.commands.serve import serve as run
+    from app.compose.adapters import Role
+
+    settings = read_settings(for_serving=True, hears=False, shared="orion worker")
+    exit_with(run(settings, role=Role.WORKER))
 
 
 @app.command()

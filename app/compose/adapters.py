@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -15,7 +16,7 @@ from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
 from app.compose.providers import ProviderChoice, choose_provider, create_provider
 from app.dispatch.dispatcher import RunDispatcher
-from app.dispatch.lease import ProcessLease
+from app.dispatch.lease import open_lease
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.policy import RunPolicy
@@ -36,6 +37,7 @@ from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.settings import read_secrets
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import Capability
 
 _NAMES: Mapping[ModelProtocol, str] = {
     ModelProtocol.ANTHROPIC: "Anthropic",
@@ -129,8 +131,23 @@ class Overrides:
     wrap: Wrap = _as_it_is
 
 
+class Role(StrEnum):
+    """What a process does; all but the first need a database that several can use."""
+
+    WHOLE = "serve"
+    FRONT = "serve --no-work"
+    """Hears of messages and places them; others advance them."""
+    WORKER = "worker"
+    """Advances runs, and hears of nothing."""
+
+
+class OtherPlaceError(Exception):
+    """Another process keeps threads' files elsewhere. One sentence."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
+    role: Role
     adapters: Adapters
     slack: SlackConnection
     broker: SocketBroker
@@ -144,13 +161,18 @@ async def open_outside(
     settings: Settings,
     store: SqlRunStore,
     *,
+    role: Role,
+    place: str,
     policy: RunPolicy,
     masker: Masker,
     overrides: Overrides,
 ) -> AsyncIterator[Outside]:
     """Opens the adapters beside the store, with what `overrides` puts in their place or around them.
 
+    `place`: see `StateDirectory.place`.
+
     Raises:
+        OtherPlaceError
         UnreadableStoreError: the database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
@@ -166,10 +188,16 @@ async def open_outside(
             )
         )
         choice = ProviderChoice(name="override", reason="")
-        if overrides.provider is None:
+        if role is Role.FRONT:
+            choice = ProviderChoice(name="local", reason="it is not used here")
+        elif overrides.provider is None:
             choice = await choose_provider(settings)
+        provider = overrides.provider or create_provider(settings, choice)
+        is_local = role is not Role.FRONT and Capability.REMOTE not in provider.capabilities
+        store.leases.describe(place=place if is_local else "", is_working=role is not Role.FRONT)
         leases = overrides.wrap("leases", store.leases)
-        lease = ProcessLease(leases)
+        lease = await stack.enter_async_context(open_lease(leases))
+        await _refuse_other_places(store, provider.name)
         slack = await stack.enter_async_context(
             open_slack(slack_options(settings), may_write=lease.confirm)
         )
@@ -185,18 +213,35 @@ async def open_outside(
                 store,
                 leases,
                 lease,
-                capacity=policy.capacity,
+                capacity=0 if role is Role.FRONT else policy.capacity,
                 waits_s=policy.queue_timeout_s,
             ),
-            provider=overrides.provider or create_provider(settings, choice),
+            provider=provider,
             replies=slack.replies,
             reader=slack.reader,
         ).wrapped(overrides.wrap)
-        provider = await stack.enter_async_context(adapters.provider)
+        if role is not Role.FRONT:
+            provider = await stack.enter_async_context(adapters.provider)
+            adapters = replace(adapters, provider=provider)
         yield Outside(
-            adapters=replace(adapters, provider=provider),
+            role=role,
+            adapters=adapters,
             slack=slack,
             broker=broker,
             tracer=tracer,
             choice=choice,
         )
+
+
+async def _refuse_other_places(store: SqlRunStore, provider: str) -> None:
+    """Threads' files in sandboxes of this machine are not found from another one."""
+    if not store.leases.is_shared:
+        return
+    own = store.leases.process
+    for other in await store.leases.living():
+        if own.is_working and other.is_working and other.place != own.place:
+            raise OtherPlaceError(
+                f"{other.name} works on the same database on another host, or with another ORION_STATE_DIR or kind of sandboxes, "
+                f"and {provider} sandboxes keep threads' files where they run: "
+                "let all workers share host and ORION_STATE_DIR, or give all a cloud (ORION_SANDBOX)"
+            )

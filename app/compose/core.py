@@ -10,7 +10,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.aio import open_task_group
 from app.brokerage.endpoints import SocketBroker
-from app.compose.adapters import Outside
+from app.compose.adapters import Outside, Role
 from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_repositories, create_runner, pool_size
@@ -32,6 +32,7 @@ from app.runs.stop import StopSignals
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
+from app.store.engine import StateDirectory
 from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
@@ -54,6 +55,8 @@ class RuntimeFactory:
     """In place of all others."""
     left: Sequence[Session]
     """In whose sandboxes a run of an earlier process may go on."""
+    is_working: bool
+    """`Core.is_working`."""
 
     def build(self, provider: SandboxProvider) -> ProviderRuntime:
         is_remote = Capability.REMOTE in provider.capabilities
@@ -63,7 +66,9 @@ class RuntimeFactory:
             provider=provider,
             adapter=adapter,
             broker=broker,
-            size=pool_size(self.settings, is_billed=Capability.BILLED in provider.capabilities),
+            size=pool_size(self.settings, is_billed=Capability.BILLED in provider.capabilities)
+            if self.is_working
+            else 0,
         )
         workspaces = Workspaces(
             provider=provider,
@@ -144,15 +149,20 @@ class Core:
     elsewhere: Sequence[str]
     """Other providers where sandboxes of sessions may be."""
     policy: RunPolicy
+    is_working: bool
+    """It advances runs; see `Role`."""
 
     def background(self) -> Sequence[Coroutine[None, None, None]]:
         """Returns what has to go on as long as the service works."""
+        ledger = self.ports.ledger
+        for_all = (ledger.write_forever(), ledger.load_forever())
+        if not self.is_working:
+            return for_all
         return (
+            *for_all,
             self.signals.listen_forever(self.ports.store),
             self.watchdog.run_forever(),
             self.retention.run_forever(),
-            self.ports.ledger.write_forever(),
-            self.ports.ledger.load_forever(),
             _prepare_quietly(self.runtime),
             *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
             *(self.runners.open_quietly(name) for name in self.elsewhere),
@@ -164,21 +174,27 @@ async def open_core(
     settings: Settings,
     outside: Outside,
     *,
+    directory: StateDirectory,
     policy: RunPolicy,
     masker: Masker,
     adapter: AgentAdapter | None = None,
 ) -> AsyncIterator[Core]:
-    """Makes the core, and takes over the sandboxes that the last process left. `adapter`: in place of all agents.
+    """Makes the core, and takes over what processes have left that are no more: sandboxes, endpoints, files.
+
+    `directory`: of the settings; others are let in when it is tidy. `adapter`: in place of all agents.
 
     Raises:
         SettingsError: a budget cannot be kept.
     """
     adapters, clock = outside.adapters, SystemClock()
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
-    left = await sessions_to_keep(adapters.store)
-    outside.broker.close_others([session.id for session in left])
-    await provider.sweep([SandboxId(session.sandbox_id) for session in left])
-    await _tell_sandbox(settings, provider, outside.choice)
+    is_working = outside.role is not Role.FRONT
+    left = await sessions_to_keep(adapters.store) if is_working else ()
+    if directory.is_alone:
+        outside.broker.close_others([session.id for session in left])
+    if is_working:
+        await provider.sweep([SandboxId(session.sandbox_id) for session in left])
+        await _tell_sandbox(settings, provider, outside.choice)
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
         ports = _join_ports(outside, ledger=ledger, masker=masker, clock=clock)
@@ -194,6 +210,7 @@ async def open_core(
             broker=outside.broker,
             adapter=adapter,
             left=left,
+            is_working=is_working,
         )
         runtime = runtimes.build(provider)
         await stack.enter_async_context(runtime.pool.open())
@@ -201,7 +218,10 @@ async def open_core(
         runners = Runners(runtime, open_runtime=runtimes.open, policy=policy, group=group)
         stack.callback(runners.close)
         live_logs = LiveLogs(settings.live_logs_dir)
-        live_logs.clear()
+        if directory.is_alone:
+            live_logs.clear()
+        if adapters.store.leases.is_shared:
+            directory.share()
         service = RunService(
             ports,
             dispatcher=dispatcher,
@@ -220,6 +240,7 @@ async def open_core(
             watchdog=Watchdog(service=service, policy=policy, signals=signals, clock=clock),
             retention=Retention(
                 store=ports.store,
+                leads=adapters.store.leases.leads,
                 remove_sessions=partial(
                     runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
                 ),
@@ -228,6 +249,7 @@ async def open_core(
             ),
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
+            is_working=is_working,
         )
 
 

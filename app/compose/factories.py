@@ -240,11 +240,11 @@ def create_health(
     store: SqlRunStore,
     dispatcher: Dispatcher,
     slack: SlackConnection,
-    provider: SandboxProvider,
+    provider: SandboxProvider | None,
     pools: Callable[[], Sequence[PoolFigures]],
     state_dir: Path,
 ) -> Health:
-    """Returns what `/readyz` asks."""
+    """Returns what `/readyz` asks. `provider`: None = this process makes no sandboxes."""
 
     async def database() -> str:
         await asyncio.to_thread(require_space, state_dir)
@@ -257,6 +257,8 @@ def create_health(
         return (await slack.identify()).bot_user_id
 
     async def sandbox() -> str:
+        if provider is None:
+            return "made by other processes"
         if Capability.BILLED in provider.capabilities:  # each try would cost
             return f"{provider.name}: sandboxes there: {len(await provider.list())}"
         return f"{provider.name}: {await provider.probe()}"

@@ -120,10 +120,10 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
     return f"{names}: missing; a key for the model"
 
 
-def missing_for_serving(settings: Settings) -> tuple[str, ...]:
-    """Returns what `serve` cannot do without, as lines."""
+def missing_for_serving(settings: Settings, *, hears: bool = True) -> tuple[str, ...]:
+    """Returns what a process cannot do without, as lines; `hears`: of Slack's events."""
     model = missing_for_agent(settings, settings.agents.default)
-    return (*settings.slack.missing, *([model] if model else []))
+    return (*settings.slack.find_missing(hears=hears), *([model] if model else []))
 
 
 def key_headers(protocol: ModelProtocol, source: ModelSource) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ goes on in another.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -73,9 +73,10 @@ class RunDispatcher:
         self._start_interval_s = start_interval_s
         self._poll_interval_s = poll_interval_s
         self._stack = AsyncExitStack()
-        self._group: TaskGroup | None = None
+        self._open_placements: Callable[[], Placements] | None = None
         self._placements: Placements | None = None
-        self._loops: list[asyncio.Task[None]] = []
+        self._working: asyncio.Task[None] | None = None
+        self._is_over = False
         self._going: dict[RunId, asyncio.Task[None]] = {}
         self._slots: set[RunId] = set()
         """Those of them that have one."""
@@ -124,47 +125,41 @@ class RunDispatcher:
         return f"{len(self._going)} runs"
 
     async def start(self, handlers: RunHandlers) -> None:
-        group = self._group = await self._stack.enter_async_context(open_task_group())
-        await self._begin(handlers, group)
-        self._loops = [group.create_task(self._work(handlers, group), name="dispatch")]
-        if self._leases.is_shared:
-            keeping = self._lease.keep(
-                take_over=self._take_over, begin_anew=partial(self._begin_anew, handlers, group)
-            )
-            self._loops.append(group.create_task(keeping, name="lease"))
+        self._is_over = False
+        group = await self._stack.enter_async_context(open_task_group())
+        self._open_placements = partial(Placements, handlers, group=group)
+        self._placements = self._open_placements()
+        self._lease.attend(self)
+        await self.take_over()
+        self._working = group.create_task(self._work(handlers, group), name="dispatch")
 
     async def stop(self, *, grace_s: float) -> None:
-        if self._placements is None:
+        if self._placements is None or self._working is None:
             return
         placements, self._placements = self._placements, None
-        work, *others = self._loops
-        work.cancel()
+        self._is_over = True
+        self._working.cancel()
         await together(placements.close(grace_s=grace_s), self._end_all(grace_s=grace_s))
-        for loop in others:
-            loop.cancel()
         try:
-            await self._leases.leave()
+            await self._lease.leave()
         except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
             _log.warning("lease.not_given_back", error=type(exc).__name__)
         await self._stack.aclose()
 
-    async def _begin(self, handlers: RunHandlers, group: TaskGroup) -> None:
-        await self._lease.join()
-        self._placements = Placements(handlers, group=group)
-        await self._take_over()
-
-    async def _take_over(self) -> None:
+    async def take_over(self) -> None:
+        """See `Attendant`."""
         left = await self._leases.take_over()
+        if self._placements is None and self._open_placements is not None and not self._is_over:
+            self._placements = self._open_placements()
         if self._placements is not None:
             for run in left:
                 self._placements.add(run, resumed=True)
 
-    async def _begin_anew(self, handlers: RunHandlers, group: TaskGroup) -> None:
-        """Drops all that was taken over by others, and comes back as another process."""
+    async def drop_all(self) -> None:
+        """See `Attendant`. Until `take_over` is called again, nothing is accepted."""
         placements, self._placements = self._placements, None
         if placements is not None:
             await together(placements.close(grace_s=0), self._end_all(grace_s=0))
-            await self._begin(handlers, group)
 
     async def _end_all(self, *, grace_s: float) -> None:
         """Waits so long for what goes on, and cancels it then."""

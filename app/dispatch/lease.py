@@ -2,11 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Protocol
 
 from typing_extensions import Unpack
 
+from app.aio import open_task_group
 from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.model import Run, RunId
@@ -78,6 +80,18 @@ class Leases(Protocol):
         ...
 
 
+class Attendant(Protocol):
+    """Who has runs by a lease."""
+
+    async def drop_all(self) -> None:
+        """Ends all work at them: they are another process's by now."""
+        ...
+
+    async def take_over(self) -> None:
+        """Looks for what belongs to dead processes."""
+        ...
+
+
 class ProcessLease:
     """Keeps the lease, and is the gate before effects: nothing is done for runs that another process may have by now."""
 
@@ -86,6 +100,8 @@ class ProcessLease:
         self._renewed_s = _now_s()
         self._count = 1
         self._told: list[Callable[[int], None]] = []
+        self._attendant: Attendant | None = None
+        self._is_over = False
         self._lock = asyncio.Lock()
 
     async def confirm(self) -> None:
@@ -113,33 +129,53 @@ class ProcessLease:
         """Has `hear` called with the number of living processes whenever it has changed."""
         self._told.append(hear)
 
+    def attend(self, attendant: Attendant) -> None:
+        """Has this one told when the lease was lost, and when others' may be."""
+        self._attendant = attendant
+
     async def join(self) -> None:
-        """Makes this process known, under a new id."""
+        """Makes this process known, under an id that it has not had before."""
         started_s = _now_s()
         await self._leases.join()
         self._renewed_s = started_s
 
-    async def keep(
-        self, *, take_over: Callable[[], Awaitable[None]], begin_anew: Callable[[], Awaitable[None]]
-    ) -> None:
-        """Renews it, for ever; where others are late, calls `take_over`; when it is lost, `begin_anew`."""
+    async def leave(self) -> None:
+        """Gives all back; this process is known no more."""
+        self._is_over = True
+        async with self._lock:
+            await self._leases.leave()
+
+    async def keep(self) -> None:
+        """Renews it until it is left; comes back where it was lost."""
         punctual = 0
+        is_sick = False
         while True:
             await asyncio.sleep(RENEW_INTERVAL_S)
+            if self._is_over:
+                return
             is_late = _now_s() - self._renewed_s > SURE_S
             try:
                 if not await self._renew():
-                    _log.warning("lease.lost")
-                    await begin_anew()
+                    await self._come_back()
                     punctual = 0
                     continue
-                punctual = 0 if is_late else punctual + 1
-                if punctual >= PUNCTUAL_ROUNDS:
-                    await take_over()
+                punctual, is_sick = 0 if is_late else punctual + 1, False
+                if punctual >= PUNCTUAL_ROUNDS and self._attendant is not None:
+                    await self._attendant.take_over()
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database
-                if punctual >= 0:
+                if not is_sick:
                     _log.warning("lease.not_renewed", error=type(exc).__name__)
-                punctual = -1
+                punctual, is_sick = 0, True
+
+    async def _come_back(self) -> None:
+        if self._is_over:
+            return
+        _log.warning("lease.lost")
+        if self._attendant is not None:
+            await self._attendant.drop_all()
+        await self.join()
+        if self._attendant is not None:
+            await self._attendant.take_over()
 
     async def _renew(self) -> bool:
         async with self._lock:
@@ -157,3 +193,21 @@ class ProcessLease:
 def _now_s() -> float:
     """Seconds by a clock that goes on while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@asynccontextmanager
+async def open_lease(leases: Leases) -> AsyncIterator[ProcessLease]:
+    """Makes this process known while the block runs."""
+    lease = ProcessLease(leases)
+    await lease.join()
+    async with open_task_group() as group:
+        keeping = group.create_task(lease.keep(), name="lease") if leases.is_shared else None
+        try:
+            yield lease
+        finally:
+            if keeping is not None:
+                keeping.cancel()
+            try:
+                await lease.leave()
+            except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
+                _log.warning("lease.not_given_back", error=type(exc).__name__)

@@ -96,29 +96,35 @@ ROUND_LIMIT = 10_000
 
 
 class Retention:
-    """`keep_for` is two days or more: Slack delivers an event again for hours, and what is removed would run again."""
+    """`leads`: whether this process does it for all. `keep_for` is two days or more: Slack delivers an event again for hours, and what is removed would run again."""
 
     def __init__(
         self,
         *,
         store: RunStore,
+        leads: Callable[[], Awaitable[bool]],
         remove_sessions: Callable[[datetime], Awaitable[int]],
         keep_for: timedelta,
         clock: Clock,
     ) -> None:
         self._store = store
+        self._leads = leads
         self._remove_sessions = remove_sessions
         self._keep_for = keep_for
         self._clock = clock
 
     async def run_forever(self) -> None:
         await repeat_forever(
-            self.remove_old,
+            self._remove_if_leading,
             clock=self._clock,
             pause_s=lambda: RETENTION_INTERVAL_S,
             failed="retention.failed",
             delay_s=START_DELAY_S,
         )
+
+    async def _remove_if_leading(self) -> None:
+        if await self._leads():
+            await self.remove_old()
 
     async def remove_old(self) -> tuple[int, int]:
         """Removes what is old; returns how many run records and sessions."""

@@ -302,10 +302,14 @@ class Process:
     """A process that works on the runs of a database."""
 
     id: ProcessId
-    host: str
-    """The same for all processes that share a kernel, also in containers; another one after a reboot."""
+    owner: str
+    """The name by which it owns sandboxes; it stays when the id changes."""
     name: str
     """For people: host name and pid."""
+    place: str
+    """Where threads' files are that it keeps: the same for processes that share a kernel and a directory; empty = nowhere on this host."""
+    is_working: bool
+    """It advances runs."""
     started_at: datetime
     alive_until: datetime
     """By the database's clock. Until then what it has is its own; later the others may take it over."""

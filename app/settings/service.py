@@ -49,13 +49,12 @@ class SlackSettings(SettingsGroup):
             raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
         return self
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """Returns what is missing and `serve` cannot do without, as lines."""
+    def find_missing(self, *, hears: bool) -> tuple[str, ...]:
+        """Returns what a process cannot do without, as lines; `hears`: of events."""
         lines = []
         if self.bot_token is None:
             lines.append("SLACK_BOT_TOKEN: missing; the bot token (xoxb-…) of your Slack app")
-        if self.signing_secret is None and self.app_token is None:
+        if hears and self.signing_secret is None and self.app_token is None:
             lines.append(
                 "SLACK_SIGNING_SECRET or SLACK_APP_TOKEN: missing; the first for HTTP events, the second for Socket Mode"
             )

@@ -3,13 +3,15 @@
 import asyncio
 import fcntl
 import os
+import secrets
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -318,13 +320,40 @@ def refuse_old_server(version: tuple[int | str, ...], name: str) -> None:
         )
 
 
+SHARED_WITHIN_S = 10.0
+"""For another process that starts to remove what is left in the directory."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
 class StateDirectoryBusyError(Exception):
     """Another Orion process owns the state directory."""
 
 
+class StateDirectory:
+    """A directory whose lock this process has; the kernel lets it go when the process dies."""
+
+    def __init__(self, file: IO[str], *, path: Path, is_alone: bool) -> None:
+        self._file = file
+        self._path = path
+        self.is_alone = is_alone
+        """Nobody else uses it; no other process comes in before `share`."""
+
+    def share(self) -> None:
+        """Lets others in that share it, too."""
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        self.is_alone = False
+
+    def place(self) -> str:
+        """Returns what is the same for processes that share this directory and a kernel, also in containers, and for nobody else."""
+        path = self._path / "place"
+        with suppress(FileExistsError), path.open("x") as file:
+            file.write(secrets.token_hex(8))
+        return f"{path.read_text()}-{BOOT_ID.read_text()[:8]}"
+
+
 @contextmanager
-def own_state_directory(directory: Path) -> Iterator[None]:
-    """Holds the directory's lock while inside; the kernel lets it go when the process dies.
+def own_state_directory(directory: Path, *, shares: bool = False) -> Iterator[StateDirectory]:
+    """Holds the directory's lock while inside; `shares`: beside others that do, too.
 
     On SQLite whoever starts takes over all that is unfinished, and a second process would take it from the first.
 
@@ -336,14 +365,31 @@ def own_state_directory(directory: Path) -> Iterator[None]:
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_alone = True
         except BlockingIOError:
+            is_alone = False
+        if not is_alone and not (shares and _lock_beside_others(file)):
             file.seek(0)
             owner = file.read().strip() or "unknown"
             raise StateDirectoryBusyError(
                 f"{directory} is in use by another Orion process (pid {owner}); "
                 "stop it, or give this one its own ORION_STATE_DIR"
             ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+        if is_alone:
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        yield StateDirectory(file, path=directory, is_alone=is_alone)
+
+
+def _lock_beside_others(file: IO[str]) -> bool:
+    """Waits until whoever starts lets others in; False when that takes too long: it does not share."""
+    until = time.monotonic() + SHARED_WITHIN_S
+    while time.monotonic() < until:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False

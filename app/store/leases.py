@@ -13,8 +13,8 @@ import os
 import secrets
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -36,7 +36,6 @@ TURNS_WINDOW = timedelta(hours=1)
 CLAIM_LOCK_KEY = 7_091_512
 """Any number, the same in all processes: whoever holds this advisory lock of PostgreSQL's claims."""
 CLAIMED_AT_ONCE = 64
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 T = TypeVar("T")
 
@@ -44,17 +43,21 @@ _UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
 _IS_ADVANCED = runs.c.owner.is_not(None) & runs.c.due_at.is_(None) & runs.c.claimed_at.is_not(None)
 
 
-def new_process() -> Process:
-    """Returns this process under a new id."""
+def _this_process() -> Process:
     now = datetime.now(UTC)
-    host = BOOT_ID.read_text().strip() if BOOT_ID.exists() else socket.gethostname()
     return Process(
-        id=ProcessId(secrets.token_hex(8)),
-        host=host,
+        id=_new_id(),
+        owner=f"p-{secrets.token_hex(16)}",
         name=f"{socket.gethostname()}:{os.getpid()}",
+        place="",
+        is_working=True,
         started_at=now,
         alive_until=now,
     )
+
+
+def _new_id() -> ProcessId:
+    return ProcessId(secrets.token_hex(8))
 
 
 class SqlLeases:
@@ -65,7 +68,16 @@ class SqlLeases:
         self._call = database.call
         self._is_shared = is_shared
         self._lease_s = LEASE_S if is_shared else SOLE_LEASE_S
-        self._process = new_process()
+        self._process = _this_process()
+        self._is_known = False
+
+    @property
+    def process(self) -> Process:
+        return self._process
+
+    def describe(self, *, place: str, is_working: bool) -> None:
+        """Says what this process is, before it joins; see `Process`."""
+        self._process = replace(self._process, place=place, is_working=is_working)
 
     @property
     def id(self) -> ProcessId:
@@ -76,7 +88,9 @@ class SqlLeases:
         return self._is_shared
 
     async def join(self) -> None:
-        self._process = new_process()
+        if self._is_known:
+            self._process = replace(self._process, id=_new_id())
+        self._is_known = True
         row = values_of(self._process) | {"alive_until": _later(self._lease_s)}
 
         def work(connection: sa.Connection) -> None:
@@ -103,6 +117,13 @@ class SqlLeases:
         ordered = query.order_by(processes.c.started_at)
         rows = await self._call(lambda connection: connection.execute(ordered).mappings().all())
         return [Process(**row) for row in rows]
+
+    async def leads(self) -> bool:
+        """Whether this is the oldest living process that works: it does what one of them has to do."""
+        if not self._is_shared:
+            return True
+        working = [process for process in await self.living() if process.is_working]
+        return bool(working) and working[0].id == self.id
 
     async def take_over(self) -> Sequence[Run]:
         dead = sa.delete(processes).where(processes.c.alive_until < Now())

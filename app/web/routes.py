@@ -37,10 +37,11 @@ class WebParts:
     """Holds what the routes stand on; made by `main`."""
 
     slack: SlackHandler | None
-    """None in Socket Mode: then there is no events route."""
+    """None = there is no events route: Slack is heard in Socket Mode, or by another process."""
     health: Health
     metrics: Metrics
-    broker: APIRouter
+    broker: APIRouter | None
+    """None = other processes are reached for it."""
     ops_token: str | None
     is_loopback: bool
 
@@ -72,7 +73,8 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
     app.add_route("/healthz", healthz)
     app.add_route("/readyz", readyz)
     app.add_route("/metrics", metrics)
-    app.include_router(parts.broker)
+    if parts.broker is not None:
+        app.include_router(parts.broker)
     app.add_exception_handler(Exception, _on_bug)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.dispatch.dispatcher import RunDispatcher
-from app.dispatch.lease import ProcessLease
+from app.dispatch.lease import open_lease
 from app.errors import ErrorCode
 from app.runs.testing import (
     Advance,
@@ -99,18 +99,18 @@ async def started(
     handlers_of: Callable[[Dispatcher, RunStore], Handlers] = Handlers,
 ) -> AsyncIterator[Handlers]:
     """A dispatcher at work. Unless they `may_end`, runs go on until the event of that name is set."""
-    lease = ProcessLease(store.leases)
-    dispatcher = RunDispatcher(
-        store, store.leases, lease, capacity=capacity, waits_s=WAITS_S, start_interval_s=0
-    )
-    handlers = handlers_of(dispatcher, store)
-    if not may_end:
-        handlers.may_end.clear()
-    await dispatcher.start(handlers)
-    try:
-        yield handlers
-    finally:
-        await dispatcher.stop(grace_s=grace_s)
+    async with open_lease(store.leases) as lease:
+        dispatcher = RunDispatcher(
+            store, store.leases, lease, capacity=capacity, waits_s=WAITS_S, start_interval_s=0
+        )
+        handlers = handlers_of(dispatcher, store)
+        if not may_end:
+            handlers.may_end.clear()
+        await dispatcher.start(handlers)
+        try:
+            yield handlers
+        finally:
+            await dispatcher.stop(grace_s=grace_s)
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""`orion serve`: the service over HTTP (or Socket Mode), until SIGTERM or SIGINT."""
+"""`orion serve` and `orion worker`: the service over HTTP (or Socket Mode), or a part of it, until SIGTERM or SIGINT."""
 
 import asyncio
 import gc
@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 
 from app.aio import open_task_group
-from app.compose.adapters import Overrides
+from app.compose.adapters import OtherPlaceError, Overrides, Role
 from app.log import get_logger
 from app.main import open_service
 from app.settings.group import SettingsError
@@ -36,6 +36,7 @@ By count it would come every few seconds when most is to do. So often it delays 
 EXPECTED = (
     StateDirectoryBusyError,
     UnreadableStoreError,
+    OtherPlaceError,
     SettingsError,
     SandboxError,
     SlackFault,
@@ -46,11 +47,13 @@ EXPECTED = (
 _log = get_logger(__name__)
 
 
-def serve(settings: Settings, *, overrides: Overrides | None = None) -> int:
-    """Serves until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
+def serve(
+    settings: Settings, *, role: Role = Role.WHOLE, overrides: Overrides | None = None
+) -> int:
+    """Does what the role is until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
-        asyncio.run(_serve(settings, overrides or Overrides()))
+        asyncio.run(_serve(settings, role, overrides or Overrides()))
     except EXPECTED as exc:
         print(f"orion cannot start: {_reason(exc)}", file=sys.stderr)
         return 1
@@ -67,12 +70,12 @@ def _reason(problem: Exception) -> str:
             return str(problem)
 
 
-async def _serve(settings: Settings, overrides: Overrides) -> None:
+async def _serve(settings: Settings, role: Role, overrides: Overrides) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    async with open_service(settings, overrides=overrides) as service:
+    async with open_service(settings, overrides=overrides, role=role) as service:
         api = FastAPI(title="Orion", openapi_url=None)
         install_routes(api, service.web)
         async with open_listener(api, settings) as base_url:

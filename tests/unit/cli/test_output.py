@@ -1,6 +1,7 @@
 """Bad settings that came from the command line."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -24,7 +25,7 @@ from app.cli.output import USAGE, read_settings
     ],
 )
 def test_an_option_is_called_by_its_own_name(
-    given: dict[str, str],
+    given: dict[str, Any],
     told: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

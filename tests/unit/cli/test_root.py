@@ -164,3 +164,11 @@ def test_a_busy_state_directory_is_named(tmp_path: Path) -> None:
         assert third.stdout is not None
         assert third.stdout.readline() == "held\n"
         third.kill()
+
+
+@pytest.mark.parametrize("arguments", [["worker"], ["serve", "--no-work"]])
+def test_what_works_beside_others_needs_a_server(arguments: list[str], tmp_path: Path) -> None:
+    """On SQLite it ends with 2, and says what to set."""
+    done = orion(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "set ORION_DATABASE_URL to a postgresql:// URL" in done.stderr

@@ -58,8 +58,12 @@ async def test_rounds_come_after_the_start_and_hourly_and_outlive_a_failure() ->
         asked.append(before)
         return 1
 
+    async def leads() -> bool:
+        return True
+
     retention = Retention(
         store=store,
+        leads=leads,
         remove_sessions=remove_sessions,
         keep_for=timedelta(days=8),
         clock=clock,

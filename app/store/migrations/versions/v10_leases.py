@@ -20,10 +20,9 @@ _ACTIVE = ("ENQUEUED", "PENDING", "DELAYED")
 def upgrade() -> None:
     op.create_table(
         "orion_processes",
-        *(
-            sa.Column(name, sa.Text, primary_key=name == "id", nullable=False)
-            for name in ("id", "host", "name")
-        ),
+        sa.Column("id", sa.Text, primary_key=True, nullable=False),
+        *(sa.Column(name, sa.Text, nullable=False) for name in ("owner", "name", "place")),
+        sa.Column("is_working", sa.Boolean, nullable=False),
         *(sa.Column(name, sa.Double, nullable=False) for name in ("started_at", "alive_until")),
     )
     for column in (
