@@ -14,6 +14,7 @@ from tests.e2e.conftest import OpenOrion
 from tests.e2e.giving_keys import SECRET
 from tests.e2e.harness import World, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
+from tests.pgbouncer import run_pgbouncer
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
 from tests.postgres import unreachable
@@ -70,6 +71,27 @@ async def test_a_database_that_is_away_for_a_moment_is_waited_for(
             await asyncio.sleep(3)
         assert "hello after" in await stage.ask("@Orion hello after")
         assert (await _ready(stage.orion))["ok"]
+
+
+@pytest.mark.pgbouncer
+async def test_a_pooler_by_transaction_will_do(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """Five questions at once, Stop and a crash, over three connections of the server."""
+    with run_pgbouncer(postgres_url, mode="transaction", connections=3) as url:
+        async with start_orion(world, ORION_DATABASE_URL=url) as stage:
+            asked = [await stage.client.say(f"@Orion question {n}") for n in range(5)]
+            for number, ts in enumerate(asked):
+                assert f"question {number}" in text_of(await stage.answer(ts))
+            slow = await stage.client.say("@Orion !slow 60")
+            await stage.client.wait_for_reply(
+                slow, lambda reply: "I write slowly" in text_of(reply)
+            )
+            await stage.client.say("stop", thread_ts=slow)
+            assert (await stage.ended(slow, timeout_s=15)).state == "stopped"
+            await stage.orion.kill9()
+            await stage.orion.start()
+            assert "hello again" in await stage.ask("@Orion hello again")
 
 
 async def test_processes_on_one_database_are_one_orion(
