@@ -173,6 +173,7 @@ async def open_outside(
         slack = await stack.enter_async_context(
             open_slack(slack_options(settings), may_write=lease.confirm)
         )
+        lease.tell(slack.share_limits)
         adapters = Adapters(
             store=store,
             files=store.files,

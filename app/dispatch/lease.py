@@ -40,8 +40,8 @@ class Leases(Protocol):
         """Makes this process known, under a new id; on a database of one process, all others are dead."""
         ...
 
-    async def renew(self) -> bool:
-        """Says that this process lives; False when it was given up for dead: nothing is its own any more."""
+    async def renew(self) -> int:
+        """Says that this process lives; returns how many do, or 0 when it was given up for dead: nothing is its own any more."""
         ...
 
     async def take_over(self) -> Sequence[Run]:
@@ -84,6 +84,8 @@ class ProcessLease:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._renewed_s = _now_s()
+        self._count = 1
+        self._told: list[Callable[[int], None]] = []
         self._lock = asyncio.Lock()
 
     async def confirm(self) -> None:
@@ -106,6 +108,10 @@ class ProcessLease:
                 if not lives:
                     raise LeaseLostError("this process was given up for dead")
                 return
+
+    def tell(self, hear: Callable[[int], None]) -> None:
+        """Has `hear` called with the number of living processes whenever it has changed."""
+        self._told.append(hear)
 
     async def join(self) -> None:
         """Makes this process known, under a new id."""
@@ -138,10 +144,14 @@ class ProcessLease:
     async def _renew(self) -> bool:
         async with self._lock:
             started_s = _now_s()
-            lives = await self._leases.renew()
-            if lives:
+            count = await self._leases.renew()
+            if count:
                 self._renewed_s = started_s
-            return lives
+                if count != self._count:
+                    self._count = count
+                    for hear in self._told:
+                        hear(count)
+            return count > 0
 
 
 def _now_s() -> float:

@@ -62,6 +62,10 @@ class SlackConnection:
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
 
+    def share_limits(self, processes: int) -> None:
+        """Keeps to this process's part of Slack's limits; see `CallLimits.share`."""
+        self._api.limits.share(processes)
+
     def close(self) -> None:
         """Gives up what waits for Slack's limits; what is on its way goes on."""
         self._status.close()

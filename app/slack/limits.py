@@ -22,6 +22,14 @@ class Rate:
     reserve: int = 0
     """Of the burst, what only urgent calls may use."""
 
+    def shared_by(self, processes: int) -> "Rate":
+        """Returns what each of them may use, so that all together keep to this."""
+        return Rate(
+            burst=max(self.burst // processes, 1),
+            per_s=self.per_s / processes,
+            reserve=self.reserve // processes,
+        )
+
 
 METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postMessage": Rate(burst=56, per_s=4.8),
@@ -56,6 +64,12 @@ class Bucket:
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._paused_until = 0.0
+
+    def change(self, rate: Rate) -> None:
+        """Goes on at another rate."""
+        self._tokens = min(self._grown(), float(rate.burst))
+        self._rate = rate
+        self._serve()
 
     @property
     def is_idle(self) -> bool:
@@ -129,10 +143,21 @@ class CallLimits:
         methods: Mapping[str, Rate] = METHOD_RATES,
         channels: Mapping[str, Rate] = CHANNEL_RATES,
     ) -> None:
-        self._rates = methods
+        self._whole_rates = self._rates = methods
+        self._others = _OTHERS
         self._channel_rates = channels
         self._methods: dict[str, Bucket] = {}
         self._channels: dict[tuple[str, str], Bucket] = {}
+
+    def share(self, processes: int) -> None:
+        """Leaves the others of so many processes (this one included, 1 or more) their part of what the workspace may.
+
+        A channel's rate is not divided: mostly one of them writes there, and Slack's 429 holds up that channel alone.
+        """
+        self._rates = {name: rate.shared_by(processes) for name, rate in self._whole_rates.items()}
+        self._others = _OTHERS.shared_by(processes)
+        for name, bucket in self._methods.items():
+            bucket.change(self._rates.get(name, self._others))
 
     async def turn(self, method: str, channel: str = "", *, is_urgent: bool = True) -> None:
         """Returns when a call may go: first by its channel, then by its workspace."""
@@ -158,7 +183,7 @@ class CallLimits:
 
     def _of_method(self, method: str) -> Bucket:
         if method not in self._methods:
-            self._methods[method] = Bucket(self._rates.get(method, _OTHERS))
+            self._methods[method] = Bucket(self._rates.get(method, self._others))
         return self._methods[method]
 
     def _of_channel(self, method: str, channel: str) -> Bucket | None:

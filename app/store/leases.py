@@ -86,10 +86,16 @@ class SqlLeases:
 
         await self._call(work)
 
-    async def renew(self) -> bool:
+    async def renew(self) -> int:
         own = sa.update(processes).where(processes.c.id == self.id)
         renewed = own.values(alive_until=_later(self._lease_s))
-        return await self._call(lambda connection: connection.execute(renewed).rowcount == 1)
+        count = sa.select(sa.func.count()).where(processes.c.alive_until >= Now())
+
+        def work(connection: sa.Connection) -> int:
+            lives = connection.execute(renewed).rowcount == 1
+            return connection.execute(count).scalar_one() if lives else 0
+
+        return await self._call(work)
 
     async def living(self) -> Sequence[Process]:
         """Returns the processes whose own is their own, oldest first."""

@@ -165,8 +165,8 @@ class MemoryLeases:
     async def join(self) -> None:
         """Nothing to be known by."""
 
-    async def renew(self) -> bool:
-        return True
+    async def renew(self) -> int:
+        return 1
 
     async def take_over(self) -> Sequence[Run]:
         accepted = []

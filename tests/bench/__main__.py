@@ -21,13 +21,15 @@ from tests.bench.processes import BenchError
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render
 from tests.bench.turns import measure_turns
+from tests.bench.workers import measure_workers
 
 TIMEOUT_S = 1200.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
-Bolt, DBOS on SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the fake Slack.
+Bolt, SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the fake Slack.
+Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is counted from the signal.
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
@@ -37,6 +39,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "acks": measure_acks,
     "placing": measure_placing,
     "turns": measure_turns,
+    "workers": measure_workers,
     "pool": measure_pool,
     "clouds": measure_clouds,
     "parsers": measure_parsers,

@@ -18,6 +18,10 @@ class Scale:
     crowd: int = 1000
     """Runs in flight at once."""
     crowd_seconds: float = 10.0
+    worker_runs: int = 96
+    """In the batch that one and three workers do."""
+    worker_ends: int = 3
+    """Workers killed, and as many ended."""
 
 
 FULL = Scale()
@@ -30,6 +34,8 @@ QUICK = Scale(
     turn_pairs=2,
     crowd=50,
     crowd_seconds=2.0,
+    worker_runs=24,
+    worker_ends=1,
 )
 
 

@@ -3,11 +3,8 @@
 import asyncio
 import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,17 +15,13 @@ from app.store.leases import LEASE_S
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
 from tests.cutting_proxy import open_cutting_proxy
+from tests.dispatchers import Crowd, accept, accepting, new_run
 from tests.waiting import until
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]
 
 TAKEN_OVER_WITHIN_S = 20.0
 OUTCOME = Outcome(state=RunState.FAILED, error_code=ErrorCode.INTERNAL)
-
-
-def new_run(number: int = 0, *, user: str = "U1") -> Run:
-    request = make_request(ts=f"1795302364.{number:06}", user=user)
-    return Run(id=request.run_id, request=request, created_at=SystemClock().now())
 
 
 @pytest.fixture
@@ -122,60 +115,6 @@ async def test_two_never_claim_the_same(two: tuple[SqlRunStore, SqlRunStore]) ->
     assert len(set(ended)) == len(ended) == 3 * len(threads)
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    at: float
-    pid: int
-    what: str
-    run_id: str
-
-
-class Crowd:
-    """Processes that work on one database, and what they wrote down."""
-
-    def __init__(self, url: str, directory: Path) -> None:
-        self.url = url
-        self._journal = directory / "journal"
-        self._journal.touch()
-        self._processes: dict[int, asyncio.subprocess.Process] = {}
-
-    def notes(self, what: str = "") -> Sequence[Note]:
-        lines = [line.split() for line in self._journal.read_text().splitlines()]
-        found = [Note(float(at), int(pid), kind, run_id) for at, pid, kind, run_id in lines]
-        return [note for note in found if what in ("", note.what)]
-
-    async def start(self, *, capacity: int = 4, hold_s: float = 0.0, url: str = "") -> int:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.contract.lease_process", url or self.url),
-            *(str(self._journal), str(capacity), str(hold_s)),
-        )
-        self._processes[process.pid] = process
-        await until(lambda: any(note.pid == process.pid for note in self.notes("ready")))
-        return process.pid
-
-    async def end(self, pid: int) -> int:
-        """By SIGTERM; returns its exit code."""
-        self._processes[pid].terminate()
-        async with asyncio.timeout(20):
-            return await self._processes[pid].wait()
-
-    async def kill_all(self) -> None:
-        for process in self._processes.values():
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
-
-    def started_by(self) -> Mapping[str, Sequence[int]]:
-        """Which processes began each run, in order."""
-        found: dict[str, list[int]] = {}
-        for note in self.notes("start"):
-            found.setdefault(note.run_id, []).append(note.pid)
-        return found
-
-    def effects(self) -> Sequence[str]:
-        return [note.run_id for note in self.notes("effect")]
-
-
 @pytest.fixture
 async def crowd(postgres_url: str, tmp_path: Path) -> AsyncIterator[Crowd]:
     async with open_store(postgres_url):
@@ -185,27 +124,12 @@ async def crowd(postgres_url: str, tmp_path: Path) -> AsyncIterator[Crowd]:
     await crowd.kill_all()
 
 
-@asynccontextmanager
-async def accepting(crowd: Crowd) -> AsyncIterator[SqlRunStore]:
-    """A process that accepts and places, and advances nothing."""
-    async with open_store(crowd.url) as store:
-        await store.leases.join()
-        yield store
-        await store.leases.leave()
-
-
-async def _accept(store: SqlRunStore, *runs: Run) -> None:
-    for run in runs:
-        await store.add(run)
-        await store.leases.schedule(run.id, state=RunState.PLACED)
-
-
 async def test_the_killed_ones_runs_go_on_elsewhere(crowd: Crowd) -> None:
     """kill -9 in the middle of two runs: another process begins them within 20 s, and each comes to its end once."""
     victim = await crowd.start(hold_s=60.0)
     runs = [new_run(number) for number in range(2)]
-    async with accepting(crowd) as store:
-        await _accept(store, *runs)
+    async with accepting(crowd.url) as store:
+        await accept(store, *runs)
         await until(lambda: len(crowd.notes("start")) == 2)
         other = await crowd.start(hold_s=0.2)
         os.kill(victim, signal.SIGKILL)
@@ -221,8 +145,8 @@ async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crow
     """Stopped for longer than a lease, and let go on: no second effect, no second write; it works on under another id."""
     frozen = await crowd.start(hold_s=1.0)
     runs = [new_run(number) for number in range(3)]
-    async with accepting(crowd) as store:
-        await _accept(store, *runs)
+    async with accepting(crowd.url) as store:
+        await accept(store, *runs)
         await until(lambda: len(crowd.notes("start")) == 3)
         earlier = {process.id for process in await store.leases.living()}
         os.kill(frozen, signal.SIGSTOP)
@@ -233,7 +157,7 @@ async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crow
         finally:
             os.kill(frozen, signal.SIGCONT)
         late = new_run(9)
-        await _accept(store, late)
+        await accept(store, late)
         await until(lambda: late.id in crowd.effects(), timeout_s=30)
         assert sorted(crowd.effects()) == sorted([*(run.id for run in runs), late.id])
         assert {note.pid for note in crowd.notes("effect") if note.run_id == late.id} == {frozen}
@@ -246,8 +170,8 @@ async def test_what_waits_at_who_ends_goes_on_elsewhere_at_once(crowd: Crowd) ->
     """SIGTERM: what it was at and what waited is begun by another process within 2 s."""
     ending = await crowd.start(capacity=1, hold_s=60.0)
     runs = [new_run(number, user=f"U{number}") for number in range(3)]
-    async with accepting(crowd) as store:
-        await _accept(store, *runs)
+    async with accepting(crowd.url) as store:
+        await accept(store, *runs)
         await until(lambda: len(crowd.notes("start")) == 1)
         other = await crowd.start(capacity=2, hold_s=0.0)
         await until(lambda: len(crowd.effects()) == 2)
@@ -263,8 +187,8 @@ async def test_a_database_that_is_away_for_20_s_ends_nothing(crowd: Crowd) -> No
     async with open_cutting_proxy(crowd.url) as proxy:
         pids = [await crowd.start(capacity=1, hold_s=12.0, url=proxy.url) for _ in range(2)]
         runs = [new_run(number, user=f"U{number}") for number in range(2)]
-        async with accepting(crowd) as store:
-            await _accept(store, *runs)
+        async with accepting(crowd.url) as store:
+            await accept(store, *runs)
             await until(lambda: len(crowd.notes("start")) == 2)
             proxy.cut()
             await asyncio.sleep(20.0)

@@ -12,7 +12,7 @@ import pytest
 from app.aio import open_task_group
 from app.runs.testing import Run, RunRequest, Thread
 from app.slack.connection import open_slack
-from app.slack.limits import CHANNEL_RATES, Bucket, Rate
+from app.slack.limits import CHANNEL_RATES, Bucket, CallLimits, Rate
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
@@ -223,3 +223,21 @@ async def test_a_pause_is_kept_to_the_second() -> None:
     second = loop.time() - began_at
     assert first >= 0.49
     assert second - first >= 0.09
+
+
+async def test_processes_share_what_a_workspace_may() -> None:
+    """Two keep to half of a method's rate each, and one that is alone again to all of it."""
+    limits = CallLimits(methods={"chat.update": Rate(burst=4, per_s=20, reserve=2)}, channels={})
+    await limits.turn("chat.update")
+    limits.share(2)
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    for _ in range(4):
+        await limits.turn("chat.update")
+    assert loop.time() - began_at >= 0.19  # two at once, then ten a second
+    limits.share(1)
+    began_at = loop.time()
+    for _ in range(2):
+        await limits.turn("chat.update")
+    assert 0.09 <= loop.time() - began_at < 0.19
+    assert Rate(burst=15, per_s=0.8, reserve=5).shared_by(20).burst == 1

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from app.errors import ErrorCode
-from app.runs.testing import QueuePosition, Run, channel_change
+from app.errors import ErrorCode, LeaseLostError
+from app.runs.testing import Progress, QueuePosition, Run, channel_change
+from app.slack.connection import open_slack
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
-    from app.slack.connection import SlackConnection
+    from app.slack.connection import SlackConnection, SlackOptions
     from tests.unit.slack.conftest import Answer, SlackServer
 
 
@@ -283,3 +284,28 @@ async def test_a_change_of_a_channels_defaults_is_told_to_all_of_it(
     assert posted["text"].startswith("<@UASKER> changed this channel's defaults: `agent=codex`.")
     await slack.replies.tell_change(run, dataclasses.replace(change, said="reset"), resumed=False)
     assert "reset this channel's defaults." in slack_server.arguments("chat.postMessage")[1]["text"]
+
+
+async def test_who_has_lost_its_lease_writes_nothing(
+    slack_options: SlackOptions, slack_server: SlackServer, run: Run
+) -> None:
+    """Neither the thinking message nor progress nor the answer; what is only read is read."""
+    asked = 0
+
+    async def may_write() -> None:
+        nonlocal asked
+        asked += 1
+        raise LeaseLostError
+
+    async with open_slack(slack_options, may_write=may_write) as slack:
+        assert await slack.replies.place(run, position=FREE, maybe_posted=True) is None
+        placed = dataclasses.replace(run, reply_ts="1795302364.000200")
+        async with slack.replies.live(placed) as live:
+            live.show(Progress(phase="Working", elapsed_s=1))
+            await asyncio.sleep(0.2)
+        delivery = await slack.replies.finish(placed, DONE, resumed=False)
+        assert delivery.failure == "lease_lost"
+        await slack.replies.announce(placed, DONE)
+        await slack.replies.attach(placed, name="a.patch", content="x", resumed=False)
+    assert asked >= 4
+    assert {method for method, _, _ in slack_server.calls} <= {"conversations.replies"}

@@ -56,9 +56,7 @@ async def main(url: str, journal: Path, capacity: int, hold_s: float) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end.set)
     async with open_store(url) as store:
         lease = ProcessLease(store.leases)
-        dispatcher = RunDispatcher(
-            store, store.leases, lease, capacity=capacity, waits_s=1000, start_interval_s=0
-        )
+        dispatcher = RunDispatcher(store, store.leases, lease, capacity=capacity, waits_s=1000)
         handlers = JournalHandlers(store, dispatcher, lease, journal)
         handlers.hold_s = hold_s
         await dispatcher.start(handlers)

@@ -1,0 +1,134 @@
+"""Several processes on one PostgreSQL: what three do against one, and what becomes of the runs of one that is killed or ended.
+
+Their handlers sleep; what is left is the handing out of runs. Taking over is counted from the kill to the beginning elsewhere.
+"""
+
+import asyncio
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from statistics import median
+
+from app.runs.testing import Run
+from tests.bench.load import percentile
+from tests.bench.scale import Bench
+from tests.bench.table import Row
+from tests.dispatchers import Crowd, accept, accepting, new_run
+from tests.postgres import create_database, run_postgres
+from tests.waiting import until
+
+SLEEP_S, SLOTS, PEOPLE = 2.0, 8, 12
+WORKERS = 3
+LEAST_SPEED_UP, LARGEST_SHARE = 2.6, 1.25
+TAKEN_OVER_WITHIN_S, GIVEN_BACK_WITHIN_S = 20.0, 2.0
+IDLE_S = 10.0
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+async def measure_workers(bench: Bench) -> Sequence[Row]:
+    """Three workers against one, and the ends of workers."""
+    scale = bench.scale
+    with run_postgres() as server:
+        alone_s, _ = await _batch(bench, create_database(server, "one"), workers=1)
+        together_s, shares = await _batch(bench, create_database(server, "three"), workers=WORKERS)
+        idle = await _idle(bench, create_database(server, "idle"))
+        taken_s: list[float] = []
+        given_s: list[float] = []
+        for number in range(scale.worker_ends):
+            taken_s += await _end(bench, create_database(server, f"killed{number}"), signal.SIGKILL)
+            given_s += await _end(bench, create_database(server, f"ended{number}"), signal.SIGTERM)
+    even = scale.worker_runs / WORKERS
+    return (
+        Row(
+            figure=f"{scale.worker_runs} runs of {SLEEP_S:g} s, {SLOTS} slots each: three workers against one",
+            unit="x",
+            orion=alone_s / together_s,
+            sign=">=",
+            target=LEAST_SPEED_UP,
+        ),
+        Row(
+            figure="of three workers, the largest share against an even one",
+            unit="x",
+            orion=max(shares) / even,
+            target=LARGEST_SHARE,
+        ),
+        Row(figure="a worker's dispatcher that has nothing to do", unit="%", orion=idle, target=3),
+        Row(
+            figure="kill -9 of a worker: its runs begin elsewhere after, p95",
+            unit="s",
+            orion=percentile(taken_s, 0.95),
+            target=TAKEN_OVER_WITHIN_S,
+        ),
+        Row(
+            figure="SIGTERM of a worker: what it had begins elsewhere after, median",
+            unit="s",
+            orion=median(given_s),
+        ),
+        Row(
+            figure="SIGTERM of a worker: the same, at the longest",
+            unit="s",
+            orion=max(given_s),
+            target=GIVEN_BACK_WITHIN_S,
+        ),
+    )
+
+
+async def _batch(bench: Bench, url: str, *, workers: int) -> tuple[float, Sequence[int]]:
+    """How long a batch takes, and how many runs each worker did."""
+    async with _crowd(bench, url) as crowd, accepting(url) as store:
+        for _ in range(workers):
+            await crowd.start(capacity=SLOTS, hold_s=SLEEP_S)
+        count = bench.scale.worker_runs
+        started = time.time()
+        await accept(store, *_runs(count))
+        await until(lambda: len(crowd.effects()) == count, timeout_s=60 + count)
+        notes = crowd.notes("effect")
+        return notes[-1].at - started, list(Counter(note.pid for note in notes).values())
+
+
+async def _idle(bench: Bench, url: str) -> float:
+    """Percent of a core."""
+    async with _crowd(bench, url) as crowd, accepting(url):
+        pid = await crowd.start()
+        await asyncio.sleep(1)
+        before = _cpu_s(pid)
+        await asyncio.sleep(IDLE_S)
+        return 100 * (_cpu_s(pid) - before) / IDLE_S
+
+
+async def _end(bench: Bench, url: str, number: signal.Signals) -> Sequence[float]:
+    """Ends one of three in the middle of its runs; returns after how long each is begun by another."""
+    async with _crowd(bench, url) as crowd, accepting(url) as store:
+        pids = [await crowd.start(capacity=SLOTS, hold_s=30) for _ in range(WORKERS)]
+        count = WORKERS * SLOTS // 2
+        await accept(store, *_runs(count))
+        await until(lambda: len(crowd.notes("start")) == count)
+        left = {note.run_id for note in crowd.notes("start") if note.pid == pids[0]}
+        ended_at = time.time()
+        os.kill(pids[0], number)
+        await until(lambda: len(crowd.notes("start")) == count + len(left), timeout_s=60)
+        return [note.at - ended_at for note in crowd.notes("start")[count:]]
+
+
+def _runs(count: int) -> Sequence[Run]:
+    return [new_run(number, user=f"U{number % PEOPLE}") for number in range(count)]
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+@asynccontextmanager
+async def _crowd(bench: Bench, url: str) -> AsyncIterator[Crowd]:
+    directory = bench.directory / url.rpartition("/")[2]
+    directory.mkdir()
+    crowd = Crowd(url, directory)
+    try:
+        yield crowd
+    finally:
+        await crowd.kill_all()
