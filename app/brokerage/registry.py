@@ -23,6 +23,7 @@ from fastapi.responses import JSONResponse
 
 from app.brokerage.http import HeldBodies, Refusal, RenderError, RunBounds, too_many, unauthorized
 from app.brokerage.rules.anthropic import render_error
+from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.model import Clock, ModelCall, RunId, Usage
 from app.runs.ports import GrantHooks, ModelGrant
@@ -318,7 +319,7 @@ async def record_effect(live: LiveGrant) -> bool:
     try:
         async with asyncio.timeout(EFFECT_TIMEOUT_S):
             await live.hooks.on_effect()
-    except (OSError, TimeoutError):
+    except (OSError, TimeoutError, LeaseLostError):
         return False
     live.has_effect = True
     return True

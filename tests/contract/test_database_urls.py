@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -276,3 +277,22 @@ async def test_a_copy_that_is_put_back_is_the_same_orion(
     async with open_store(copy_url) as store:
         assert await store.get(make_run().id) == make_run()
         assert await store.installation.load() == before
+
+
+def test_a_driver_that_is_not_installed_is_named_with_its_extra() -> None:
+    """PostgreSQL is an extra: without it the URL is of no use."""
+    program = (
+        "import asyncio, sys\nsys.modules['psycopg'] = None\n"
+        "from app.store.engine import UnreadableStoreError\nfrom app.store.runs import open_store\n"
+        "async def start():\n    async with open_store('postgresql://u:p@127.0.0.1:1/d'): pass\n"
+        "try: asyncio.run(start())\nexcept UnreadableStoreError as exc: print(exc)"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path.cwd(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "needs the package psycopg: install the extra 'postgresql'" in shown.stdout

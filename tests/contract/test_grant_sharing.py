@@ -19,6 +19,7 @@ from app.brokerage.registry import (
     record_effect,
 )
 from app.brokerage.sharing import CHECKED_S, TAKE_INTERVAL_S
+from app.errors import LeaseLostError
 from app.runs.testing import (
     Budgets,
     GrantHooks,
@@ -112,12 +113,16 @@ class Executed:
     spending: Spending
     calls: list[ModelCall] = field(default_factory=list)
     effects: int = 0
+    is_lost: bool = False
+    """Another process has taken the run over."""
 
     def count(self, call: ModelCall) -> None:
         self.calls.append(self.spending.count(call))
 
     async def note_effect(self) -> None:
         self.effects += 1
+        if self.is_lost:
+            raise LeaseLostError("another process has the run")
 
     @property
     def hooks(self) -> GrantHooks:
@@ -278,6 +283,18 @@ async def test_an_effect_is_recorded_and_told_to_who_executes_the_run(world: Wor
     assert executed.effects == 1
     late = await _admit(world.other, token)
     assert not await record_effect(replace(late, has_effect=False))
+
+
+async def test_who_has_lost_a_run_goes_on_with_others(world: World) -> None:
+    """An effect that cannot be recorded any more is let through nowhere, and ends nothing else."""
+    executed = await begin(world.one, world.run)
+    executed.is_lost = True
+    async with world.one.broker.open_grant(grant_of(world.run), executed.hooks) as token:
+        assert not await record_effect(await _admit(world.one, token))
+        await world.other.store.grants.note_effect(world.run.id)
+        await until(lambda: executed.effects > 1, timeout_s=3 * TAKE_INTERVAL_S)
+        assert (await world.other.ask(token)).status_code == 200
+        await until(lambda: len(executed.calls) == 1, timeout_s=3 * TAKE_INTERVAL_S)
 
 
 async def test_a_database_that_is_away_ends_no_agent(world: World) -> None:

@@ -1,9 +1,11 @@
 """The whole service with ORION_DATABASE_URL: it answers, keeps the password to itself, and other processes on the database are the same Orion."""
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
 
+import httpx
 import pytest
 
 from app.store.runs import open_store
@@ -12,7 +14,10 @@ from tests.e2e.conftest import OpenOrion
 from tests.e2e.giving_keys import SECRET
 from tests.e2e.harness import World, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
+from tests.pgbouncer import run_pgbouncer
+from tests.plain_http import NO_TLS
 from tests.ports import free_port
+from tests.postgres import unreachable
 from tests.shared_broker import open_process
 
 pytestmark = [
@@ -52,6 +57,41 @@ async def test_a_mention_is_answered_from_a_server(
         assert PASSWORD not in str(await world.traces())
         assert not list(stage.orion.state_dir.glob("*.db*"))
         assert not (stage.orion.state_dir / "broker.key").exists()
+
+
+async def test_a_database_that_is_away_for_a_moment_is_waited_for(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """What the service says of itself turns, and turns back; what is asked afterwards is answered."""
+    async with start_orion(world, ORION_DATABASE_URL=postgres_url) as stage:
+        await stage.ask("@Orion hello before")
+        assert (await _ready(stage.orion))["ok"]
+        with unreachable(postgres_url):
+            assert not (await _ready(stage.orion))["ok"]
+            await asyncio.sleep(3)
+        assert "hello after" in await stage.ask("@Orion hello after")
+        assert (await _ready(stage.orion))["ok"]
+
+
+@pytest.mark.pgbouncer
+async def test_a_pooler_by_transaction_will_do(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """Five questions at once, Stop and a crash, over three connections of the server."""
+    with run_pgbouncer(postgres_url, mode="transaction", connections=3) as url:
+        async with start_orion(world, ORION_DATABASE_URL=url) as stage:
+            asked = [await stage.client.say(f"@Orion question {n}") for n in range(5)]
+            for number, ts in enumerate(asked):
+                assert f"question {number}" in text_of(await stage.answer(ts))
+            slow = await stage.client.say("@Orion !slow 60")
+            await stage.client.wait_for_reply(
+                slow, lambda reply: "I write slowly" in text_of(reply)
+            )
+            await stage.client.say("stop", thread_ts=slow)
+            assert (await stage.ended(slow, timeout_s=15)).state == "stopped"
+            await stage.orion.kill9()
+            await stage.orion.start()
+            assert "hello again" in await stage.ask("@Orion hello again")
 
 
 async def test_processes_on_one_database_are_one_orion(
@@ -107,3 +147,10 @@ async def test_a_sandbox_that_reaches_another_process_is_served(
             assert len(await store.spending.of_run(record.id)) == 2
             assert await store.grants.find(record.id) is None
         assert await stage.orion.terminate() == 0
+
+
+async def _ready(orion: OrionProcess) -> Mapping[str, object]:
+    """What `/readyz` says of the database."""
+    async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, timeout=30) as http:
+        found: Mapping[str, Mapping[str, object]] = (await http.get(f"{orion.url}/readyz")).json()
+    return found["database"]
