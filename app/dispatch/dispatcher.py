@@ -76,7 +76,7 @@ class RunDispatcher:
         self._open_placements: Callable[[], Placements] | None = None
         self._placements: Placements | None = None
         self._working: asyncio.Task[None] | None = None
-        self._is_over = False
+        self._is_open = False
         self._going: dict[RunId, asyncio.Task[None]] = {}
         self._slots: set[RunId] = set()
         """Those of them that have one."""
@@ -120,26 +120,29 @@ class RunDispatcher:
 
     def probe(self) -> str:
         silent_s = time.monotonic() - self._looked_s
-        if silent_s > SICK_AFTER_S:
+        if self._working is not None and silent_s > SICK_AFTER_S:
             raise OSError(f"has not seen for {silent_s:.0f} s which runs wait")
         return f"{len(self._going)} runs"
 
     async def start(self, handlers: RunHandlers) -> None:
-        self._is_over = False
+        self._is_open = True
         group = await self._stack.enter_async_context(open_task_group())
         self._open_placements = partial(Placements, handlers, group=group)
         self._placements = self._open_placements()
         self._lease.attend(self)
         await self.take_over()
-        self._working = group.create_task(self._work(handlers, group), name="dispatch")
+        if self._capacity:
+            self._working = group.create_task(self._work(handlers, group), name="dispatch")
 
     async def stop(self, *, grace_s: float) -> None:
-        if self._placements is None or self._working is None:
+        if not self._is_open:
             return
+        self._is_open = False
         placements, self._placements = self._placements, None
-        self._is_over = True
-        self._working.cancel()
-        await together(placements.close(grace_s=grace_s), self._end_all(grace_s=grace_s))
+        if self._working is not None:
+            self._working.cancel()
+        if placements is not None:
+            await together(placements.close(grace_s=grace_s), self._end_all(grace_s=grace_s))
         try:
             await self._lease.leave()
         except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
@@ -149,7 +152,7 @@ class RunDispatcher:
     async def take_over(self) -> None:
         """See `Attendant`."""
         left = await self._leases.take_over()
-        if self._placements is None and self._open_placements is not None and not self._is_over:
+        if self._placements is None and self._open_placements is not None and self._is_open:
             self._placements = self._open_placements()
         if self._placements is not None:
             for run in left:
@@ -179,7 +182,8 @@ class RunDispatcher:
             self._news.clear()
             started = False
             try:
-                started = await self._claim(handlers, group)
+                if self._placements is not None:  # else this process is known no more
+                    started = await self._claim(handlers, group)
                 self._looked_s, is_sick = time.monotonic(), False
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database; it is looked at again
                 if not is_sick:
@@ -207,9 +211,11 @@ class RunDispatcher:
         return any(run.id in self._slots for run in runs)
 
     async def _advance(self, run_id: RunId, handlers: RunHandlers) -> None:
+        self._lease.bind()
         try:
             again = await handlers.advance(run_id)
             self._slots.discard(run_id)
+            self._failures.pop(run_id, None)
             if isinstance(again, AgainIn):
                 await self._release(run_id, after_s=again.seconds)
         except LeaseLostError:

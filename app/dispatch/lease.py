@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from typing import Protocol
 
 from typing_extensions import Unpack
@@ -24,6 +25,7 @@ PUNCTUAL_ROUNDS = 2
 """Renewals in time before others may be given up for dead: after an outage of the database all of them are late."""
 
 _log = get_logger(__name__)
+_bound_to: ContextVar[int] = ContextVar("lease")
 
 
 class Leases(Protocol):
@@ -98,6 +100,8 @@ class ProcessLease:
     def __init__(self, leases: Leases) -> None:
         self._leases = leases
         self._renewed_s = _now_s()
+        self._number = 0
+        """Of joins."""
         self._count = 1
         self._told: list[Callable[[int], None]] = []
         self._attendant: Attendant | None = None
@@ -111,6 +115,8 @@ class ProcessLease:
             LeaseLostError: this process was given up for dead.
             TimeoutError: the database has been away for 300 s.
         """
+        if _bound_to.get(self._number) != self._number:
+            raise LeaseLostError("this process was given up for dead, and is another one now")
         if not self._leases.is_shared or _now_s() - self._renewed_s < SURE_S:
             return
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
@@ -133,11 +139,16 @@ class ProcessLease:
         """Has this one told when the lease was lost, and when others' may be."""
         self._attendant = attendant
 
+    def bind(self) -> None:
+        """Binds the task that calls, and those it starts, to the lease as it is: when it is lost they do nothing more, though this process comes back."""
+        _bound_to.set(self._number)
+
     async def join(self) -> None:
         """Makes this process known, under an id that it has not had before."""
         started_s = _now_s()
         await self._leases.join()
         self._renewed_s = started_s
+        self._number += 1
 
     async def leave(self) -> None:
         """Gives all back; this process is known no more."""
