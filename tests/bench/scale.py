@@ -15,6 +15,7 @@ class Scale:
     placing_seconds: float = 15.0
     placing_rate: float = 2.0
     turn_pairs: int = 5
+    idle_seconds: float = 20.0
     crowd: int = 1000
     """Runs in flight at once."""
     crowd_seconds: float = 10.0
@@ -32,6 +33,7 @@ QUICK = Scale(
     saturation_seconds=1.0,
     placing_seconds=3.0,
     turn_pairs=2,
+    idle_seconds=5.0,
     crowd=50,
     crowd_seconds=2.0,
     worker_runs=24,

@@ -81,6 +81,9 @@ async def measure_turns(bench: Bench) -> Sequence[Row]:
                 script_s.append(await script.run())
             await asyncio.sleep(SETTLE_S)
             traced_mib = orion.memory_mib
+            before_s = orion.cpu_s
+            await asyncio.sleep(bench.scale.idle_seconds)
+            idle = 100 * (orion.cpu_s - before_s) / bench.scale.idle_seconds
         async with _orion(scene, traces=False) as orion:
             await ask(person)
             await asyncio.sleep(SETTLE_S)
@@ -102,11 +105,12 @@ async def measure_turns(bench: Bench) -> Sequence[Row]:
         ),
         _memory("idle memory after runs, with Langfuse", traced_mib, bolt_mib),
         _memory("idle memory after a run, without Langfuse", untraced_mib, bolt_mib),
+        Row(figure="processor of an idle service", unit="%", orion=idle, target=2),
     )
 
 
 def _memory(figure: str, orion_mib: float, bolt_mib: float) -> Row:
-    return Row(figure=figure, unit="MiB", orion=orion_mib, baseline=bolt_mib, target=190.0)
+    return Row(figure=figure, unit="MiB", orion=orion_mib, baseline=bolt_mib, target=130.0)
 
 
 @asynccontextmanager
