@@ -192,7 +192,9 @@ class FakeProvider(SandboxProvider):
         await self._inner.remove(sandbox_id)
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
         return 0
 
     @override

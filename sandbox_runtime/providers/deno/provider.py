@@ -1,14 +1,14 @@
 """The Deno provider: sandboxes as microVMs of Deno Deploy, environments and workspaces as snapshots of volumes."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import Orphans
-from sandbox_runtime.managed_provider import ManagedProvider
+from sandbox_runtime.managed_provider import Keep, ManagedProvider
 from sandbox_runtime.probing import probing
 from sandbox_runtime.provider import (
     ProgressListener,
@@ -191,11 +191,11 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
         ]
 
     @override
-    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
+    async def _reap(self, state: State, keep: Keep) -> int:
         living = {sandbox.volume_id for sandbox in (*self._sandboxes.values(), *self._released)}
         reaped = 0
         for found, labels in await self._list_ours(state):
-            if found.id in keep or labels.owner.alive:
+            if keep.covers(found.id, labels.owner):
                 living.add(labels.volume)
                 continue
             await state.client.end_sandbox(found.id)
@@ -218,6 +218,7 @@ def create(context: ServiceContext) -> SandboxProvider:
             token=context.values["DENO_DEPLOY_TOKEN"] or "",
             region=context.region,
             name=context.namespace,
+            owner=context.owner,
             api_url=context.values["ORION_DENO_API_URL"],
             state_dir=context.state_dir / "deno",
             git_name=context.git_name,

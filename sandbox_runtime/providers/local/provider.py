@@ -165,7 +165,7 @@ class LocalProvider(SandboxProvider):
             environment = secrets.token_hex(8)
         record = SandboxRecord(
             id=sandbox_id,
-            owner=Owner.current(),
+            owner=Owner.of(),
             created_at=datetime.now(UTC),
             labels=dict(spec.labels),
             environment=environment,
@@ -224,7 +224,9 @@ class LocalProvider(SandboxProvider):
             await self._remove(sandbox_id)
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
         return 0
 
     @override
