@@ -239,7 +239,7 @@ class SandboxProvider(Protocol):
         """Returns a sandbox made earlier, maybe by another process.
 
         Raises:
-            SandboxError: UNSUPPORTED without Capability.ATTACH; NOT_FOUND.
+            SandboxError: UNSUPPORTED without Capability.ATTACH, unless this provider made it; NOT_FOUND.
         """
         ...
 

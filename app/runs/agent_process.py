@@ -2,9 +2,16 @@
 
 import asyncio
 import codecs
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -33,6 +40,7 @@ from agent_scripts.supervision import (
     AgentStarted,
     SupervisionLimits,
     follow_log,
+    is_caught_up,
     parse_record,
     stop_path,
     supervise,
@@ -127,17 +135,42 @@ class AgentProcess:
         paths: AgentPaths,
         argv: Sequence[str],
         waiting: WaitingAgent | None = None,
-    ) -> TurnFinished:
-        """Starts the process from the files that are there, or takes the one that waited, and follows it to its end."""
+    ) -> TurnFinished | None:
+        """Starts the process from the files that are there, or takes the one that waited, and follows it to its end; None = to the slice's."""
         attempt.enter("Thinking")
-        with attempt.trace.step("execute-agent") as step:
+        attempt.agent_started_at = attempt.time.now
+        attempt.event_offset = attempt.traced_seq = 0
+        _log.info("agent.started", agent=self._adapter.name, model=self._model(attempt))
+        attempt.cost.begin_start()
+        return await self._follow(
+            attempt,
+            AgentTail(attempt, sandbox, paths, self._adapter.parser),
+            lambda: sandbox.spawn(argv) if waiting is None else _waiting(waiting),
+        )
+
+    async def go_on(
+        self, attempt: Attempt, sandbox: Sandbox, paths: AgentPaths
+    ) -> TurnFinished | None:
+        """Follows the process that an earlier slice started, as `follow` does."""
+        tail = AgentTail(attempt, sandbox, paths, self._adapter.parser)
+        return await self._follow(attempt, tail, None)
+
+    async def _follow(
+        self,
+        attempt: Attempt,
+        tail: "AgentTail",
+        start: Callable[[], Awaitable[Process]] | None,
+    ) -> TurnFinished | None:
+        with attempt.trace.step(
+            "execute-agent", key=tail.directory, started_at=attempt.agent_started_at
+        ) as step:
             attempt.agent_step = step
-            _log.info("agent.started", agent=self._adapter.name, model=self._model(attempt))
-            tail = AgentTail(attempt, sandbox, paths, self._adapter.parser())
-            attempt.cost.begin_start()
-            process = waiting.process if waiting else await sandbox.spawn(argv)
-            finished = await tail.run(process)
+            finished = await tail.run(start)
+            if finished is None:
+                step.pause()
+                return None
             attempt.cost.report(finished.cost_usd, is_cut_short=tail.exit_reason != "exited")
+            started_at = attempt.agent_started_at or attempt.time.started_at
             step.set(exit_reason=tail.exit_reason, tool_calls=attempt.tracker.steps)
             if finished.cost_usd is not None:
                 step.set(cost_usd=finished.cost_usd)
@@ -149,7 +182,7 @@ class AgentProcess:
                 "agent.finished",
                 reason=tail.exit_reason,
                 code=finished.error or "",
-                duration_s=round(tail.duration_s, 3),
+                duration_s=round((attempt.time.now - started_at).total_seconds(), 3),
                 tool_calls=attempt.tracker.steps,
             )
             return finished
@@ -204,6 +237,10 @@ class AgentProcess:
         return command.argv
 
 
+async def _waiting(waiting: WaitingAgent) -> Process:
+    return waiting.process
+
+
 def _with_git(command: AgentCommand, environment: Mapping[str, str]) -> AgentCommand:
     return replace(command, env={**command.env, **environment}) if environment else command
 
@@ -243,6 +280,8 @@ async def key_stand_in(sandbox: Sandbox) -> str:
 STOP_WRITE_TIMEOUT_S = 0.5
 STOP_GRACE_S = 1.0
 """The supervisor sees the stop file within 0.1 s and needs 0.5 s from SIGTERM to SIGKILL; after this the tree is killed."""
+FOLLOWED_STOP_GRACE_S = 3.0
+"""The same for an agent that an earlier slice started, whose end only its log tells; without that its sandbox goes."""
 DEADLINE_SLACK_S = 10.0
 """The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
 STDERR_TAIL_CHARS = 64_000
@@ -258,15 +297,20 @@ _UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Typ
 
 
 class AgentTail:
-    """Follows one started agent to its end."""
+    """Follows one started agent to its end, or to that of a slice."""
 
     def __init__(
-        self, attempt: Attempt, sandbox: Sandbox, paths: AgentPaths, parser: EventParser
+        self,
+        attempt: Attempt,
+        sandbox: Sandbox,
+        paths: AgentPaths,
+        new_parser: Callable[[], EventParser],
     ) -> None:
         self._attempt = attempt
         self._sandbox = sandbox
         self._paths = paths
-        self._parser = parser
+        self._new_parser = new_parser
+        self._parser = new_parser()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._lines = RecordLines(MAX_RECORD_CHARS)
         self._unreadable = 0
@@ -275,32 +319,42 @@ class AgentTail:
         self._last_seq = -1
         self._seen_seq = -1
         """Records up to this one come again from the log."""
+        self._told_seq = attempt.event_offset
+        """An earlier slice has told of those up to this one."""
+        self._traced_seq = attempt.traced_seq
+        self._is_partial = False
+        """What came before was left out: the log is long."""
+        self._slice: asyncio.Timeout | None = None
+        """While it may end."""
         self._processes: list[Process] = []
         """The agent's, then those that read its log."""
         self._exited: AgentExited | None = None
         self._process_exit: int | None = None
         self._tools: dict[str, tuple[ToolStarted, datetime]] = {}
-        self._began_s = time.monotonic()
         self.exit_reason: ExitReason = "lost"
 
     @property
-    def duration_s(self) -> float:
-        return time.monotonic() - self._began_s
+    def directory(self) -> str:
+        return self._paths.run
 
-    async def run(self, process: Process) -> TurnFinished:
-        """Returns the outcome of the turn; the process tree is dead when this returns.
+    async def run(self, start: Callable[[], Awaitable[Process]] | None) -> TurnFinished | None:
+        """Returns the outcome of the turn; the process tree is dead then. None: the slice has ended, and the agent works on, read by nobody.
+
+        `start`: None = it was started by an earlier slice.
 
         Raises:
             SandboxError: UNAVAILABLE when the sandbox vanished without anybody having asked it to stop.
         """
-        self._processes = [process]
+        if start is not None:
+            self._processes.append(await start())
         failure: SandboxError | None = None
+        is_left = False
         try:
             async with open_task_group() as group:
                 ending = group.create_task(self._end_on_stop())
                 try:
                     async with asyncio.timeout(self._attempt.remaining_s + DEADLINE_SLACK_S):
-                        await self._follow(process)
+                        is_left = await self._is_left()
                 except SandboxError as exc:
                     failure = exc
                 except TimeoutError:
@@ -308,10 +362,62 @@ class AgentTail:
                 finally:
                     ending.cancel()
         finally:
-            await self._kill()
+            if not is_left:
+                await self._kill()
+        if is_left:
+            for process in self._processes:
+                with suppress(SandboxError):  # its connection is lost: nobody reads it then, either
+                    await process.detach()
+            return None
         return self._outcome(failure)
 
-    async def _follow(self, process: Process) -> None:
+    async def _is_left(self) -> bool:
+        """Follows it; returns whether the slice ended before it did."""
+        block = self._slice = asyncio.timeout(None)
+        try:
+            async with block:
+                if self._processes:
+                    self._begin_slice()
+                await self._follow()
+        except TimeoutError:
+            if not block.expired():
+                raise
+            return self._exited is None
+        finally:
+            self._slice = None
+        if self._exited is not None and self._is_partial:
+            await self._read_whole()
+        return False
+
+    def _begin_slice(self) -> None:
+        """Lets the slice end when its time is over: not before all is known that an earlier one knew, nor while the agent is stopped."""
+        left_s = self._attempt.time.slice_left_s
+        if left_s is not None and self._attempt.stop.user is None:
+            self._end_slice_at(asyncio.get_running_loop().time() + left_s)
+
+    def _end_slice_at(self, at_s: float | None) -> None:
+        if self._slice is not None and not self._slice.expired():
+            self._slice.reschedule(at_s)
+
+    async def _read_whole(self) -> None:
+        """Reads the log of an agent that has ended from its beginning, of which only a part was read."""
+        self._is_partial = False
+        self._parser = self._new_parser()
+        self._attempt.tracker.restart()
+        self._attempt.transcript.restart()
+        self._told_seq = self._last_seq
+        self._last_seq = self._seen_seq = -1
+        self._tools.clear()
+        self._decoder.reset()
+        self._lines.reset()
+        process = await self._spawn(follow_log(self._paths))
+        self._processes.append(process)
+        await self._read(process)
+
+    async def _follow(self) -> None:
+        if not self._processes:
+            self._processes.append(await self._reconnect())
+        process = self._processes[0]
         for _ in range(RECONNECTIONS):
             try:
                 await self._read(process)
@@ -326,7 +432,7 @@ class AgentTail:
         await self._read(process)
 
     async def _reconnect(self) -> Process:
-        """Connects anew to the supervisor's log, from its beginning.
+        """Connects (anew) to the supervisor's log, from its beginning unless that is long.
 
         Raises:
             SandboxError: the sandbox is gone, or cannot be reached for long.
@@ -334,7 +440,7 @@ class AgentTail:
         self._seen_seq = self._last_seq
         self._decoder.reset()
         self._lines.reset()
-        command = follow_log(self._paths)
+        command = follow_log(self._paths, after_seq=max(self._last_seq, self._told_seq))
         *waits, last_wait_s = RECONNECTION_WAITS_S
         for wait_s in waits:
             await asyncio.sleep(wait_s)
@@ -347,7 +453,8 @@ class AgentTail:
         return await self._spawn(command)
 
     async def _spawn(self, command: AgentCommand) -> Process:
-        await self._sandbox.write_files({file.path: file.data for file in command.files})
+        if self._attempt.checkpoint is None:  # else they are there
+            await self._sandbox.write_files({file.path: file.data for file in command.files})
         return await self._sandbox.spawn(command.argv)
 
     async def _read(self, process: Process) -> None:
@@ -363,10 +470,12 @@ class AgentTail:
 
     async def _end_on_stop(self) -> None:
         await self._attempt.stop.wait()
+        self._end_slice_at(None)
         try:
             async with asyncio.timeout(STOP_WRITE_TIMEOUT_S):
                 await self._sandbox.write_file(stop_path(self._paths), b"")
-            await asyncio.sleep(STOP_GRACE_S)
+            is_ours = self._attempt.checkpoint is None
+            await asyncio.sleep(STOP_GRACE_S if is_ours else FOLLOWED_STOP_GRACE_S)
         except (SandboxError, OSError, TimeoutError):
             pass  # asking failed: the kill below needs nobody's help
         await self._kill()
@@ -381,22 +490,28 @@ class AgentTail:
                     raise
 
     def _handle(self, line: str) -> None:
+        if is_caught_up(line):
+            self._begin_slice()
         record = parse_record(line)
         if record is None or record.seq <= self._seen_seq:
             return
-        self._attempt.event_offset = self._last_seq = record.seq
+        self._is_partial |= self._last_seq < 0 and record.seq > self._told_seq > 0
+        self._last_seq = record.seq
+        is_told = record.seq <= self._told_seq
+        self._attempt.event_offset = max(self._attempt.event_offset, record.seq)
         if isinstance(record, AgentLine):
-            self._attempt.transcript.add(_log_line(record))
+            self._attempt.transcript.add(_log_line(record), is_told=is_told)
         match record:
-            case AgentLine(stream="stdout", text=text, at_unix_s=at):
+            case AgentLine(stream="stdout", text=text):
                 for event in self._parse(text):
                     self._attempt.tracker.feed(event)
-                    self._trace(event, datetime.fromtimestamp(at, UTC))
-                    self._attempt.show_soon()
+                    self._trace(event, record)
+                    self._attempt.show_soon(is_told=is_told)
             case AgentLine(text=text):
                 self._keep_stderr(text + "\n")
             case AgentExited(reason=reason):
                 self._exited = record
+                self._attempt.has_exited = True
                 self.exit_reason = reason
             case AgentStarted():
                 pass
@@ -421,13 +536,17 @@ class AgentTail:
     def _stderr_tail(self) -> str:
         return "".join(self._stderr_pieces)[-STDERR_TAIL_CHARS:]
 
-    def _trace(self, event: AgentEvent, at: datetime) -> None:
-        step = self._attempt.agent_step
+    def _trace(self, event: AgentEvent, line: AgentLine) -> None:
+        """Tells the trace of tool calls, each once; in a part of a log of none, as all of it comes at the end."""
+        step, at = self._attempt.agent_step, datetime.fromtimestamp(line.at_unix_s, UTC)
         match event:
             case ToolStarted():
                 self._tools[event.tool_id] = (event, at)
             case ToolFinished() if step is not None and event.tool_id in self._tools:
                 started, started_at = self._tools.pop(event.tool_id)
+                if self._is_partial or line.seq <= self._traced_seq:
+                    return
+                self._attempt.traced_seq = line.seq
                 step.tool(
                     name=started.name,
                     argument=started.argument,

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
@@ -22,10 +23,11 @@ from agent_scripts.events import (
 from app.aio import retry_store
 from app.errors import FROM_AGENT, ErrorCode, OrionError
 from app.log import get_logger
-from app.runs.budget import AttemptCost
+from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.file_changes import Difference
 from app.runs.history import Conversation
 from app.runs.model import (
+    Checkpoint,
     Clock,
     ModelCall,
     Outcome,
@@ -65,6 +67,11 @@ class ProgressTracker:
 
     def enter(self, phase: str) -> None:
         self._phase = phase
+
+    def restart(self) -> None:
+        """Forgets what was fed, which comes again."""
+        self._running.clear()
+        self._text, self.steps = "", 0
 
     def feed(self, event: AgentEvent) -> None:
         match event:
@@ -109,8 +116,16 @@ class Transcript:
         self._tail: deque[str] = deque()
         self._head_chars = self._tail_chars = self._left_out = 0
 
-    def add(self, line: str) -> None:
-        self._tell(line)
+    def restart(self) -> None:
+        """Forgets all lines, which come again."""
+        self._head.clear()
+        self._tail.clear()
+        self._head_chars = self._tail_chars = self._left_out = 0
+
+    def add(self, line: str, *, is_told: bool = False) -> None:
+        """Adds a line; `is_told`: it was told before."""
+        if not is_told:
+            self._tell(line)
         if not self._tail and self._head_chars + len(line) < HEAD_CHARS:
             self._head.append(line)
             self._head_chars += len(line) + 1
@@ -163,15 +178,19 @@ class LiveLogs:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def record(self, run_id: RunId) -> Iterator[Callable[[str], None]]:
-        """Yields how to add a line while inside. A full disk, or `MAX_BYTES`, ends the file and costs the run nothing."""
+    def record(self, run_id: RunId, *, goes_on: bool = False) -> Iterator[Callable[[str], None]]:
+        """Yields how to add a line while inside. A full disk, or `MAX_BYTES`, ends the file and costs the run nothing.
+
+        `goes_on`: with the file of an earlier slice, if it is there. Whoever calls this removes the file by `remove`.
+        """
         path = self.path(run_id)
         file, left = None, MAX_BYTES
         with suppress(OSError):
             self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # A follower of an earlier attempt's sees that this is another one.
-            path.unlink(missing_ok=True)
-            file = path.open("xb", buffering=0)
+            if not goes_on:  # a follower of an earlier attempt's sees that this is another one
+                path.unlink(missing_ok=True)
+            file = path.open("ab", buffering=0)
+            left -= file.tell()
 
         def write(line: str) -> None:
             nonlocal left
@@ -187,7 +206,11 @@ class LiveLogs:
             with suppress(OSError):
                 if file is not None:
                     file.close()
-                path.unlink(missing_ok=True)
+
+    def remove(self, run_id: RunId) -> None:
+        """Ends the log of a run."""
+        with suppress(OSError):
+            self.path(run_id).unlink(missing_ok=True)
 
 
 SHOW_INTERVAL = timedelta(seconds=0.3)
@@ -227,15 +250,27 @@ class Display:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptTime:
-    """Measures how long an attempt may take, and has taken, by a clock that does not jump."""
+    """Measures how long an attempt may take, and has taken; since the slice began, by a clock that does not jump."""
 
     started_at: datetime
+    """The attempt, whichever slice of it this is."""
     deadline_at: datetime
+    before_s: float = 0
+    """How long earlier slices took, and what was between them."""
+    slice_s: float | None = None
+    """How long this one may take, from now on; None = to the end of the turn."""
     _began_s: float = field(default_factory=time.monotonic)
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self.before_s + time.monotonic() - self._began_s
+
+    @property
+    def slice_left_s(self) -> float | None:
+        """Returns seconds until the slice shall end, 0 when it should have; None = it does not."""
+        if self.slice_s is None:
+            return None
+        return max(0.0, self._began_s + self.slice_s - time.monotonic())
 
     @property
     def now(self) -> datetime:
@@ -246,6 +281,16 @@ class AttemptTime:
         return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecalledStart:
+    """Says how an agent was started, as far as a later slice must know."""
+
+    paths: AgentPaths
+    is_last: bool
+    session_id: str | None
+    problem: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One execution of a run as its steps see it: what is given, and what they leave to be told."""
@@ -254,6 +299,10 @@ class Attempt:
     choice: Choice = field(default_factory=Choice)
     asker: Asker = field(default_factory=Asker)
     conversation: Conversation
+    """In a later slice without what was said, until `read_conversation`."""
+    read_conversation: Callable[[], Awaitable[Conversation]] | None = None
+    load_spending: Callable[[], Awaitable[Spending]] | None = None
+    """Counts anew, in a later slice: model calls may have been made between slices, and by way of other processes."""
     trace: RunTrace
     stop: StopRequest
     display: Display
@@ -263,8 +312,15 @@ class Attempt:
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
+    checkpoint: Checkpoint | None = None
+    """Where an earlier slice has left it; None = this is the first one."""
+    agent_started_at: datetime | None = None
+    has_exited: bool = False
+    """By its supervisor's word, the agent and all it started."""
     sandbox_id: str | None = None
     event_offset: int = 0
+    traced_seq: int = 0
+    """`Checkpoint.traced_seq`."""
     resumed: Resumption | None = None
     notes: list[str] = field(default_factory=list)
     """Told below the answer."""
@@ -289,11 +345,46 @@ class Attempt:
             on_call=self.count_call, on_effect=self.on_effect, refusal=self.cost.refusal
         )
 
+    def leave(
+        self, recalled: RecalledStart, *, environment_id: str | None, is_new: bool
+    ) -> Checkpoint:
+        """Returns how it stands, while its agent works on."""
+        cost = self.cost
+        return Checkpoint(
+            began_at=self.time.started_at,
+            started_at=self.agent_started_at or self.time.now,
+            directory=recalled.paths.run,
+            scripts=recalled.paths.waiting,
+            traced_seq=self.traced_seq,
+            is_last_start=recalled.is_last,
+            session_id=recalled.session_id,
+            problem=recalled.problem,
+            environment_id=environment_id,
+            is_new=is_new,
+            resumed=self.resumed,
+            told_usd=tuple(cost.told_usd),
+            is_cut_short=cost.is_cut_short,
+            excess=cost.excess.sentence if cost.excess else "",
+            notes=tuple(self.notes),
+        )
+
+    async def count_again(self) -> None:
+        """Counts all that the run has spent, by whatever process and in whatever slice."""
+        if self.load_spending is not None:
+            self.cost.restart(await retry_store(self.load_spending))
+
+    async def complete_conversation(self) -> None:
+        """Reads what was said in the thread, if this is a later slice, which mostly needs none of it."""
+        if self.read_conversation is not None:
+            self.conversation = await self.read_conversation()
+
     def show(self) -> None:
         self.display.show(self.time.elapsed_s)
 
-    def show_soon(self) -> None:
-        self.display.show_soon(self.time.elapsed_s)
+    def show_soon(self, *, is_told: bool = False) -> None:
+        """Shows what was fed last; `is_told`: an earlier slice has."""
+        if not is_told:
+            self.display.show_soon(self.time.elapsed_s)
 
     def enter(self, phase: str) -> None:
         """Shows a step of Orion's own."""
@@ -343,8 +434,8 @@ _OWN_KEY_REFUSED: Mapping[ErrorCode, str] = {
 class Runner(Protocol):
     """Runs one agent; see `executor.AgentRunner`."""
 
-    async def execute(self, attempt: Attempt) -> TurnFinished:
-        """Runs an attempt's agent to its end.
+    async def execute(self, attempt: Attempt) -> TurnFinished | Checkpoint | None:
+        """Runs an attempt's agent to its end, or to the slice's; None = what an earlier slice has left is lost.
 
         Raises:
             OrionError: it cannot be run.
@@ -375,6 +466,11 @@ class Begun:
     trace: RunTrace
     stop: StopRequest
     started_at: datetime
+    """The slice."""
+    slice_s: float | None = None
+    """How long it may take."""
+    checkpoint: Checkpoint | None = None
+    """Where the slice before has left it."""
 
 
 @asynccontextmanager
@@ -398,25 +494,61 @@ async def open_attempt(
             trace=begun.trace,
             stop=begun.stop,
             display=Display(live=live, tracker=ProgressTracker(ports.mask)),
-            time=AttemptTime(
-                started_at=begun.started_at, deadline_at=run.deadline_at or begun.started_at
-            ),
-            cost=AttemptCost(spending=await retry_store(lambda: ports.ledger.begin_spending(run))),
+            time=_time_of(begun),
+            cost=await _open_cost(ports, begun),
             transcript=Transcript(tell),
+            checkpoint=begun.checkpoint,
         )
+        if (checkpoint := begun.checkpoint) is not None:
+            attempt.agent_started_at = checkpoint.started_at
+            attempt.resumed = checkpoint.resumed
+            attempt.notes.extend(checkpoint.notes)
+            attempt.traced_seq, attempt.event_offset = checkpoint.traced_seq, run.event_offset
+            attempt.read_conversation = partial(read_conversation, run, ports)
+            attempt.load_spending = partial(ports.ledger.load_spending, run)
+            attempt.tracker.enter("Thinking")
         attempt.on_effect = partial(_note_effect, ports, attempt)
         async with _keep_refreshing(attempt, ports.clock):
             yield attempt
 
 
+def _time_of(begun: Begun) -> AttemptTime:
+    began_at = begun.checkpoint.began_at if begun.checkpoint else begun.started_at
+    return AttemptTime(
+        started_at=began_at,
+        deadline_at=begun.run.deadline_at or began_at,
+        before_s=max(0.0, (begun.started_at - began_at).total_seconds()),
+        slice_s=begun.slice_s,
+    )
+
+
+async def _open_cost(ports: RunPorts, begun: Begun) -> AttemptCost:
+    run, ledger, checkpoint = begun.run, ports.ledger, begun.checkpoint
+    if checkpoint is None:
+        return AttemptCost(spending=await retry_store(lambda: ledger.begin_spending(run)))
+    spending = await retry_store(lambda: ledger.load_spending(run))
+    if checkpoint.excess:
+        spending.excess = Excess(sentence=checkpoint.excess)
+    return AttemptCost(
+        spending=spending,
+        told_usd=list(checkpoint.told_usd),
+        is_cut_short=checkpoint.is_cut_short,
+    )
+
+
 async def execute(
     attempt: Attempt, executor: Executor, *, model: Chosen, mask: Callable[[str], str]
-) -> Outcome:
-    """Returns the attempt's outcome: whatever goes wrong is part of it. The agent is dead when this returns."""
+) -> Outcome | Checkpoint | None:
+    """Returns the attempt's outcome: whatever goes wrong is part of it. The agent is dead when this returns one.
+
+    A checkpoint = the slice has ended, and the agent works on; None = what an earlier slice has left is lost.
+    """
     answer, detail, code = "", "", None
     try:
         runner = await executor.runner_for(attempt.run)
         finished = await runner.execute(attempt)
+        if not isinstance(finished, TurnFinished):
+            return finished
         answer, detail = finished.text, finished.detail
         attempt.notes.extend(finished.notes)
         if finished.error is not None:
@@ -429,6 +561,7 @@ async def execute(
     except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
         _log.exception("run.crashed", code=ErrorCode.INTERNAL)
         code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+    await attempt.count_again()
     if code is ErrorCode.MODEL_NOT_FOUND:
         detail = no_such_model(model)
     if attempt.cost.own_key_protocol and code in _OWN_KEY_REFUSED:

@@ -14,6 +14,7 @@ from app.runs.budget import AskLeave, Ledger
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
+    Checkpoint,
     Clock,
     Delivery,
     ModelCall,
@@ -69,7 +70,13 @@ class RunHandlers(Protocol):
         """Returns what a queued run waits with; None when `advance` needs no slot for it: it is over, or will not start."""
         ...
 
-    async def advance(self, run_id: RunId) -> Advance: ...
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        """Brings a run to its end, or as far as it comes until then: a slice.
+
+        A slice ends only while the agent works, which goes on meanwhile; `AgainIn` then asks for the next one, by whatever process
+        (by this one where the provider lacks ATTACH). It counts as no attempt. None = to the end.
+        """
+        ...
 
 
 class EngineState(StrEnum):
@@ -214,10 +221,32 @@ class TraceStep(Protocol):
 
     def generation(self, call: ModelCall) -> None: ...
 
+    def pause(self) -> None:
+        """Leaves it open when its block ends: a later slice opens it again, by its key, and ends it."""
+        ...
+
 
 class RunTrace(Protocol):
-    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> AbstractContextManager[TraceStep]:
-        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on."""
+    def step(
+        self,
+        name: str,
+        kind: StepKind = StepKind.SPAN,
+        *,
+        key: str = "",
+        started_at: datetime | None = None,
+    ) -> AbstractContextManager[TraceStep]:
+        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on.
+
+        Args:
+            name: of the observation.
+            kind: its type.
+            key: of the run's steps of that name, the same one in all slices and processes; empty = it is opened once.
+            started_at: None = now.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Leaves the root open when its block ends, for a later slice."""
         ...
 
     def past_step(
@@ -262,6 +291,7 @@ class RunChanges(TypedDict, total=False):
     provider: str
     sandbox_id: str | None
     event_offset: int
+    checkpoint: Checkpoint | None
     outcome: Outcome
     delivery: str
     has_outside_effect: bool
@@ -460,6 +490,10 @@ class ModelBroker(Protocol):
         hooks: GrantHooks,
     ) -> AbstractAsyncContextManager[str]:
         """Yields a run token, good while inside (and never after `expires_at`), with a listener at the thread's endpoint."""
+        ...
+
+    def keep(self, run_id: RunId) -> None:
+        """Lets the grant of a run outlive its block, with its listener and its hooks, until it expires or is opened again: its agent works on between two slices."""
         ...
 
     def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:

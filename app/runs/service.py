@@ -1,9 +1,10 @@
 """The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -16,6 +17,7 @@ from app.log import get_logger
 from app.runs.attempt import Begun, LiveLogs, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.executor import Runners
+from app.runs.history import Conversation
 from app.runs.model import (
     WAITING_STATES,
     Outcome,
@@ -44,10 +46,14 @@ from app.runs.ports import (
     RunPorts,
     SlotRequest,
 )
-from app.runs.selection import answer_without_agent, channel_change, choose_for
+from app.runs.selection import Choice, answer_without_agent, channel_change, choose_for
 from app.runs.stop import RunStoppedError, StopSignals
+from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
+
+STOP_LOOK_S = 1.0
+"""Between two looks of a slice for a stop."""
 
 
 class RunService:
@@ -87,8 +93,13 @@ class RunService:
             return None
         return SlotRequest(user=run.request.user, order=run.request.order)
 
-    async def advance(self, run_id: RunId) -> Advance:
-        """Brings a run to its end. May be repeated, also after a crash at any line."""
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        """Brings a run to its end, or a slice further. May be repeated, also after a crash at any line.
+
+        Without `until` a slice takes `LimitSettings.slice_s`, if that is set.
+        """
+        if until is None and self._policy.slice_s:
+            until = self._ports.clock.now() + timedelta(seconds=self._policy.slice_s)
         run = await self._ports.store.get(run_id)
         if run is None or run.state.is_final:
             return Done()
@@ -111,7 +122,7 @@ class RunService:
                     await self._tell_change(run)
             if result is not None:
                 return await self._end_without_running(run, result)
-            return await self._run(run)
+            return await self._run(run, until)
 
     def _has_waited_too_long(self, run: Run) -> bool:
         waited_s = (self._ports.clock.now() - run.created_at).total_seconds()
@@ -130,7 +141,9 @@ class RunService:
         return result
 
     def _end_before_start(self, run: Run) -> Outcome | None:
-        """Returns what keeps a run from starting once and for all."""
+        """Returns what keeps a run from starting once and for all; nothing keeps an agent that works from being followed."""
+        if run.checkpoint is not None:
+            return None
         if run.stop_requested_by is not None:
             return Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by)
         if run.attempt >= MAX_ATTEMPTS:
@@ -159,40 +172,35 @@ class RunService:
         if run.request.surface is Surface.CHANNEL:
             await self._ports.replies.tell_change(run, change, resumed=not is_new)
 
-    async def _run(self, run: Run) -> Advance:
+    async def _run(self, run: Run, until: datetime | None) -> Advance:
         """Executes `run` as it was checked; edited since then, it does not begin."""
         choice = await choose_for(run, self._ports, self._catalog)
-        who = self._runners.assign(run, choice)
+        checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
         # Before the update, which tells whether a stop came earlier.
         with self._signals.watch(run.id) as stop:
-            try:
-                # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
-                async with stop.interrupt_on_stop():
-                    conversation = await read_conversation(run, self._ports)
-            except RunStoppedError:
-                return AgainIn(seconds=0)
             now = self._ports.clock.now()
-            begin = partial(
-                self._ports.store.begin,
-                run,
-                started_at=run.started_at or now,
-                deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
-                agent=who.agent,
-                model=who.model,
-                provider=who.provider,
-            )
-            async with self._placing.lock_of(run):
-                run = await retry_store(begin)
+            if checkpoint is None:
+                try:
+                    # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
+                    async with stop.interrupt_on_stop():
+                        conversation = await read_conversation(run, self._ports)
+                except RunStoppedError:
+                    return AgainIn(seconds=0)
+                now = self._ports.clock.now()
+                run = await self._begin(run, choice, now)
+            else:
+                # Taken: whoever dies with it has tried, and that counts.
+                run = await self._record(run, checkpoint=None)
             if run.state in WAITING_STATES:  # it was edited just before: looked at anew
                 return AgainIn(seconds=0)
             if run.state is not RunState.RUNNING:  # it was ended while it waited
                 return AgainIn(seconds=self._policy.timings.ending_retry_s)
             if run.stop_requested_by is not None:
                 stop.set(run.stop_requested_by)
-            if run.attempt == 1:
+            if run.attempt == 1 and checkpoint is None:
                 _log.info("run.started", retry_of=run.request.retry_of)
+            slice_s = None if until is None else max(0.0, (until - now).total_seconds())
             with self._ports.tracer.trace(run) as trace:
-                trace_waiting(run, trace, now=self._ports.clock.now())
                 begun = Begun(
                     run=run,
                     choice=choice,
@@ -200,13 +208,78 @@ class RunService:
                     trace=trace,
                     stop=stop,
                     started_at=now,
+                    slice_s=slice_s,
+                    checkpoint=checkpoint,
                 )
-                with self._live_logs.record(run.id) as tell:
-                    async with open_attempt(self._ports, begun, tell=tell) as attempt:
-                        result = await execute(
-                            attempt, self._runners, model=choice.model, mask=self._ports.mask
-                        )
+                return await self._execute(begun)
+
+    async def _begin(self, run: Run, choice: Choice, now: datetime) -> Run:
+        who = self._runners.assign(run, choice)
+        begin = partial(
+            self._ports.store.begin,
+            run,
+            started_at=run.started_at or now,
+            deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
+            agent=who.agent,
+            model=who.model,
+            provider=who.provider,
+        )
+        async with self._placing.lock_of(run):
+            return await retry_store(begin)
+
+    async def _execute(self, begun: Begun) -> Advance:
+        """Does one slice of an attempt, or all of it."""
+        run, trace, is_first = begun.run, begun.trace, begun.checkpoint is None
+        if is_first:
+            trace_waiting(run, trace, now=self._ports.clock.now())
+        with ExitStack() as ending:
+            ending.callback(self._live_logs.remove, run.id)
+            with self._live_logs.record(run.id, goes_on=not is_first) as tell:
+                async with (
+                    self._hear_stop(begun),
+                    open_attempt(self._ports, begun, tell=tell) as attempt,
+                ):
+                    result = await execute(
+                        attempt, self._runners, model=begun.choice.model, mask=self._ports.mask
+                    )
+            if isinstance(result, Outcome):
                 return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+            trace.pause()
+            if result is None:  # the sandbox is gone: the next call begins another attempt
+                _log.warning("run.slice_lost", attempt=run.attempt)
+                return AgainIn(seconds=0)
+            ending.pop_all()
+            is_stuck = result is begun.checkpoint
+            await self._record(
+                run,
+                checkpoint=result,
+                event_offset=attempt.event_offset,
+                sandbox_id=attempt.sandbox_id,
+            )
+            return AgainIn(seconds=self._policy.timings.ending_retry_s if is_stuck else 0)
+
+    @asynccontextmanager
+    async def _hear_stop(self, begun: Begun) -> AsyncIterator[None]:
+        """Looks itself for a stop while a slice goes: where work is done in slices there may be nobody else who does."""
+        if begun.slice_s is None:
+            yield
+            return
+
+        async def look() -> None:
+            while begun.stop.user is None:
+                await asyncio.sleep(STOP_LOOK_S)
+                with suppress(OSError, TimeoutError):  # the next look is a second away
+                    asked = await self._ports.store.stop_requested([begun.run.id])
+                    for user in asked.values():
+                        begun.stop.set(user)
+
+        async with open_task_group() as group:
+            looking = group.create_task(look())
+            yield
+            looking.cancel()
+
+    async def _record(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        return await retry_store(lambda: self._ports.store.update(run.id, **changes))
 
     async def _end_without_running(self, run: Run, result: Outcome) -> Advance:
         """Ends it with what its attempts have spent, none of which came to its end; not if it has begun or ended meanwhile."""

@@ -49,10 +49,14 @@ class Workspace:
     """It begins empty."""
     is_usable: bool = True
     """False = it is destroyed after the run, unsaved."""
+    is_left: bool = False
+    """It goes on as it is: the run's next slice attaches to it."""
     has_changed: bool = True
     """False = there is nothing to save that was not saved before."""
     memory: AgentMemory
     """The agent's own, among these files."""
+    environment_id: SnapshotId | None = None
+    """Below it; None = unknown."""
     waiting: WaitingAgent | None = None
     """Whom the sandbox has loaded already."""
     may_be_gone: bool = False
@@ -288,19 +292,32 @@ class Workspaces:
 
     @asynccontextmanager
     async def attach(self, attempt: Attempt, who: Assignment) -> AsyncIterator[Workspace | None]:
-        """Opens the sandbox in which an earlier process left the run, where it still is; otherwise None. Else as `open`."""
-        session_id = session_id_for(attempt.run.thread)
+        """Opens the sandbox in which an earlier process, or slice, left the run, where it still is; otherwise None. Else as `open`.
+
+        Raises:
+            SandboxError: it was left by a slice, and cannot be reached now: that may pass.
+        """
+        session_id, checkpoint = session_id_for(attempt.run.thread), attempt.checkpoint
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
         if session is not None and session.sandbox_id:
-            with suppress(SandboxError):
+            try:
                 sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
+            except SandboxError as exc:
+                if checkpoint is not None and exc.retryable:
+                    raise
         if session is None or sandbox is None:
             yield None
             return
+        if checkpoint is None:
+            environment_id, is_new = None, not session.snapshot_slug
+        else:
+            is_new = checkpoint.is_new
+            known = checkpoint.environment_id
+            environment_id = SnapshotId(known) if known is not None else None
         begin = self._begin_later(attempt, session, sandbox, who)
-        async with self._hold(attempt, sandbox, begin, environment_id=None) as opened:
-            opened.is_new = not session.snapshot_slug
+        async with self._hold(attempt, sandbox, begin, environment_id=environment_id) as opened:
+            opened.is_new = is_new
             yield opened
 
     @asynccontextmanager
@@ -321,9 +338,13 @@ class Workspaces:
                 sandbox=sandbox,
                 is_new=False,
                 memory=session.memory,
+                environment_id=environment_id,
                 waiting=waiting,
             )
             yield workspace
+            if workspace.is_left:
+                self._leave(sandbox)
+                return
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
@@ -358,6 +379,11 @@ class Workspaces:
             changes["snapshot_slug"] = saved
         changes |= GONE if keep_s <= 0 else describe_running(sandbox)
         await retry_store(lambda: self._store.update(session.id, **changes))
+
+    def _leave(self, sandbox: Sandbox) -> None:
+        """Owns it no more; where nobody else could attach to it, this process keeps it for the next slice."""
+        if Capability.ATTACH in self._provider.capabilities:
+            self._provider.release(sandbox.id)
 
     async def abandon(self, run: Run) -> None:
         """Destroys the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""

@@ -180,7 +180,7 @@ class FakeProvider(SandboxProvider):
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
-        return await self._inner.attach(sandbox_id)
+        return FakeSandbox(self, await self._inner.attach(sandbox_id))
 
     @override
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ class Handlers:
         request = self.requests[run_id]
         return SlotRequest(user=request.user, order=request.order)
 
-    async def advance(self, run_id: RunId) -> Advance:
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        del until
         self.started.append(run_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)

@@ -167,6 +167,7 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
+        self.kept: list[RunId] = []
         self.rebound: list[tuple[SessionId, SessionId]] = []
         self.model_calls: list[ModelCall] = []
         """Every run makes them as soon as it may."""
@@ -189,6 +190,9 @@ class PaperBroker:
         if self.has_effects and hooks.on_effect is not None:
             await hooks.on_effect()
         yield f"token-of-{grant.run_id}"
+
+    def keep(self, run_id: RunId) -> None:
+        self.kept.append(run_id)
 
     def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
         self.rebound.append((session_id, endpoint_id))
