@@ -20,6 +20,8 @@ _SILENCE_S = 5.0
 """After the agent's end the supervisor kills what is left and records the exit within two seconds."""
 
 
+_START_S = 30.0
+"""A supervisor on a busy machine makes its log that late at most: it may have been started just now."""
 _SEQ = re.compile(rb'\{"seq": (\d+),')
 _CAUGHT_UP = b'{"kind": "caught_up"}\n'
 
@@ -27,6 +29,9 @@ _CAUGHT_UP = b'{"kind": "caught_up"}\n'
 def main(path: str, after: str = "", most_bytes: str = "0") -> int:
     """Follows the log; returns the exit code."""
     pid, silent_s, carry, is_behind = 0, 0.0, b"", bool(after)
+    until = time.monotonic() + _START_S
+    while after and not Path(path).exists() and time.monotonic() < until:
+        time.sleep(_POLL_S)
     with Path(path).open("rb") as log:
         is_long = os.fstat(log.fileno()).st_size > int(most_bytes)
         skipped = int(after or 0) if is_long else 0

@@ -185,6 +185,11 @@ class PaperBroker:
         hooks: GrantHooks,
     ) -> AsyncIterator[str]:
         self.grants.append(grant)
+        self.hooks = hooks
+        if grant.run_id in self.kept:
+            self.kept.remove(grant.run_id)
+            yield f"token-of-{grant.run_id}"
+            return
         for call in self.model_calls:
             hooks.on_call(call)
         if self.has_effects and hooks.on_effect is not None:
