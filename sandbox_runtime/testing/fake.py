@@ -33,6 +33,7 @@ Operation = Literal[
     "probe",
     "ensure_ready",
     "create",
+    "attach",
     "exec",
     "spawn",
     "write_file",
@@ -180,6 +181,7 @@ class FakeProvider(SandboxProvider):
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        self.enter("attach")
         return FakeSandbox(self, await self._inner.attach(sandbox_id))
 
     @override
