@@ -1,5 +1,6 @@
 """What the core stands on: the adapters behind its ports, opened from the settings."""
 
+import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, fields, replace
@@ -123,6 +124,8 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    owner: str
+    """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
 
 @asynccontextmanager
@@ -140,6 +143,7 @@ async def open_outside(
         await store.examine()
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(open_broker(settings, settings.broker_directory))
+        owner = f"p-{secrets.token_hex(16)}"
         choice = ProviderChoice(name="override", reason="")
         if overrides.provider is None:
             choice = await choose_provider(settings)
@@ -157,7 +161,7 @@ async def open_outside(
                 capacity=policy.capacity,
                 poll_interval_s=overrides.poll_interval_s,
             ),
-            provider=overrides.provider or create_provider(settings, choice),
+            provider=overrides.provider or create_provider(settings, choice, owner),
             replies=slack.replies,
             reader=slack.reader,
         ).wrapped(overrides.wrap)
@@ -168,4 +172,5 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            owner=owner,
         )

@@ -54,6 +54,8 @@ class RuntimeFactory:
     """In place of all others."""
     left: Sequence[Session]
     """In whose sandboxes a run of an earlier process may go on."""
+    owner: str
+    """`Outside.owner`."""
 
     def build(self, provider: SandboxProvider) -> ProviderRuntime:
         is_remote = Capability.REMOTE in provider.capabilities
@@ -113,8 +115,11 @@ class RuntimeFactory:
         Raises:
             SandboxError: it cannot be used.
         """
-        async with create_named(self.settings, name) as provider, open_task_group() as group:
-            await provider.sweep([SandboxId(session.sandbox_id) for session in self.left])
+        async with (
+            create_named(self.settings, name, self.owner) as provider,
+            open_task_group() as group,
+        ):
+            await sweep(provider, self.left, owner=self.owner)
             runtime = self.build(provider)
             async with runtime.pool.open():
                 tasks = [
@@ -176,7 +181,7 @@ async def open_core(
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
     left = await sessions_to_keep(adapters.store)
     outside.broker.close_others([session.id for session in left])
-    await provider.sweep([SandboxId(session.sandbox_id) for session in left])
+    await sweep(provider, left, owner=outside.owner)
     await _tell_sandbox(settings, provider, outside.choice)
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
@@ -190,6 +195,7 @@ async def open_core(
             broker=outside.broker,
             adapter=adapter,
             left=left,
+            owner=outside.owner,
         )
         runtime = runtimes.build(provider)
         await stack.enter_async_context(runtime.pool.open())
@@ -252,6 +258,12 @@ def _join_ports(
         clock=clock,
         mask=masker.mask,
     )
+
+
+async def sweep(provider: SandboxProvider, left: Sequence[Session], *, owner: str) -> None:
+    """Removes what others than this process have left at a provider: on SQLite no other one makes runs' sandboxes."""
+    keep = [SandboxId(session.sandbox_id) for session in left]
+    await provider.sweep(keep, living=[owner])
 
 
 async def _tell_sandbox(
