@@ -1,6 +1,6 @@
 """The core, made from its policy and the adapters that are open; with a runtime of each provider that is asked for."""
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -75,6 +75,7 @@ class RuntimeFactory:
             locks=SessionLocks(self.settings.session_locks_dir),
             on_gone=self.broker.close,
             pool=pool,
+            owner=self.owner,
         )
         repositories = create_repositories(
             self.settings, sessions=self.sessions, mask=self.masker.mask
@@ -179,7 +180,7 @@ async def open_core(
     """
     adapters, clock = outside.adapters, SystemClock()
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
-    left = await sessions_to_keep(adapters.store)
+    left = await sessions_to_keep(adapters.store, living=[outside.owner])
     outside.broker.close_others([session.id for session in left])
     await sweep(provider, left, owner=outside.owner)
     await _tell_sandbox(settings, provider, outside.choice)
@@ -275,12 +276,18 @@ async def _tell_sandbox(
         _log.warning("sandbox.mounted", says=settings.mount.sentence)
 
 
-async def sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
-    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person left for the next run.
+async def sessions_to_keep(
+    store: SqlRunStore, *, living: Collection[str] = ()
+) -> Sequence[Session]:
+    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person, or a process that lives, left for the next run.
 
     A run that waits has begun in none, and one whose outcome is decided is only told: nobody would end what is kept for them.
     """
-    found = [session for session in await store.sessions.all() if session.detached_environment]
+    found = [
+        session
+        for session in await store.sessions.all()
+        if session.detached_environment or session.kept_by in living
+    ]
     for run in await store.unfinished():
         if run.state is not RunState.RUNNING:
             continue

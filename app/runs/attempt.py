@@ -45,7 +45,7 @@ from app.runs.ports import (
     RunTrace,
     TraceStep,
 )
-from app.runs.selection import Choice, Chosen, no_such_model
+from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import RunStoppedError, StopRequest
 from sandbox_runtime.task_group import open_task_group
 
@@ -351,6 +351,7 @@ class Attempt:
         """Returns how it stands, while its agent works on."""
         cost = self.cost
         return Checkpoint(
+            choice=encode_choice(self.choice),
             began_at=self.time.started_at,
             started_at=self.agent_started_at or self.time.now,
             directory=recalled.paths.run,

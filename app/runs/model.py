@@ -266,6 +266,8 @@ UNDECIDED = Outcome(state=RunState.FAILED)
 class Checkpoint:
     """Says how an attempt stood when a slice of it ended with the agent at work, for the next slice to go on from."""
 
+    choice: str = field(repr=False)
+    """Of its first slice, as `encode_choice` writes it: what is set anew meanwhile is for later runs."""
     began_at: datetime
     """The attempt."""
     started_at: datetime

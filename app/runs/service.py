@@ -46,7 +46,13 @@ from app.runs.ports import (
     RunPorts,
     SlotRequest,
 )
-from app.runs.selection import Choice, answer_without_agent, channel_change, choose_for
+from app.runs.selection import (
+    Choice,
+    answer_without_agent,
+    channel_change,
+    choose_for,
+    decode_choice,
+)
 from app.runs.stop import RunStoppedError, StopSignals
 from sandbox_runtime.task_group import open_task_group
 
@@ -174,8 +180,11 @@ class RunService:
 
     async def _run(self, run: Run, until: datetime | None) -> Advance:
         """Executes `run` as it was checked; edited since then, it does not begin."""
-        choice = await choose_for(run, self._ports, self._catalog)
         checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
+        if checkpoint is None:
+            choice = await choose_for(run, self._ports, self._catalog)
+        else:
+            choice = decode_choice(checkpoint.choice)
         # Before the update, which tells whether a stop came earlier.
         with self._signals.watch(run.id) as stop:
             now = self._ports.clock.now()

@@ -1,11 +1,12 @@
 """Where a thread's files are between its runs: in a sandbox that is kept for a while, and in what each run saves at its end."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from app.aio import retry_store
 from app.log import get_logger
@@ -154,6 +155,9 @@ async def record_begin(
             heard_until=session.heard_until,
             elsewhere=session.elsewhere,
             detached="",  # the sandbox is no longer a person's
+            kept_by="",
+            kept_until=None,
+            kept_environment="",
             chosen_model=who.model if who.is_chosen else "",
             used_at=now,
         )
@@ -205,8 +209,10 @@ class Workspaces:
         locks: SessionLocks,
         on_gone: Callable[[SessionId], None],
         pool: WarmPool | None = None,
+        owner: str = "",
     ) -> None:
-        """`on_gone` hears of each thread whose sandbox goes, before it does."""
+        """`on_gone` hears of each thread whose sandbox goes, before it does. `owner`: the name of this process, by which it keeps sandboxes."""
+        self._owner = owner or f"w-{secrets.token_hex(16)}"
         self._provider = provider
         self._locks = locks
         self._mount = policy.mount
@@ -222,6 +228,7 @@ class Workspaces:
             policy=policy,
             locks=locks,
             on_gone=self._tell_gone,
+            owner=self._owner,
         )
 
     def _tell_gone(self, session_id: SessionId) -> None:
@@ -359,15 +366,7 @@ class Workspaces:
         keep_s = self._policy.session_keep_s if workspace.is_usable else 0
         if {Capability.ENDS_WHEN_SAVED, Capability.BILLED} & self._provider.capabilities:
             keep_s = 0
-        if keep_s > 0:
-            idle = IdleSandbox(
-                sandbox=sandbox,
-                environment_id=environment_id,
-                snapshot_slug=saved or session.snapshot_slug,
-                until_s=time.monotonic() + keep_s,
-            )
-            self._idle.add(session.id, idle)
-        else:
+        if keep_s <= 0:
             await self._destroy(attempt, sandbox, first_error=None)
         memory = workspace.memory if workspace.is_usable else session.memory
         changes = SessionChanges(
@@ -378,10 +377,27 @@ class Workspaces:
         if saved is not None:
             changes["snapshot_slug"] = saved
         changes |= GONE if keep_s <= 0 else describe_running(sandbox)
+        if keep_s > 0:
+            changes |= SessionChanges(
+                kept_by=self._owner,
+                kept_until=attempt.time.now + timedelta(seconds=keep_s),
+                kept_environment=environment_id or "",
+            )
+            self._leave(sandbox)
         await retry_store(lambda: self._store.update(session.id, **changes))
+        if (
+            keep_s > 0
+        ):  # recorded: whoever takes it, now or before its time is over, is the only one
+            idle = IdleSandbox(
+                sandbox=sandbox,
+                environment_id=environment_id,
+                snapshot_slug=saved or session.snapshot_slug,
+                until_s=time.monotonic() + keep_s,
+            )
+            self._idle.add(session.id, idle)
 
     def _leave(self, sandbox: Sandbox) -> None:
-        """Owns it no more; where nobody else could attach to it, this process keeps it for the next slice."""
+        """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
         if Capability.ATTACH in self._provider.capabilities:
             self._provider.release(sandbox.id)
 
