@@ -491,6 +491,7 @@ class AgentTail:
 
     def _handle(self, line: str) -> None:
         if is_caught_up(line):
+            self._attempt.show()  # what came when the slice before could not show it any more
             self._begin_slice()
         record = parse_record(line)
         if record is None or record.seq <= self._seen_seq:
