@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 from agent_scripts.adapter import AgentAdapter
 from app.dispatch.records import RecordDispatcher
@@ -249,7 +250,8 @@ async def open_core(
     pool_size: int = 0,
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
-    sandboxes: FakeProvider | None = None,
+    sandboxes: SandboxProvider | None = None,
+    owner: str = "",
     adapter: AgentAdapter | None = None,
     store: MemoryRunStore | None = None,
     own_keys: OwnKeyStore | None = None,
@@ -273,10 +275,11 @@ async def open_core(
     adapter = adapter or PlanAdapter()
     dispatcher = RecordDispatcher(store, capacity=policy.capacity)
     async with (
-        sandboxes or FakeProvider() as provider,
+        sandboxes or FakeProvider() as opened,
         open_task_group() as group,
         AsyncExitStack() as stack,
     ):
+        provider = cast("FakeProvider", opened)  # whoever brings another one does not count calls
         state = Path(socket).parent
         broker = PaperBroker(socket)
 
@@ -297,6 +300,7 @@ async def open_core(
                 locks=SessionLocks(state / "visits"),
                 on_gone=broker.close,
                 pool=pool,
+                owner=owner,
             )
             runner = AgentRunner(
                 provider=provider,

@@ -70,7 +70,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
     def __init__(self, settings: DenoSettings) -> None:
         super().__init__()
         self._settings = settings
-        self._released: list[DenoSandbox] = []
+        self._released: dict[SandboxId, DenoSandbox] = {}
         self._readying = asyncio.Lock()
 
     @property
@@ -104,7 +104,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
 
     async def _leave_released(self) -> None:
         # What could not be destroyed goes on, too, until the platform ends it.
-        for sandbox in (*self._released, *self._sandboxes.values()):
+        for sandbox in (*self._released.values(), *self._sandboxes.values()):
             await sandbox.leave()
 
     @override
@@ -134,6 +134,8 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
 
     @override
     async def _attach(self, state: State, sandbox_id: SandboxId) -> DenoSandbox:
+        if (before := self._released.pop(sandbox_id, None)) is not None:
+            await before.leave()  # else each slice of a run would have a connection of its own
         for found, labels in await self._list_ours(state):
             if found.id == sandbox_id:
                 volume = await state.snapshots.find_volume(labels.volume)
@@ -156,7 +158,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
     @override
     def release(self, sandbox_id: SandboxId) -> None:
         if sandbox_id in self._sandboxes:
-            self._released.append(self._sandboxes[sandbox_id])
+            self._released[sandbox_id] = self._sandboxes[sandbox_id]
         super().release(sandbox_id)
 
     @override
@@ -192,7 +194,8 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
 
     @override
     async def _reap(self, state: State, keep: Keep) -> int:
-        living = {sandbox.volume_id for sandbox in (*self._sandboxes.values(), *self._released)}
+        ours = (*self._sandboxes.values(), *self._released.values())
+        living = {sandbox.volume_id for sandbox in ours}
         reaped = 0
         for found, labels in await self._list_ours(state):
             if keep.covers(found.id, labels.owner):
