@@ -39,6 +39,8 @@ from sandbox_runtime.types import Capability, SandboxId
 
 _log = get_logger(__name__)
 
+BOUND = "its sandboxes end with their process: only this one can go on with a run after a slice"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFactory:
@@ -272,6 +274,8 @@ async def _tell_sandbox(
 ) -> None:
     finding = await provider.probe()
     _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
+    if settings.limits.slice_s and Capability.ATTACH not in provider.capabilities:
+        _log.info("sandbox.bound", provider=provider.name, says=BOUND)
     if settings.mount is not None:
         _log.warning("sandbox.mounted", says=settings.mount.sentence)
 

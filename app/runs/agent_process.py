@@ -324,6 +324,8 @@ class AgentTail:
         self._traced_seq = attempt.traced_seq
         self._is_partial = False
         """What came before was left out: the log is long."""
+        self._is_caught_up = False
+        """With what there was when this slice began."""
         self._slice: asyncio.Timeout | None = None
         """While it may end."""
         self._processes: list[Process] = []
@@ -352,6 +354,7 @@ class AgentTail:
         try:
             async with open_task_group() as group:
                 ending = group.create_task(self._end_on_stop())
+                leaving = group.create_task(self._leave_on_hand_over())
                 try:
                     async with asyncio.timeout(self._attempt.remaining_s + DEADLINE_SLACK_S):
                         is_left = await self._is_left()
@@ -361,6 +364,7 @@ class AgentTail:
                     self.exit_reason = "timeout"
                 finally:
                     ending.cancel()
+                    leaving.cancel()
         finally:
             if not is_left:
                 await self._kill()
@@ -391,9 +395,15 @@ class AgentTail:
 
     def _begin_slice(self) -> None:
         """Lets the slice end when its time is over: not before all is known that an earlier one knew, nor while the agent is stopped."""
-        left_s = self._attempt.time.slice_left_s
+        self._is_caught_up = True
+        left_s = 0 if self._attempt.hand_over.is_set() else self._attempt.time.slice_left_s
         if left_s is not None and self._attempt.stop.user is None:
             self._end_slice_at(asyncio.get_running_loop().time() + left_s)
+
+    async def _leave_on_hand_over(self) -> None:
+        await self._attempt.hand_over.wait()
+        if self._attempt.stop.user is None and self._is_caught_up:
+            self._end_slice_at(asyncio.get_running_loop().time())
 
     def _end_slice_at(self, at_s: float | None) -> None:
         if self._slice is not None and not self._slice.expired():

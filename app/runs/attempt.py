@@ -315,6 +315,8 @@ class Attempt:
     checkpoint: Checkpoint | None = None
     """Where an earlier slice has left it; None = this is the first one."""
     agent_started_at: datetime | None = None
+    hand_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the slice shall end, as others are to go on with what goes here."""
     has_exited: bool = False
     """By its supervisor's word, the agent and all it started."""
     sandbox_id: str | None = None
@@ -472,6 +474,8 @@ class Begun:
     """How long it may take."""
     checkpoint: Checkpoint | None = None
     """Where the slice before has left it."""
+    hand_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """`Attempt.hand_over`."""
 
 
 @asynccontextmanager
@@ -499,6 +503,7 @@ async def open_attempt(
             cost=await _open_cost(ports, begun),
             transcript=Transcript(tell),
             checkpoint=begun.checkpoint,
+            hand_over=begun.hand_over,
         )
         if (checkpoint := begun.checkpoint) is not None:
             attempt.agent_started_at = checkpoint.started_at

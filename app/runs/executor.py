@@ -121,6 +121,8 @@ class AgentRunner:
         """
         with mapped_errors():
             finished: TurnFinished | Checkpoint | None = None
+            if Capability.ATTACH not in self._provider.capabilities:
+                attempt.hand_over = asyncio.Event()  # nobody else could go on with it
             await self._choose_key(attempt)
             if attempt.checkpoint is not None:
                 return await self._go_on(attempt, attempt.checkpoint)

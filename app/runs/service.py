@@ -82,11 +82,16 @@ class RunService:
         self._policy = policy
         self._catalog = runners.catalog
         self._live_logs = live_logs
+        self._hand_over = asyncio.Event()
         self._ending = Ending(ports, policy=policy)
         self._placing = Placing(ports, dispatcher=dispatcher, policy=policy)
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         await self._placing.place(run, resumed=resumed)
+
+    def hand_over(self) -> None:
+        """Ends the slice of each run that another process can go on with, from now on: as soon as its agent works. For who drains."""
+        self._hand_over.set()
 
     # -- advance -------------------------------------------------------------------------------------------------------
 
@@ -219,6 +224,7 @@ class RunService:
                     started_at=now,
                     slice_s=slice_s,
                     checkpoint=checkpoint,
+                    hand_over=self._hand_over,
                 )
                 return await self._execute(begun)
 

@@ -28,6 +28,7 @@ from app.runs.testing import (
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.task_group import open_task_group
+from sandbox_runtime.types import SandboxId
 from tests.faults.building import POLICY, Core, core_of, ended, open_core, request_of
 from tests.faults.plan_agent import Plan, PlanAdapter
 
@@ -180,8 +181,12 @@ async def test_an_agent_that_ends_between_slices(tmp_path: Path) -> None:
     """Its answer is found in its log."""
     async with ready_core(tmp_path) as core:
         run_id = await placed(core, WORK)
-        await first_slices(core, run_id)
-        await asyncio.sleep(2)
+        run = await first_slices(core, run_id)
+        assert run.checkpoint is not None
+        sandbox = await core.provider.attach(SandboxId(run.sandbox_id or ""))
+        log = f"{run.checkpoint.directory}/events.jsonl"
+        until_ended = f'until grep -q \'"kind": "exit"\' {log}; do sleep 0.1; done'
+        await sandbox.exec(["sh", "-c", until_ended], timeout_s=15)
         assert await one_slice(core, run_id) == Done()
         assert (await of(core, run_id)).result.answer == "done"
 
@@ -225,7 +230,7 @@ async def test_what_may_have_changed_something_outside_is_not_repeated(tmp_path:
         run = await first_slices(core, run_id)
         await core.store.update(run_id, has_outside_effect=True)
         assert run.sandbox_id is not None
-        sandbox = await core.provider.attach(run.sandbox_id)  # type: ignore[arg-type]
+        sandbox = await core.provider.attach(SandboxId(run.sandbox_id))
         await sandbox.destroy()
         await slices(core, run_id)
         run = await of(core, run_id)
@@ -350,3 +355,12 @@ async def test_the_setting_is_a_bound(slice_s: float, tmp_path: Path) -> None:
         run_id = await placed(core, [{"final": "done"}])
         assert await core.service.advance(run_id) == Done()
         assert (await of(core, run_id)).attempt == 1
+
+
+async def test_who_drains_leaves_alone_what_only_it_can_go_on_with(tmp_path: Path) -> None:
+    """The sandboxes of this provider end with their process: the turn is worked on to its end."""
+    async with ready_core(tmp_path) as core:
+        run_id = await placed(core, WORK)
+        core.service.hand_over()
+        assert await core.service.advance(run_id) == Done()
+        assert (await of(core, run_id)).result.answer == "done"

@@ -14,10 +14,12 @@ from app.runs.testing import AgainIn, Run, RunId, RunPolicy, RunState, SystemClo
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.task_group import open_task_group
 from tests.contract.sandbox_runtime.docker_engine import count
 from tests.faults.building import POLICY, Core, open_core, request_of
 from tests.faults.building import ended as found_ended
 from tests.faults.plan_agent import Plan
+from tests.waiting import until
 
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 
@@ -68,8 +70,8 @@ async def placed(store: MemoryRunStore, plan: Plan, *, number: int = 0) -> RunId
 
 async def one_slice(core: Core, run_id: RunId) -> bool:
     """Whether there is more to do."""
-    until = SystemClock().now() + timedelta(seconds=SLICE_S)
-    return isinstance(await core.service.advance(run_id, until=until), AgainIn)
+    ends_at = SystemClock().now() + timedelta(seconds=SLICE_S)
+    return isinstance(await core.service.advance(run_id, until=ends_at), AgainIn)
 
 
 async def ended(store: MemoryRunStore, run_id: RunId, *cores: Core) -> Run:
@@ -153,3 +155,19 @@ async def test_a_kept_sandbox_is_taken_by_another_service(
         assert (session.kept_by, session.sandbox_id) == ("two", first.sandbox_id)
         await two.workspaces.end_idle(session.id)
         assert count(docker_settings, "ps") == 0
+
+
+async def test_who_drains_hands_over(docker_settings: DockerSettings, directory: Path) -> None:
+    """Runs whose agents work are left at once, without a slice's end, and another service goes on with the same attempt."""
+    store = MemoryRunStore()
+    async with service(docker_settings, "one", store, directory) as one:
+        run_id = await placed(store, WORK)
+        async with asyncio.timeout(30), open_task_group() as group:
+            going = group.create_task(one.service.advance(run_id))
+            await until(lambda: bool(one.replies.shown and one.replies.shown[-1].steps))
+            one.service.hand_over()
+        assert going.result() == AgainIn(seconds=0)
+    async with service(docker_settings, "two", store, directory) as two:
+        run = await found_ended(two, run_id)
+        assert (run.state, run.attempt, run.result.resumed) == (RunState.SUCCEEDED, 1, None)
+        await two.workspaces.end_idle(session_id_for(run.thread))
