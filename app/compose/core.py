@@ -17,18 +17,19 @@ from app.compose.factories import create_repositories, create_runner, pool_size
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
-from app.runs.attempt import LiveLogs
 from app.runs.budget import Ledger
-from app.runs.executor import AgentRunner, ProviderRuntime, Runners
+from app.runs.executor import AgentRunner
 from app.runs.intake import Intake
 from app.runs.maintenance import Reconciler, Retention, maintain_runtime
 from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
+from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandbox_cache import SessionLocks
 from app.runs.service import RunService
 from app.runs.session import Session, SessionStore, session_id_for
 from app.runs.stop import StopSignals
+from app.runs.transcript import LiveLogs
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
@@ -74,10 +75,9 @@ class RuntimeFactory:
             store=self.sessions,
             policy=self.policy,
             mask=self.masker.mask,
-            locks=SessionLocks(self.settings.session_locks_dir),
+            locks=SessionLocks(self.settings.session_locks_dir, owner=self.owner),
             on_gone=self.broker.close,
             pool=pool,
-            owner=self.owner,
         )
         repositories = create_repositories(
             self.settings, sessions=self.sessions, mask=self.masker.mask

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.executor import ProviderRuntime
 from app.runs.model import WAITING_STATES, Clock, Run, RunState
 from app.runs.policy import RunPolicy, is_given_up
 from app.runs.ports import Dispatcher, EngineState, RunStore
+from app.runs.runners import ProviderRuntime
 from app.runs.service import RunService
 from app.runs.stop import StopSignals
 

@@ -71,11 +71,7 @@ class RunHandlers(Protocol):
         ...
 
     async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
-        """Brings a run to its end, or as far as it comes until then: a slice.
-
-        A slice ends only while the agent works, which goes on meanwhile; `AgainIn` then asks for the next one, by whatever process
-        (by this one where the provider lacks ATTACH). It counts as no attempt. None = to the end.
-        """
+        """Brings a run to its end, or further until then, while its agent works on: `AgainIn` asks for the next slice, by any process."""
         ...
 
 
@@ -223,7 +219,6 @@ class TraceStep(Protocol):
 
     def pause(self) -> None:
         """Leaves it open when its block ends: a later slice opens it again, by its key, and ends it."""
-        ...
 
 
 class RunTrace(Protocol):
@@ -235,19 +230,11 @@ class RunTrace(Protocol):
         key: str = "",
         started_at: datetime | None = None,
     ) -> AbstractContextManager[TraceStep]:
-        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on.
-
-        Args:
-            name: of the observation.
-            kind: its type.
-            key: of the run's steps of that name, the same one in all slices and processes; empty = it is opened once.
-            started_at: None = now.
-        """
+        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on. `key`: one for it in all slices."""
         ...
 
     def pause(self) -> None:
         """Leaves the root open when its block ends, for a later slice."""
-        ...
 
     def past_step(
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -29,8 +30,10 @@ POLL_S = 0.05
 class SessionLocks:
     """Two locks of each session: one that all who work in its sandbox share, and one for whoever saves what they have changed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, owner: str = "") -> None:
+        """`owner`: the name of this process, by which it keeps sandboxes; empty = one of its own."""
         self._directory = directory
+        self.owner = owner or f"w-{secrets.token_hex(16)}"
 
     @contextmanager
     def use(self, session_id: SessionId) -> Iterator[Callable[[], bool]]:
@@ -134,10 +137,8 @@ class IdleSandboxCache:
         policy: RunPolicy,
         locks: SessionLocks,
         on_gone: Callable[[SessionId], object],
-        owner: str,
     ) -> None:
-        """`on_gone` hears of each thread that has no sandbox any more, before the sandbox goes. `owner`: who keeps them."""
-        self._owner = owner
+        """`on_gone` hears of each thread that has no sandbox any more, before the sandbox goes."""
         self._provider = provider
         self._store = store
         self._policy = policy
@@ -194,7 +195,7 @@ class IdleSandboxCache:
         if idle is None:
             return
         try:
-            is_kept = await self._store.take_kept(session_id, by=self._owner)
+            is_kept = await self._store.take_kept(session_id, by=self._locks.owner)
             is_taken = not is_kept and await self._is_taken(session_id, idle.sandbox)
         except BaseException:  # a sick database: it is looked at again
             self._idle.setdefault(session_id, idle)

@@ -14,9 +14,8 @@ from typing_extensions import Unpack
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.attempt import Begun, LiveLogs, execute, open_attempt, read_conversation
+from app.runs.attempt import Begun, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
-from app.runs.executor import Runners
 from app.runs.history import Conversation
 from app.runs.model import (
     WAITING_STATES,
@@ -46,6 +45,7 @@ from app.runs.ports import (
     RunPorts,
     SlotRequest,
 )
+from app.runs.runners import Runners
 from app.runs.selection import (
     Choice,
     answer_without_agent,
@@ -53,7 +53,8 @@ from app.runs.selection import (
     choose_for,
     decode_choice,
 )
-from app.runs.stop import RunStoppedError, StopSignals
+from app.runs.stop import RunStoppedError, StopRequest, StopSignals
+from app.runs.transcript import LiveLogs
 from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
@@ -184,49 +185,78 @@ class RunService:
             await self._ports.replies.tell_change(run, change, resumed=not is_new)
 
     async def _run(self, run: Run, until: datetime | None) -> Advance:
-        """Executes `run` as it was checked; edited since then, it does not begin."""
+        """Does one slice of an attempt, or all of it."""
+        # Before the record is changed, which tells whether a stop came earlier.
+        with self._signals.watch(run.id) as stop, ExitStack() as ending, ExitStack() as log:
+            begun = await self._begin_slice(run, until, stop)
+            if not isinstance(begun, Begun):
+                return begun
+            run, is_first = begun.run, begun.checkpoint is None
+            trace = ending.enter_context(self._ports.tracer.trace(run))
+            log.callback(self._live_logs.remove, run.id)
+            if is_first:
+                trace_waiting(run, trace, now=self._ports.clock.now())
+            with self._live_logs.record(run.id, goes_on=not is_first) as tell:
+                async with (
+                    self._hear_stop(begun),
+                    open_attempt(self._ports, begun, trace=trace, tell=tell) as attempt,
+                ):
+                    result = await execute(
+                        attempt, self._runners, model=begun.choice.model, mask=self._ports.mask
+                    )
+            if isinstance(result, Outcome):
+                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+            trace.pause()
+            if result is None:  # the sandbox is gone: the next call begins another attempt
+                _log.warning("run.slice_lost", attempt=run.attempt)
+                return AgainIn(seconds=0)
+            log.pop_all()  # it goes on
+            await self._record(
+                run,
+                checkpoint=result,
+                event_offset=attempt.event_offset,
+                sandbox_id=attempt.sandbox_id,
+            )
+            is_stuck = result is begun.checkpoint
+            return AgainIn(seconds=self._policy.timings.ending_retry_s if is_stuck else 0)
+
+    async def _begin_slice(
+        self, run: Run, until: datetime | None, stop: StopRequest
+    ) -> Begun | AgainIn:
+        """Begins an attempt of `run` as it was checked (edited since then, it does not begin), or takes up one that a slice has left."""
         checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
         if checkpoint is None:
             choice = await choose_for(run, self._ports, self._catalog)
-        else:
-            choice = decode_choice(checkpoint.choice)
-        # Before the update, which tells whether a stop came earlier.
-        with self._signals.watch(run.id) as stop:
-            now = self._ports.clock.now()
-            if checkpoint is None:
-                try:
-                    # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
-                    async with stop.interrupt_on_stop():
-                        conversation = await read_conversation(run, self._ports)
-                except RunStoppedError:
-                    return AgainIn(seconds=0)
-                now = self._ports.clock.now()
-                run = await self._begin(run, choice, now)
-            else:
-                # Taken: whoever dies with it has tried, and that counts.
-                run = await self._record(run, checkpoint=None)
-            if run.state in WAITING_STATES:  # it was edited just before: looked at anew
+            try:
+                # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
+                async with stop.interrupt_on_stop():
+                    conversation = await read_conversation(run, self._ports)
+            except RunStoppedError:
                 return AgainIn(seconds=0)
-            if run.state is not RunState.RUNNING:  # it was ended while it waited
-                return AgainIn(seconds=self._policy.timings.ending_retry_s)
-            if run.stop_requested_by is not None:
-                stop.set(run.stop_requested_by)
-            if run.attempt == 1 and checkpoint is None:
-                _log.info("run.started", retry_of=run.request.retry_of)
-            slice_s = None if until is None else max(0.0, (until - now).total_seconds())
-            with self._ports.tracer.trace(run) as trace:
-                begun = Begun(
-                    run=run,
-                    choice=choice,
-                    conversation=conversation,
-                    trace=trace,
-                    stop=stop,
-                    started_at=now,
-                    slice_s=slice_s,
-                    checkpoint=checkpoint,
-                    hand_over=self._hand_over,
-                )
-                return await self._execute(begun)
+            now = self._ports.clock.now()
+            run = await self._begin(run, choice, now)
+        else:
+            choice, now = decode_choice(checkpoint.choice), self._ports.clock.now()
+            # Taken: whoever dies with it has tried, and that counts.
+            run = await self._record(run, checkpoint=None)
+        if run.state in WAITING_STATES:  # it was edited just before: looked at anew
+            return AgainIn(seconds=0)
+        if run.state is not RunState.RUNNING:  # it was ended while it waited
+            return AgainIn(seconds=self._policy.timings.ending_retry_s)
+        if run.stop_requested_by is not None:
+            stop.set(run.stop_requested_by)
+        if run.attempt == 1 and checkpoint is None:
+            _log.info("run.started", retry_of=run.request.retry_of)
+        return Begun(
+            run=run,
+            choice=choice,
+            conversation=conversation,
+            stop=stop,
+            started_at=now,
+            slice_s=None if until is None else max(0.0, (until - now).total_seconds()),
+            checkpoint=checkpoint,
+            hand_over=self._hand_over,
+        )
 
     async def _begin(self, run: Run, choice: Choice, now: datetime) -> Run:
         who = self._runners.assign(run, choice)
@@ -241,37 +271,6 @@ class RunService:
         )
         async with self._placing.lock_of(run):
             return await retry_store(begin)
-
-    async def _execute(self, begun: Begun) -> Advance:
-        """Does one slice of an attempt, or all of it."""
-        run, trace, is_first = begun.run, begun.trace, begun.checkpoint is None
-        if is_first:
-            trace_waiting(run, trace, now=self._ports.clock.now())
-        with ExitStack() as ending:
-            ending.callback(self._live_logs.remove, run.id)
-            with self._live_logs.record(run.id, goes_on=not is_first) as tell:
-                async with (
-                    self._hear_stop(begun),
-                    open_attempt(self._ports, begun, tell=tell) as attempt,
-                ):
-                    result = await execute(
-                        attempt, self._runners, model=begun.choice.model, mask=self._ports.mask
-                    )
-            if isinstance(result, Outcome):
-                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
-            trace.pause()
-            if result is None:  # the sandbox is gone: the next call begins another attempt
-                _log.warning("run.slice_lost", attempt=run.attempt)
-                return AgainIn(seconds=0)
-            ending.pop_all()
-            is_stuck = result is begun.checkpoint
-            await self._record(
-                run,
-                checkpoint=result,
-                event_offset=attempt.event_offset,
-                sandbox_id=attempt.sandbox_id,
-            )
-            return AgainIn(seconds=self._policy.timings.ending_retry_s if is_stuck else 0)
 
     @asynccontextmanager
     async def _hear_stop(self, begun: Begun) -> AsyncIterator[None]:

@@ -1,7 +1,6 @@
 """Where a thread's files are between its runs: in a sandbox that is kept for a while, and in what each run saves at its end."""
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -209,10 +208,8 @@ class Workspaces:
         locks: SessionLocks,
         on_gone: Callable[[SessionId], None],
         pool: WarmPool | None = None,
-        owner: str = "",
     ) -> None:
-        """`on_gone` hears of each thread whose sandbox goes, before it does. `owner`: the name of this process, by which it keeps sandboxes."""
-        self._owner = owner or f"w-{secrets.token_hex(16)}"
+        """`on_gone` hears of each thread whose sandbox goes, before it does."""
         self._provider = provider
         self._locks = locks
         self._mount = policy.mount
@@ -228,7 +225,6 @@ class Workspaces:
             policy=policy,
             locks=locks,
             on_gone=self._tell_gone,
-            owner=self._owner,
         )
 
     def _tell_gone(self, session_id: SessionId) -> None:
@@ -379,7 +375,7 @@ class Workspaces:
         changes |= GONE if keep_s <= 0 else describe_running(sandbox)
         if keep_s > 0:
             changes |= SessionChanges(
-                kept_by=self._owner,
+                kept_by=self._locks.owner,
                 kept_until=attempt.time.now + timedelta(seconds=keep_s),
                 kept_environment=environment_id or "",
             )

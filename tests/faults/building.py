@@ -297,10 +297,9 @@ async def open_core(
                 store=store.sessions,
                 policy=policy,
                 mask=mask_password,
-                locks=SessionLocks(state / "visits"),
+                locks=SessionLocks(state / "visits", owner=owner),
                 on_gone=broker.close,
                 pool=pool,
-                owner=owner,
             )
             runner = AgentRunner(
                 provider=provider,
