@@ -125,9 +125,9 @@ class AgentProcess:
 
         Without either it follows the one that an earlier slice, or process, has started.
         """
-        start = None
+        start: Callable[[], Awaitable[Process]] | None = None
         if argv:
-            start = partial(_process_of, sandbox, argv, waiting)
+            start = partial(_take, waiting) if waiting else partial(sandbox.spawn, argv)
             self._tell_start(attempt)
         tail = AgentTail(attempt, sandbox, paths, self._adapter.parser)
         with attempt.trace.step(
@@ -217,10 +217,8 @@ class AgentProcess:
         return command.argv
 
 
-async def _process_of(
-    sandbox: Sandbox, argv: Sequence[str], waiting: WaitingAgent | None
-) -> Process:
-    return waiting.process if waiting else await sandbox.spawn(argv)
+async def _take(waiting: WaitingAgent) -> Process:
+    return waiting.process
 
 
 def _with_git(command: AgentCommand, environment: Mapping[str, str]) -> AgentCommand:
