@@ -1,8 +1,9 @@
-"""The start of an agent's process: its command, its files, its supervisor, and what it says until its end."""
+"""The start of an agent's process: its command, its files, its supervisor."""
 
 import asyncio
 from collections.abc import (
     AsyncIterator,
+    Awaitable,
     Callable,
     Coroutine,
     Mapping,
