@@ -154,6 +154,8 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    owner: str
+    """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
 
 @asynccontextmanager
@@ -192,7 +194,8 @@ async def open_outside(
             choice = ProviderChoice(name="local", reason="it is not used here")
         elif overrides.provider is None:
             choice = await choose_provider(settings)
-        provider = overrides.provider or create_provider(settings, choice)
+        owner = store.leases.process.owner
+        provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role is not Role.FRONT and Capability.REMOTE not in provider.capabilities
         store.leases.describe(place=place if is_local else "", is_working=role is not Role.FRONT)
         leases = overrides.wrap("leases", store.leases)
@@ -230,6 +233,7 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            owner=owner,
         )
 
 

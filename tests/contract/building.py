@@ -62,7 +62,8 @@ class Handlers:
         self.placed.append((run.id, resumed))
         await self.dispatcher.schedule(run, state=RunState.PLACED)
 
-    async def advance(self, run_id: RunId) -> Advance:
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        del until
         self.started.append(run_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
