@@ -49,6 +49,9 @@ class JournalHandlers:
         await retry_store(lambda: self._store.update(run_id, state=RunState.SUCCEEDED))
         return Done()
 
+    def hand_over(self) -> None:
+        """They go on to their end, or are cancelled."""
+
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         self.note(f"end-{code}", run_id)
 

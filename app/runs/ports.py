@@ -64,6 +64,10 @@ class RunHandlers(Protocol):
         """Ends a run that `advance` cannot bring to its end."""
         ...
 
+    def hand_over(self) -> None:
+        """Ends the slice of each run that another process can go on with, as soon as its agent works. For who drains."""
+        ...
+
 
 class Dispatcher(Protocol):
     """Durable hand-over of runs. Each is placed at once; `advance` one at a time per thread, oldest message first.

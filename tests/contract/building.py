@@ -51,6 +51,7 @@ class Handlers:
         self.again: set[RunId] = set()
         self.broken: set[RunId] = set()
         """`advance` fails for them."""
+        self.handed_over = 0
         self.closed: list[RunId] = []
         """Those that `end` was asked to end."""
 
@@ -80,6 +81,9 @@ class Handlers:
         await self.store.update(run_id, state=RunState.SUCCEEDED)
         self.ended.append(run_id)
         return Done()
+
+    def hand_over(self) -> None:
+        self.handed_over += 1
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         await self.store.update(
