@@ -151,7 +151,8 @@ class AgentTail:
         except TimeoutError:
             if not block.expired():
                 raise
-            return self._exited is None
+            if self._exited is None:
+                return True
         finally:
             self._slice = None
         if self._exited is not None and self._is_partial:

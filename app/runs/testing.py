@@ -47,6 +47,7 @@ from app.runs.model import (
     WAITING_STATES,
     Changes,
     ChannelChange,
+    Checkpoint,
     Clock,
     Delivery,
     GrantNews,
