@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
+from app.aio import Gate
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker
@@ -154,6 +155,8 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    may_act: Gate
+    """Before effects for runs: this process's lease."""
     owner: str
     """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
@@ -233,6 +236,7 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            may_act=lease.confirm,
             owner=owner,
         )
 

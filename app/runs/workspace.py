@@ -7,7 +7,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from app.aio import retry_store
+from app.aio import Gate, always_open, retry_store
+from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.model import Assignment, Run
@@ -193,6 +194,8 @@ def _new_name() -> str:
 
 ABANDON_TIMEOUT_S = 30.0
 REMOVED_IN_A_ROUND = 1000
+GATE_TIMEOUT_S = 5.0
+"""For a database that is away when a sandbox is to be ended; then it is left to whoever sweeps."""
 
 
 class Workspaces:
@@ -208,8 +211,9 @@ class Workspaces:
         locks: SessionLocks,
         on_gone: Callable[[SessionId], None],
         pool: WarmPool | None = None,
+        may_act: Gate = always_open,
     ) -> None:
-        """`on_gone` hears of each thread whose sandbox goes, before it does."""
+        """`on_gone` hears of each thread whose sandbox goes, before it does; `may_act`: before sandboxes are made, saved, ended."""
         self._provider = provider
         self._locks = locks
         self._mount = policy.mount
@@ -218,6 +222,7 @@ class Workspaces:
         self._mask = mask
         self._on_gone = on_gone
         self._pool = pool
+        self._may_act = may_act
         self._opening: set[SessionId] = set()
         self._idle = IdleSandboxCache(
             provider=provider,
@@ -249,6 +254,7 @@ class Workspaces:
         Raises:
             SandboxError: no sandbox could be made.
         """
+        await self._may_act()
         session_id = session_id_for(attempt.run.thread)
         self._opening.add(session_id)
         try:
@@ -300,6 +306,7 @@ class Workspaces:
         Raises:
             SandboxError: it was left by a slice, and cannot be reached now: that may pass.
         """
+        await self._may_act()
         session_id, checkpoint = session_id_for(attempt.run.thread), attempt.checkpoint
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
@@ -348,6 +355,7 @@ class Workspaces:
             if workspace.is_left:
                 self._leave(sandbox)
                 return
+            await self._may_act()
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
@@ -392,6 +400,17 @@ class Workspaces:
             )
             self._idle.add(session.id, idle)
 
+    async def _is_ours(self) -> bool:
+        """Whether nobody else may be at work in the sandboxes of this process's runs."""
+        if Capability.ATTACH not in self._provider.capabilities:
+            return True
+        try:
+            async with asyncio.timeout(GATE_TIMEOUT_S):
+                await self._may_act()
+        except (LeaseLostError, TimeoutError):
+            return False
+        return True
+
     def _leave(self, sandbox: Sandbox) -> None:
         """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
         if Capability.ATTACH in self._provider.capabilities:
@@ -403,6 +422,7 @@ class Workspaces:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._idle:
                 return
+            await self._may_act()
             self._on_gone(session.id)
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
@@ -488,6 +508,9 @@ class Workspaces:
     async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
+        if first_error is not None and not await self._is_ours():
+            self._provider.release(sandbox.id)
+            return
         started_s = time.monotonic()
         self._on_gone(session_id_for(attempt.run.thread))
         with attempt.trace.step("sandbox-stop") as step:
