@@ -8,7 +8,7 @@ from functools import partial
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
-from app.aio import Gate, open_task_group
+from app.aio import open_task_group
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside, Role
 from app.compose.brokers import broker_for, share_grants
@@ -60,7 +60,6 @@ class RuntimeFactory:
     """In whose sandboxes a run of an earlier process may go on."""
     is_working: bool
     """`Core.is_working`."""
-    may_act: Gate
     owner: str
     """`Outside.owner`."""
     living: Callable[[], Awaitable[Collection[str]]]
@@ -86,7 +85,6 @@ class RuntimeFactory:
             locks=SessionLocks(self.settings.session_locks_dir, owner=self.owner),
             on_gone=self.broker.close,
             pool=pool,
-            may_act=self.may_act,
         )
         repositories = create_repositories(
             self.settings, sessions=self.sessions, mask=self.masker.mask
@@ -224,7 +222,6 @@ async def open_core(
             adapter=adapter,
             left=left,
             is_working=is_working,
-            may_act=outside.may_act,
             owner=outside.owner,
             living=living,
         )

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from app.aio import Gate, always_open, retry_store
+from app.aio import retry_store
 from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.attempt import Attempt
@@ -211,9 +211,8 @@ class Workspaces:
         locks: SessionLocks,
         on_gone: Callable[[SessionId], None],
         pool: WarmPool | None = None,
-        may_act: Gate = always_open,
     ) -> None:
-        """`on_gone` hears of each thread whose sandbox goes, before it does; `may_act`: before sandboxes are made, saved, ended."""
+        """`on_gone` hears of each thread whose sandbox goes, before it does."""
         self._provider = provider
         self._locks = locks
         self._mount = policy.mount
@@ -222,7 +221,6 @@ class Workspaces:
         self._mask = mask
         self._on_gone = on_gone
         self._pool = pool
-        self._may_act = may_act
         self._opening: set[SessionId] = set()
         self._idle = IdleSandboxCache(
             provider=provider,
@@ -254,7 +252,7 @@ class Workspaces:
         Raises:
             SandboxError: no sandbox could be made.
         """
-        await self._may_act()
+        await attempt.may_act()
         session_id = session_id_for(attempt.run.thread)
         self._opening.add(session_id)
         try:
@@ -306,7 +304,7 @@ class Workspaces:
         Raises:
             SandboxError: it was left by a slice, and cannot be reached now: that may pass.
         """
-        await self._may_act()
+        await attempt.may_act()
         session_id, checkpoint = session_id_for(attempt.run.thread), attempt.checkpoint
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
@@ -355,7 +353,7 @@ class Workspaces:
             if workspace.is_left:
                 self._leave(sandbox)
                 return
-            await self._may_act()
+            await attempt.may_act()
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
@@ -400,13 +398,13 @@ class Workspaces:
             )
             self._idle.add(session.id, idle)
 
-    async def _is_ours(self) -> bool:
-        """Whether nobody else may be at work in the sandboxes of this process's runs."""
+    async def _is_ours(self, attempt: Attempt) -> bool:
+        """Whether nobody else may be at work in the attempt's sandbox."""
         if Capability.ATTACH not in self._provider.capabilities:
             return True
         try:
             async with asyncio.timeout(GATE_TIMEOUT_S):
-                await self._may_act()
+                await attempt.may_act()
         except (LeaseLostError, TimeoutError):
             return False
         return True
@@ -422,7 +420,6 @@ class Workspaces:
             session = await self._store.get(session_id_for(run.thread))
             if session is None or not session.sandbox_id or session.id in self._idle:
                 return
-            await self._may_act()
             self._on_gone(session.id)
             async with asyncio.timeout(ABANDON_TIMEOUT_S):
                 await self._provider.remove(SandboxId(session.sandbox_id))
@@ -508,7 +505,7 @@ class Workspaces:
     async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
-        if first_error is not None and not await self._is_ours():
+        if first_error is not None and not await self._is_ours(attempt):
             self._provider.release(sandbox.id)
             return
         started_s = time.monotonic()

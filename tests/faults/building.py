@@ -310,7 +310,6 @@ async def open_core(
                 locks=SessionLocks(state / "visits", owner=owner),
                 on_gone=broker.close,
                 pool=pool,
-                may_act=may_act,
             )
             runner = AgentRunner(
                 provider=provider,
