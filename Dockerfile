@@ -23,12 +23,13 @@ USER root
 # Not 10001, which sandboxes run as.
 RUN echo "orion:x:10002:10002:Orion:/var/lib/orion:/usr/sbin/nologin" >> /etc/passwd \
  && echo "orion:x:10002:" >> /etc/group \
- && install -d -o 10002 -g 10002 -m 700 /var/lib/orion
+ && install -d -o 10002 -g 10002 -m 700 /var/lib/orion && install -d /etc/orion
 COPY --from=build /opt/orion /opt/orion
 ENV PATH=/opt/orion/bin:/usr/local/bin:/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1 \
     ORION_HOST=0.0.0.0 ORION_LOG_FORMAT=json ORION_PORT=3000 ORION_STATE_DIR=/var/lib/orion
 USER 10002:10002
-WORKDIR /var/lib/orion
+# Where orion.toml belongs.
+WORKDIR /etc/orion
 EXPOSE 3000
 HEALTHCHECK --interval=4s --timeout=4s --retries=4 --start-period=60s \
     CMD ["/opt/orion/bin/python", "-I", "-S", "/opt/orion/healthcheck.py"]

@@ -216,11 +216,12 @@ async def open_orion(
     prepared: Path,
     *,
     command: Sequence[str] = SERVE,
+    process: type[OrionProcess] = OrionProcess,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
     put_environments(prepared, state_dir)
-    orion = OrionProcess(
+    orion = process(
         state_dir=state_dir,
         settings={**orion_environment(world.url, world.config), **settings},
         command=command,
