@@ -15,7 +15,7 @@ COPY sandbox_runtime sandbox_runtime
 COPY app app
 # The file system is read-only later: what is not compiled now is compiled at each start, which takes three times as long.
 RUN /opt/uv/bin/uv pip install --quiet --no-deps . \
- && /opt/orion/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/orion/lib
+ && /opt/orion/bin/python -m compileall -q -j 0 --invalidation-mode unchecked-hash /opt/orion/lib && rm -f /opt/orion/.lock
 COPY container/healthcheck.py /opt/orion/
 
 FROM ${BASE}
