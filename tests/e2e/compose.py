@@ -45,8 +45,8 @@ def postgres_image() -> str:
     return name
 
 
-def haproxy_image() -> str:
-    return ensure_image(("bash", "haproxy"), wanted=())
+def nginx_image() -> str:
+    return ensure_image(("bash", "nginx"), wanted=())
 
 
 def own_address() -> str:
@@ -115,7 +115,7 @@ async def open_compose(
     shutil.chown(state_dir, USER_ID, USER_ID)
     values = {
         "SERVICE_IMAGE": IMAGE,
-        "HAPROXY_IMAGE": await asyncio.to_thread(haproxy_image),
+        "NGINX_IMAGE": await asyncio.to_thread(nginx_image),
         "POSTGRES_IMAGE": await asyncio.to_thread(postgres_image),
         "ORION_STATE_DIR": str(state_dir),
         **settings,
