@@ -6,13 +6,13 @@ import shutil
 import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.settings.settings import host_environment
 from tests.docker_image import ensure_image
 from tests.e2e.container import IMAGE, USER_ID
-from tests.e2e.docker_world import docker
+from tests.e2e.docker_world import docker, objects_of, remove_images
 from tests.forking import REPOSITORY
 
 COMMAND_TIMEOUT_S = 240.0
@@ -70,6 +70,8 @@ class Composed:
 
     directory: Path
     project: str
+    namespaces: list[str] = field(default_factory=list)
+    """Of sandboxes and images that go with the project."""
 
     async def sh(self, command: str) -> str:
         """What a command prints, with Debian's `docker-compose` for `docker compose`; it must succeed."""
@@ -127,3 +129,8 @@ async def open_compose(
         yield composed
     finally:
         await composed.sh("docker compose down --volumes --remove-orphans --timeout 5")
+        for namespace in composed.namespaces:
+            left = await asyncio.to_thread(objects_of, namespace, "ps", "--all")
+            if left:
+                await asyncio.to_thread(docker, "rm", "--force", "--volumes", *left)
+            await asyncio.to_thread(remove_images, namespace)

@@ -21,9 +21,7 @@ from tests.e2e.prepared import PREPARE_TIMEOUT_S
 COMMAND_TIMEOUT_S = 120.0
 
 
-def docker(
-    *arguments: str, stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S
-) -> str:
+def docker(*arguments: str, stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """What a command of the engine's own client prints; it must succeed."""
     argv = ["docker", *arguments]
     done = subprocess.run(
@@ -111,8 +109,8 @@ async def open_docker_orion(
     world: World,
     state_dir: Path,
     prepared: str,
-    *,
     process: type[OrionProcess] = OrionProcess,
+    /,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion with Docker sandboxes and a prepared environment; at the end no container and no volume may be left."""
@@ -126,7 +124,7 @@ async def open_docker_orion(
             world,
             state_dir,
             nothing,
-            process=process,
+            process,
             ORION_SANDBOX="docker",
             ORION_DOCKER_IMAGE=await asyncio.to_thread(ensure_image),
             **settings,

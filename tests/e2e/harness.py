@@ -218,9 +218,10 @@ async def open_orion(
     world: World,
     state_dir: Path,
     prepared: Path,
+    process: type[OrionProcess] = OrionProcess,
+    /,
     *,
     command: Sequence[str] = SERVE,
-    process: type[OrionProcess] = OrionProcess,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""

@@ -16,7 +16,7 @@ from app.runs.testing import run_id_for
 from tests.docker_image import ensure_image
 from tests.e2e.compose import Composed, open_compose, own_address, written
 from tests.e2e.container import build_image
-from tests.e2e.docker_world import docker, lend_environment, prepared_image, remove_images
+from tests.e2e.docker_world import docker, lend_environment, prepared_image
 from tests.e2e.harness import World, has_stop_button, open_world, run_of, text_of
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
@@ -38,6 +38,10 @@ for line in json.loads(sys.argv[1]):
     connection.request(*line)
     print(connection.getresponse().status)
 """
+_NAMESPACE = (
+    "docker compose exec -T postgres psql --username=orion --no-align --tuples-only"
+    " --command='SELECT namespace FROM orion_installation'"
+)
 REFUSED = (
     ("GET", "/v1.41/secrets"),
     ("GET", "/v1.41/networks"),
@@ -57,6 +61,7 @@ ALLOWED = (("GET", "/version"), ("GET", "/v1.41/info"), ("GET", "/v1.41/containe
 async def test_the_whole_of_it(tmp_path: Path) -> None:
     async with _composed(tmp_path) as (composed, world, url):
         await _answers(composed, world)
+        await _leaves_the_others(composed)
         await _lets_through(composed, url)
         await _takes_over(composed, world)
         await _restores(composed, world)
@@ -76,29 +81,23 @@ async def _composed(tmp_path: Path) -> AsyncIterator[tuple[Composed, World, str]
             "POSTGRES_PASSWORD": secrets.token_hex(24),
             "PUBLISH": f"127.0.0.1:{port}",
             "ORION_DOCKER_IMAGE": await asyncio.to_thread(ensure_image),
-            "ORION_WARM_POOL_SIZE": "0",
+            "ORION_WARM_POOL_SIZE": "1",
             "ORION_RUNS_PER_USER_HOUR": "1000",
+            "ORION_SESSION_KEEP_S": "0",
         }
         project = f"orion-test-{secrets.token_hex(4)}"
         async with open_compose(tmp_path, settings, project=project) as composed:
             await composed.sh("docker compose up --detach postgres serve")
             await _until_healthy(composed, "serve")
-            namespace = (
-                await composed.sh(
-                    "docker compose exec -T postgres psql --username=orion --no-align --tuples-only"
-                    " --command='SELECT namespace FROM orion_installation'"
-                )
-            ).strip()
+            namespace = (await composed.sh(_NAMESPACE)).strip()
             await asyncio.to_thread(lend_environment, prepared, namespace)
-            try:
-                (*_, (*_, up)) = written("With compose")
-                await composed.sh(up)
-                world.fake_slack.events_url = f"{url}/slack/events"
-                for service in ("serve", "worker"):
-                    await _until_healthy(composed, service)
-                yield composed, world, url
-            finally:
-                await asyncio.to_thread(remove_images, namespace)
+            composed.namespaces.append(namespace)
+            (*_, (*_, up)) = written("With compose")
+            await composed.sh(up)
+            world.fake_slack.events_url = f"{url}/slack/events"
+            for service in ("serve", "worker"):
+                await _until_healthy(composed, service)
+            yield composed, world, url
 
 
 async def _until_healthy(composed: Composed, service: str) -> None:
@@ -144,6 +143,26 @@ async def _log(container: str) -> str:
     return await asyncio.to_thread(docker, "logs", container)
 
 
+async def _leaves_the_others(composed: Composed) -> None:
+    """A worker that starts again removes no sandbox of one that lives."""
+    waiting = await _until_sandboxes(2)
+    _, second = await composed.containers("worker")
+    docker("restart", "--time", "45", second)
+    await _until_healthy(composed, "worker")
+    now = await _until_sandboxes(2)
+    assert len(waiting & now) == 1
+
+
+async def _until_sandboxes(count: int) -> set[str]:
+    """Ids of all that are there, once there are so many."""
+    async with asyncio.timeout(60):
+        while True:
+            found = docker("ps", "--quiet", "--filter", "label=orion.sandbox").split()
+            if len(found) == count:
+                return set(found)
+            await asyncio.sleep(0.5)
+
+
 async def _lets_through(composed: Composed, url: str) -> None:
     """The engine's proxy refuses what Orion never asks; the balancer shows Slack's address and nothing of the operator's."""
     (worker, *_) = await composed.containers("worker")
@@ -153,7 +172,12 @@ async def _lets_through(composed: Composed, url: str) -> None:
     assert statuses == ["403"] * len(REFUSED) + ["200"] * len(ALLOWED)
     (front, *_) = await composed.containers("serve")
     process = await asyncio.to_thread(
-        docker, "exec", front, "/opt/orion/bin/python", "-c", "import socket\ntry: print(socket.gethostbyname('engine'))\nexcept OSError: print('no')"
+        docker,
+        "exec",
+        front,
+        "/opt/orion/bin/python",
+        "-c",
+        "import socket\ntry: print(socket.gethostbyname('engine'))\nexcept OSError: print('no')",
     )
     assert process == "no\n"
     async with httpx.AsyncClient(verify=NO_TLS, trust_env=False, base_url=url, timeout=10) as http:
@@ -207,7 +231,9 @@ async def _restores(composed: Composed, world: World) -> None:
 
 async def _ends(composed: Composed) -> None:
     """All in order, within the grace."""
-    ids = [one for name in ("serve", "worker", "postgres") for one in await composed.containers(name)]
+    ids = [
+        one for name in ("serve", "worker", "postgres") for one in await composed.containers(name)
+    ]
     await composed.sh("docker compose stop")
     for state in json.loads(docker("container", "inspect", *ids)):
         assert state["State"]["ExitCode"] == 0, state["Name"]

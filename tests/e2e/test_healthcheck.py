@@ -46,7 +46,7 @@ def check(port: int, host: str = "127.0.0.1") -> int:
     ("line", "host", "code"),
     [
         (b"HTTP/1.1 200 OK", "127.0.0.1", 0),
-        (b"HTTP/1.1 200 OK", "0.0.0.0", 0),
+        (b"HTTP/1.1 200 OK", "0.0.0.0", 0),  # noqa: S104 - the setting's value
         (b"HTTP/1.1 503 Service Unavailable", "127.0.0.1", 1),
         (b"no HTTP", "127.0.0.1", 1),
     ],
