@@ -98,6 +98,10 @@ class Composed:
         """Ids, of those that run."""
         return (await self.sh(f"docker compose ps -q {service}")).split()
 
+    async def log(self, container: str) -> str:
+        """All that it has printed."""
+        return await self.sh(f"docker logs {container} 2>&1")
+
 
 def _environment() -> dict[str, str]:
     """The client's own; no setting of the tests' host gets in."""

@@ -82,6 +82,7 @@ async def _composed(tmp_path: Path) -> AsyncIterator[tuple[Composed, World, str]
             "PUBLISH": f"127.0.0.1:{port}",
             "ORION_DOCKER_IMAGE": await asyncio.to_thread(ensure_image),
             "ORION_WARM_POOL_SIZE": "1",
+            "ORION_MAX_CONCURRENT_RUNS": "2",
             "ORION_RUNS_PER_USER_HOUR": "1000",
             "ORION_SESSION_KEEP_S": "0",
         }
@@ -114,10 +115,14 @@ async def _until_healthy(composed: Composed, service: str) -> None:
             await asyncio.sleep(0.5)
 
 
+def _run_id(world: World, ts: str) -> str:
+    channel = world.fake_slack.workspace.channel("general").id
+    return run_id_for(team=TEAM_ID, channel=channel, message_ts=ts)
+
+
 async def _answer(world: World, ts: str, *, thread_ts: str | None = None) -> str:
     """What the final message says to the question `ts`."""
-    channel = world.fake_slack.workspace.channel("general").id
-    run_id = run_id_for(team=TEAM_ID, channel=channel, message_ts=ts)
+    run_id = _run_id(world, ts)
 
     def is_final(reply: JsonObject) -> bool:
         return run_of(reply) == run_id and not has_stop_button(reply)
@@ -129,18 +134,14 @@ async def _answer(world: World, ts: str, *, thread_ts: str | None = None) -> str
 
 async def _answers(composed: Composed, world: World) -> None:
     """Mentions are answered through balancer, front, worker, proxy and engine, by both workers."""
-    asked = [await world.client.say(f"@Orion run: id -u; echo {n}") for n in range(4)]
+    asked = [await world.client.say(f"@Orion run: id -u; sleep 8; echo {n}") for n in range(4)]
     for n, ts in enumerate(asked):
         answer = await _answer(world, ts)
         assert ("10001" in answer, str(n) in answer) == (True, True), answer
-    logs = [await _log(container) for container in await composed.containers("worker")]
+    logs = [await composed.log(container) for container in await composed.containers("worker")]
     assert all("run.started" in log for log in logs)
     for service in ("serve", "worker"):
         assert "Traceback" not in await composed.sh(f"docker compose logs --no-color {service}")
-
-
-async def _log(container: str) -> str:
-    return await asyncio.to_thread(docker, "logs", container)
 
 
 async def _leaves_the_others(composed: Composed) -> None:
@@ -192,7 +193,7 @@ async def _takes_over(composed: Composed, world: World) -> None:
     ts = await world.client.say("@Orion !slow 8")
     await world.client.wait_for_reply(ts, lambda reply: "I write slowly" in text_of(reply))
     workers = await composed.containers("worker")
-    (busy,) = [one for one in workers if ts in await _log(one)]
+    (busy,) = [one for one in workers if _run_id(world, ts) in await composed.log(one)]
     (front, *_) = await composed.containers("serve")
     docker("kill", busy, front)
     async with asyncio.timeout(TAKEN_OVER_WITHIN_S):
