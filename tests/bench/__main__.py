@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.bench.acks import measure_acks
 from tests.bench.agents import measure_agents, measure_agents_in_docker
 from tests.bench.clouds import measure_clouds, why_no_machines
+from tests.bench.container import measure_container
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.parsers import measure_parsers
@@ -33,6 +34,7 @@ Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is co
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
+Container: the image on a base of Debian's own files; from its start to its first good health check, which comes 4 s after.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the fake Slack and the model, in one process, from the message to the model's first byte of it."""
 _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
@@ -47,10 +49,11 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "docker": measure_docker,
     "docker-agents": measure_agents_in_docker,
     "docker-pool": measure_docker_pool,
+    "container": measure_container,
 }
 PARTS = ("acks", "placing", "turns", "crowd", *(list(_MEASURES)[3:]))
 """In this order."""
-_OF_DOCKER = ("docker", "docker-agents", "docker-pool")
+_OF_DOCKER = ("docker", "docker-agents", "docker-pool", "container")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
