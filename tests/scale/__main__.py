@@ -20,9 +20,11 @@ GROWING: Final = (
     (50, Setup()),
     (500, Setup()),
     (1_500, Setup(slots=64)),
-    (4_000, Setup(processes=2, slots=100)),
-    (5_000, Setup(processes=2, slots=100)),
-    (10_000, Setup(processes=4, slots=100, queue_limit=5_000)),
+    (3_000, Setup(slots=128)),
+    (4_000, Setup(slots=128)),
+    (4_000, Setup(processes=4, slots=32)),
+    (5_000, Setup(slots=256)),
+    (10_000, Setup(slots=512)),
 )
 """People of one workspace, and how Orion runs for them."""
 WORKSPACES: Final = (1, 10, 100, 10_000)
@@ -81,8 +83,6 @@ def growing(
     for workspace, setup in cases:
         hour = play(workspace, setup, figures, seed=seed)
         answered = hour.answered
-        processes = setup.processes + setup.fronts
-        transactions = len(answered) / HOUR_S * figures.transactions
         yield {
             "people": f"{workspace.people:,}",
             "questions": f"{len(hour.runs):,}",
@@ -103,8 +103,6 @@ def growing(
             "between updates": _between_updates(answered),
             "refused": f"{sum(run.is_refused for run in hour.runs)}",
             "cores": f"{hour.orion_cpu:.2f}",
-            "transactions": f"{transactions + processes * figures.idle_transactions:.0f} /s",
-            "connections": f"{processes * figures.connections:.0f}",
         }
 
 
