@@ -168,17 +168,29 @@ def tables(figures: Figures, *, seed: int) -> tuple[str, str]:
     return one, table(list(many(WORKSPACES, Workspace(people=PEOPLE), figures, seed=seed)))
 
 
-def main() -> int:
+def _count(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, is {text}")
+    return value
+
+
+def _amount(text: str) -> float:
+    if not (value := float(text)) > 0:
+        raise argparse.ArgumentTypeError(f"must be above 0, is {text}")
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.scale")
     parser.add_argument("--figures", type=Path, default=COMMITTED, help="what the bench wrote")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--people", type=int, help="of one workspace; without it, both tables")
-    parser.add_argument("--questions-a-day", type=float, default=4, help="of each person")
-    parser.add_argument("--processes", type=int, default=1, help="that work")
-    parser.add_argument("--slots", type=int, default=32, help="of each: ORION_MAX_CONCURRENT_RUNS")
-    given = parser.parse_args()
-    if min(given.people or 1, given.processes, given.slots) < 1 or given.questions_a_day <= 0:
-        parser.error("people, processes, slots and questions a day are above 0")
+    parser.add_argument("--people", type=_count, help="of one workspace; without it, both tables")
+    parser.add_argument("--questions-a-day", type=_amount, default=4, help="of each person")
+    parser.add_argument("--processes", type=_count, default=1, help="that work")
+    parser.add_argument(
+        "--slots", type=_count, default=32, help="of each: ORION_MAX_CONCURRENT_RUNS"
+    )
+    given = parser.parse_args(arguments)
     try:
         figures = read_figures(given.figures)
     except FiguresError as exc:

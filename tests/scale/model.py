@@ -88,7 +88,6 @@ def simulate(
     questions: Sequence[Question], setup: Setup, figures: Figures, *, seed: int
 ) -> Simulated:
     """Plays all questions to their answers; the same for the same arguments."""
-
     with asyncio.Runner(loop_factory=JumpingLoop) as runner:
         return runner.run(_Orion(setup, figures, seed=seed).play(questions))
 
@@ -136,9 +135,11 @@ class _Status:
         self._shown: set[str] = set()
         self._in_line: set[str] = set()
 
-    async def begin(self, process: _Process, thread: str, *, is_urgent: bool) -> None:
+    async def begin(self, process: _Process, thread: str, *, is_urgent: bool) -> bool:
+        """Returns whether it is shown by now; else another call of the thread is in line."""
         self._going[thread] += 1
         await self._fulfil(process, thread, is_urgent=is_urgent)
+        return thread in self._shown
 
     async def end(self, process: _Process, thread: str) -> None:
         self._going[thread] -= 1
@@ -265,8 +266,8 @@ class _Orion:
             await self._post(front, run)
 
     async def _show_working(self, front: _Process, run: SimulatedRun, *, is_urgent: bool) -> None:
-        await self._status.begin(front, run.question.thread, is_urgent=is_urgent)
-        run.sign_s = run.sign_s or _now_s()
+        if await self._status.begin(front, run.question.thread, is_urgent=is_urgent):
+            run.sign_s = run.sign_s or _now_s()
 
     async def _post(self, front: _Process, run: SimulatedRun) -> None:
         await front.call(POST, run.question.channel)
