@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from tests.bench.load import percentile
@@ -100,7 +99,7 @@ def growing(
                 for run in answered
                 if run.answered_s is not None and run.concluded_s is not None
             ),
-            "between updates": _between_updates(answered),
+            "updates of a run": f"{_mean([len(run.updates_s) for run in answered] or [0]):.1f}",
             "refused": f"{sum(run.is_refused for run in hour.runs)}",
             "cores": f"{hour.orion_cpu:.2f}",
         }
@@ -144,15 +143,6 @@ def _mean(values: Sequence[float]) -> float:
 def _p95(waits_s: Iterator[float]) -> str:
     waits = list(waits_s)
     return f"{percentile(waits, 0.95):.1f} s" if waits else "-"
-
-
-def _between_updates(runs: Sequence[SimulatedRun]) -> str:
-    gaps = [
-        later - earlier
-        for run in runs
-        for earlier, later in zip(run.updates_s, run.updates_s[1:], strict=False)
-    ]
-    return f"{median(gaps):.0f} s" if gaps else "-"
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -63,14 +63,16 @@ def read_figures(path: Path = COMMITTED) -> Figures:
         return _row(rows, pattern, path)[0]
 
     going, count = _row(rows, r"processor, (\d+) runs going, no other events", path)
-    idle_mib = value("idle memory after runs, with Langfuse")
+    held_mib, _ = _row(rows, r"memory, (\d+) runs going \(fake sandbox\)", path)
+    # The crowd's process has no Langfuse.
+    base_mib = value("idle memory after a run, without Langfuse")
     return Figures(
         mention_cpu_s=value("processor time per mention that is placed, none run") / 1000,
         run_cpu_s=value(r"processor time per run, answered \(fake sandbox\)") / 1000,
         going_cpu=going / 100 / count,
         idle_cpu=value("processor of an idle process on PostgreSQL") / 100,
-        going_mib=max(value(r"memory, \d+ runs going \(fake sandbox\)") - idle_mib, 0) / count,
-        idle_mib=idle_mib,
+        going_mib=max(held_mib - base_mib, 0) / count,
+        idle_mib=value("idle memory after runs, with Langfuse"),
         commit_s=value(r"the disk by itself: p99 of fdatasync, \d+ events/s") / 1000,
         connections=value("connections of a process"),
         transactions=value("transactions per run"),
