@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench house picture faults agents clouds settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -49,6 +49,10 @@ lint: setup
 
 bench: setup
 	@$(BIN)/python -m tests.bench
+
+# A minute: the tables of docs/scale.md, from figures of the bench.
+scale: setup
+	@$(BIN)/python -m tests.scale
 
 # The figures of the code itself, and the picture of its packages.
 house: setup
