@@ -1,4 +1,4 @@
-# Orion as an image. The base: any Debian or Ubuntu with Python 3.11 or later and its venv; from 3.12 on with SQLite 3.42.
+# Orion as an image. The base: any Debian or Ubuntu with Python 3.11 or later and its venv.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS build
