@@ -275,7 +275,13 @@ def _join_ports(
 async def _tell_sandbox(
     settings: Settings, provider: SandboxProvider, choice: ProviderChoice
 ) -> None:
-    finding = await provider.probe()
+    try:
+        finding = await provider.probe()
+    except SandboxError as exc:
+        if settings.sandbox.provider != "auto":
+            raise
+        why = f"ORION_SANDBOX=auto took {choice.name}: {choice.reason}"
+        raise SandboxError(exc.code, f"{exc} ({why})") from exc
     _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
     if settings.mount is not None:
         _log.warning("sandbox.mounted", says=settings.mount.sentence)
