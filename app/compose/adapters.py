@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
+from app.aio import Gate
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker
@@ -154,6 +155,10 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    may_act: Gate
+    """Before effects for runs: this process's lease."""
+    owner: str
+    """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
 
 @asynccontextmanager
@@ -192,7 +197,8 @@ async def open_outside(
             choice = ProviderChoice(name="local", reason="it is not used here")
         elif overrides.provider is None:
             choice = await choose_provider(settings)
-        provider = overrides.provider or create_provider(settings, choice)
+        owner = store.leases.process.owner
+        provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role is not Role.FRONT and Capability.REMOTE not in provider.capabilities
         store.leases.describe(place=place if is_local else "", is_working=role is not Role.FRONT)
         leases = overrides.wrap("leases", store.leases)
@@ -230,6 +236,8 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            may_act=lease.confirm,
+            owner=owner,
         )
 
 
