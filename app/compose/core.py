@@ -141,6 +141,7 @@ class RuntimeFactory:
                 finally:
                     for task in tasks:
                         task.cancel()
+                    await runtime.workspaces.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,7 @@ async def open_core(
         )
         runtime = runtimes.build(provider)
         await stack.enter_async_context(runtime.pool.open())
+        stack.push_async_callback(runtime.workspaces.close)
         group = await stack.enter_async_context(open_task_group())
         runners = Runners(runtime, open_runtime=runtimes.open, policy=policy, group=group)
         stack.callback(runners.close)

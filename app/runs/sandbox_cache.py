@@ -211,6 +211,14 @@ class IdleSandboxCache:
         if is_kept and session is not None and session.sandbox_id == idle.sandbox.id:
             await self._store.update(session_id, **GONE)
 
+    async def end_all(self) -> None:
+        """Destroys all that this process keeps; a failure is logged, and costs the others nothing."""
+        for session_id in list(self._idle):
+            try:
+                await self.end(session_id)
+            except Exception as exc:  # noqa: BLE001 - whatever ails the database or the provider: the next start sweeps
+                _log.warning("sandbox.stop_failed", session=session_id, reason=str(exc))
+
     async def _is_taken(self, session_id: SessionId, sandbox: Sandbox) -> bool:
         """Whether another process uses one that this one does not keep any more."""
         if Capability.ATTACH not in self._provider.capabilities:

@@ -194,6 +194,7 @@ def _new_name() -> str:
 
 ABANDON_TIMEOUT_S = 30.0
 REMOVED_IN_A_ROUND = 1000
+CLOSE_TIMEOUT_S = 10.0
 GATE_TIMEOUT_S = 5.0
 """For a database that is away when a sandbox is to be ended; then it is left to whoever sweeps."""
 
@@ -430,6 +431,12 @@ class Workspaces:
     async def end_idle(self, session_id: SessionId) -> None:
         """Destroys the idle sandbox of a thread, if it has one: its next run begins at another provider."""
         await self._idle.end(session_id)
+
+    async def close(self) -> None:
+        """Destroys the idle sandboxes that are this process's, within 10 s; what is left then is swept by another one."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._idle.end_all()
 
     async def destroy_overdue(self) -> None:
         """Destroys the idle sandboxes whose time is over."""
