@@ -1,6 +1,6 @@
 """Which agents and models this Orion has, where each protocol's models are, and with which key: the gateway first, where it speaks the protocol, then the provider."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -10,6 +10,7 @@ from agent_scripts.registry import agent_names, agent_spec, create_adapter
 from app.runs.selection import CatalogAgent, Source
 from app.settings.agents import ModelsSettings
 from app.settings.settings import Settings
+from sandbox_runtime.registry import provider_spec
 
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
 """Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
@@ -123,7 +124,18 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
 def missing_for_serving(settings: Settings, *, hears: bool = True) -> tuple[str, ...]:
     """Returns what a process cannot do without, as lines; `hears`: of Slack's events."""
     model = missing_for_agent(settings, settings.agents.default)
-    return (*settings.slack.find_missing(hears=hears), *([model] if model else []))
+    of_functions = _missing_for_functions(settings) if settings.service.is_function else ()
+    return (*settings.slack.find_missing(hears=hears), *([model] if model else []), *of_functions)
+
+
+def _missing_for_functions(settings: Settings) -> Iterator[str]:
+    if not isinstance(settings.database, str):
+        yield "ORION_DATABASE_URL: missing; functions share nothing but a PostgreSQL database"
+    if settings.slack.app_token is not None:
+        yield "SLACK_APP_TOKEN: functions keep no socket open; unset it, and give SLACK_SIGNING_SECRET"
+    name = settings.sandbox.provider
+    if name != "auto" and not provider_spec(name).is_cloud:
+        yield f"ORION_SANDBOX: functions need a cloud's sandboxes (is {name!r})"
 
 
 def key_headers(protocol: ModelProtocol, source: ModelSource) -> Mapping[str, str]:

@@ -1,0 +1,22 @@
+"""One build for all tests of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.vercel.deployment import CannotBuildError, Deployment, build
+
+
+@pytest.fixture(scope="session")
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    try:
+        yield build(tmp_path_factory.mktemp("deployment"))
+    except CannotBuildError as exc:
+        pytest.skip(f"Vercel's build cannot be tried here: {exc}")
+
+
+@pytest.fixture(scope="session")
+def bundle(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of the function that hears, where it would find them."""
+    return deployment.functions["fastapi"].unpack(tmp_path_factory.mktemp("bundle"))
