@@ -155,10 +155,10 @@ class Core:
 
     def background(self) -> Sequence[Coroutine[None, None, None]]:
         """Returns what has to go on as long as the service works."""
-        ledger = self.ports.ledger
-        for_all = (ledger.write_forever(), ledger.load_forever())
         if self.is_brief:
             return ()
+        ledger = self.ports.ledger
+        for_all = (ledger.write_forever(), ledger.load_forever())
         if not self.is_working:
             return for_all
         return (

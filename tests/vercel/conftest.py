@@ -1,6 +1,6 @@
 """One build for all tests of it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,9 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 @pytest.fixture(scope="session")
-def bundle(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of the function that hears, where it would find them."""
-    return deployment.functions["fastapi"].unpack(tmp_path_factory.mktemp("bundle"))
+def bundles(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """The files of each function, where it would find them."""
+    return {
+        name: function.unpack(tmp_path_factory.mktemp("bundle"))
+        for name, function in deployment.functions.items()
+    }

@@ -1,0 +1,223 @@
+"""Vercel's part of a deployment, on this machine: instances of its functions in the real runtime, the real queue service, and pushes.
+
+An instance has a root that it cannot write to, but for /tmp. The queue service of `vercel-queue` is asked for messages, which are
+posted to the function that works with the headers of a push; the function itself acknowledges them there.
+"""
+
+import asyncio
+import base64
+import json
+import os
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+from vercel.queue import ALL_DEPLOYMENTS, QueueClient, SanitizedName
+from vercel.queue.devserver import embedded_queue_dev_server
+
+from app.aio import open_task_group
+from tests.plain_http import NO_TLS
+from tests.vercel.deployment import Deployment
+
+HEARS, WORKS = "fastapi", "_py_subscribers/app-subscriber__advance"
+DEPLOYMENT, REGION, TOKEN = "dpl_test", "iad1", "queue-token"
+START_TIMEOUT_S, PUSH_TIMEOUT_S, POLL_S = 60.0, 300.0, 0.05
+MAX_DURATION_S = 300.0
+"""Of a function for which nothing else is said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invocation:
+    """One message that was pushed."""
+
+    payload: bytes
+    status: int
+    """Of the answer; 0 = the instance died."""
+    took_s: float
+
+
+class Instance:
+    """A function in the real runtime, in a process group of its own."""
+
+    def __init__(
+        self, deployment: Deployment, name: str, root: Path, env: Mapping[str, str]
+    ) -> None:
+        self._function = deployment.functions[name]
+        self._python = deployment.python
+        self._root = root
+        self._env = {**self._function.config["environment"], **env}
+        self._process: asyncio.subprocess.Process | None = None
+        self._ipc = Path(tempfile.mkdtemp(prefix="ipc-"))
+        self.log_path = root.parent / f"{root.name}.log"
+        self.url = ""
+        self.messages: list[Mapping[str, Any]] = []
+        """What the runtime has told its platform."""
+
+    async def start(self) -> None:
+        """Returns when it listens."""
+        started = asyncio.Event()
+
+        async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            with suppress(asyncio.IncompleteReadError), closing(writer):
+                while True:
+                    message = json.loads((await reader.readuntil(b"\0"))[:-1])
+                    self.messages.append(message)
+                    if message["type"] == "server-started":
+                        self.url = f"http://127.0.0.1:{message['payload']['httpPort']}"
+                    if message["type"] in ("server-started", "unrecoverable-error"):
+                        started.set()
+
+        path = self._ipc / "ipc"
+        path.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(hear, path, limit=1 << 22)
+        mounts = ["--ro-bind", "/", "/", "--tmpfs", "/var", "--ro-bind", self._root, "/var/task"]
+        mounts += ["--dir", "/var/ipc", "--bind", self._ipc, "/var/ipc", "--remount-ro", "/var"]
+        mounts += ["--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp"]  # noqa: S108 - its own
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *("bwrap", "--die-with-parent", *map(str, mounts), "--chdir", "/var/task"),
+                *(str(self._python), "vc__handler__python.py"),
+                env={"PATH": "/usr/bin:/bin", "VERCEL_IPC_PATH": "/var/ipc/ipc", **self._env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await started.wait()
+        assert self.url, self.log
+
+    @property
+    def log(self) -> str:
+        """What it has printed, and what it has told the platform to log."""
+        told = [one["payload"].get("message", "") for one in self.messages if one["type"] == "log"]
+        return self.log_path.read_text() + "\n".join(map(_decoded, told))
+
+    async def kill(self) -> None:
+        """SIGKILL to all of it."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        self._process = None
+        self._server.close()
+
+
+def _decoded(message: str) -> str:
+    with suppress(ValueError):
+        return base64.b64decode(message).decode()
+    return message
+
+
+@dataclass(kw_only=True)
+class Platform:
+    hears: Instance
+    works: Instance
+    queue_url: str
+    http: httpx.AsyncClient
+    pushed: list[Invocation] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
+    kill_next: list[float] = field(default_factory=list)
+    """After so many seconds of the next pushes their instance is killed, and a new one started."""
+
+    def client(self) -> QueueClient:
+        return QueueClient(
+            token=TOKEN, region=REGION, base_url=self.queue_url, deployment=ALL_DEPLOYMENTS
+        )
+
+    async def push_forever(self, consumer: str) -> None:
+        """Posts each message as soon as it may be seen, as many at once as there are."""
+        client = self.client()
+        async with open_task_group() as group:
+            while True:
+                async for delivery in client.poll(
+                    "orion-runs", consumer, limit=10, lease_duration=60
+                ):
+                    message = delivery.accept()
+                    payload = message.payload
+                    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
+                    group.create_task(self.push(body, _headers(message.metadata, consumer)))
+                await asyncio.sleep(POLL_S)
+
+    async def push(self, body: bytes, headers: Mapping[str, str]) -> int:
+        loop = asyncio.get_running_loop()
+        began, status = loop.time(), 0
+        if self.kill_next:
+            after_s = self.kill_next.pop(0)
+            async with open_task_group() as group:
+                group.create_task(self._kill_and_restart(after_s))
+                with suppress(httpx.HTTPError):
+                    status = (await self._post(body, headers)).status_code
+        else:
+            with suppress(httpx.HTTPError):
+                status = (await self._post(body, headers)).status_code
+        self.pushed.append(Invocation(payload=body, status=status, took_s=loop.time() - began))
+        return status
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        return await self.http.post(
+            self.works.url, content=body, headers=dict(headers), timeout=PUSH_TIMEOUT_S
+        )
+
+    async def _kill_and_restart(self, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.works.kill()
+        await self.works.start()
+
+
+def _headers(metadata: Any, consumer: str) -> Mapping[str, str]:
+    """Of a push. Source: vercel-queue 0.10.0, `_internal/constants.py`, CLOUD_EVENT_HEADER_*."""
+    times = {
+        "ce-vqscreatedat": metadata.created_at,
+        "ce-vqsexpiresat": metadata.expires_at,
+        "ce-vqsvisibilitydeadline": metadata.visibility_deadline,
+    }
+    return {
+        "ce-type": "com.vercel.queue.v2beta",
+        "ce-vqsqueuename": metadata.topic,
+        "ce-vqsconsumergroup": consumer,
+        "ce-vqsmessageid": metadata.message_id,
+        "ce-vqsreceipthandle": str(metadata.receipt_handle),
+        "ce-vqsdeliverycount": str(metadata.delivery_count),
+        "ce-vqsregion": REGION,
+        "content-type": metadata.content_type or "application/octet-stream",
+        **{name: at.isoformat() for name, at in times.items() if isinstance(at, datetime)},
+    }
+
+
+@asynccontextmanager
+async def open_platform(
+    deployment: Deployment, bundles: Mapping[str, Path], settings: Mapping[str, str]
+) -> AsyncIterator[Platform]:
+    """Starts an instance of each function, the queue, and pushes from it."""
+    async with AsyncExitStack() as stack:
+        queue = stack.enter_context(embedded_queue_dev_server(manual_clock=False))
+        env = {
+            "VERCEL": "1",
+            "VERCEL_REGION": REGION,
+            "VERCEL_DEPLOYMENT_ID": DEPLOYMENT,
+            "VERCEL_QUEUE_BASE_URL": queue.base_url,
+            "VERCEL_QUEUE_TOKEN": TOKEN,
+            **settings,
+        }
+        hears = Instance(deployment, HEARS, bundles[HEARS], env)
+        works = Instance(deployment, WORKS, bundles[WORKS], env)
+        for instance in (hears, works):
+            stack.push_async_callback(instance.kill)
+            await instance.start()
+        http = await stack.enter_async_context(httpx.AsyncClient(verify=NO_TLS, trust_env=False))
+        platform = Platform(hears=hears, works=works, queue_url=queue.base_url, http=http)
+        trigger = deployment.functions[WORKS].config["experimentalTriggers"][0]
+        async with open_task_group() as group:
+            pushing = group.create_task(platform.push_forever(trigger["consumer"]))
+            try:
+                yield platform
+            finally:
+                pushing.cancel()
