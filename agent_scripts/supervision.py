@@ -15,7 +15,10 @@ _MAX_SEQ = 2**31 - 1
 """What the run record can hold; more lines than any log has."""
 _SUPERVISOR_FILES = (
     *("inside/supervisor.py", "inside/relay.py", "inside/process_tree.py", "inside/preload.py"),
+    "inside/follow.py",
 )
+FED_BYTES = 2 * 1024 * 1024
+"""A log of this length is read whole by each host that comes back; of a longer one only what is new, and all of it at the end."""
 _CONFIG, _PLAN = "supervisor.json", "plan.json"
 
 
@@ -177,14 +180,23 @@ def is_waiting(line: str) -> bool:
         return False
 
 
-def follow_log(paths: AgentPaths) -> AgentCommand:
-    """Returns what prints the records of a supervised run again and goes on to its exit: after a restart of the host."""
+def follow_log(paths: AgentPaths, *, after_seq: int = 0) -> AgentCommand:
+    """Returns what prints the records of a supervised run again and goes on to its exit: for a host that came back.
+
+    After what is there at the beginning it says so (`is_caught_up`). Of a log longer than `FED_BYTES` it prints only records
+    with numbers above `after_seq`.
+    """
     script = script_path(paths, "inside/follow.py")
     return AgentCommand(
-        argv=("python3", "-I", script, events_path(paths)),
+        argv=("python3", "-I", script, events_path(paths), str(after_seq), str(FED_BYTES)),
         env={},
         files=script_files(paths, ("inside/follow.py",)),
     )
+
+
+def is_caught_up(line: str) -> bool:
+    """Whether this line of `follow_log` says that all has been printed which was there when it began."""
+    return line == '{"kind": "caught_up"}'
 
 
 def parse_record(line: str) -> AgentRecord | None:

@@ -109,7 +109,7 @@ async def open_service(
     policy = replace(policy, channels=channel_options(settings, policy))
     if role.is_brief:
         # Nobody would be there to close what is kept for a thread's next message.
-        policy = replace(policy, session_keep_s=0)
+        policy = replace(policy, session_keep_s=0, slice_s=policy.slice_s or SLICE_S)
     masker = start_logging(settings)
     tell = _log.debug if role.is_brief else _log.info
     async with AsyncExitStack() as stack:

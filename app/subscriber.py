@@ -36,7 +36,7 @@ async def advance(body: AsyncIterable[bytes]) -> None:
     async with open_invocation(load_settings, Overrides(), role=Role.SLICE) as service:
         if not isinstance(service.dispatcher, SliceDispatcher):
             raise TypeError(f"not a dispatcher of slices: {service.dispatcher!r}")
-        slice_s = SLICE_S
+        slice_s = settings.limits.slice_s or SLICE_S
         await service.dispatcher.work(RunId(message.run_id), number=message.number, slice_s=slice_s)
         await service.dispatcher.sweep()
 

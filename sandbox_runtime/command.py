@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from typing_extensions import override
 
@@ -26,6 +26,8 @@ from sandbox_runtime.types import (
     SandboxPaths,
     TerminalSize,
 )
+
+_T = TypeVar("_T")
 
 TRUNCATION_MARK = b"\n[output truncated]\n"
 """Ends a stream of which only the beginning was kept."""
@@ -75,6 +77,34 @@ async def succeeds_within(timeout_s: float, way: Callable[[], Awaitable[None]]) 
     return True
 
 
+class Detachment:
+    """Lets whoever reads a process be called back from it."""
+
+    def __init__(self) -> None:
+        self._block: asyncio.Timeout | None = None
+        self.is_set = False
+
+    def set(self) -> None:
+        self.is_set = True
+        if self._block is not None and not self._block.expired():
+            self._block.reschedule(asyncio.get_running_loop().time())
+
+    async def wait_for(self, read: Callable[[], Awaitable[_T]]) -> _T | None:
+        """Returns what one read gives; None when it was called back, before or meanwhile: the read is cancelled then."""
+        if self.is_set:
+            return None
+        self._block = asyncio.timeout(None)
+        try:
+            async with self._block:
+                return await read()
+        except TimeoutError:
+            if not self.is_set:
+                raise
+            return None
+        finally:
+            self._block = None
+
+
 class EndedProcess(Process):
     """A command that is over: it could not be started, or its output was scripted."""
 
@@ -93,6 +123,10 @@ class EndedProcess(Process):
     @override
     async def kill(self) -> None:
         pass
+
+    @override
+    async def detach(self) -> None:
+        self._events = ()
 
 
 def result_events(result: ExecResult) -> tuple[ExecEvent, ...]:

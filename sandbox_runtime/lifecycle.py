@@ -1,11 +1,13 @@
 """How long a sandbox lives: created with retries, used, always destroyed; and whose it is."""
 
 import asyncio
+import hashlib
 import logging
 import os
+import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -220,28 +222,71 @@ async def _outcome(work: Coroutine[None, None, _T]) -> _T | Exception:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A process, told apart from a later one that got the same pid."""
+    """Whose a sandbox is: somebody's who has a name, in whatever container and on whatever host; or a process's.
+
+    A process is told apart from a later one that got the same pid, and from one in another pid namespace or on another machine.
+    """
 
     pid: int
+    """0 = it has a name."""
     started: str
-    """Start time in clock ticks since boot, and the id of that boot."""
+    """The name; or start time in clock ticks since boot, `@`, and where that pid counts: a digest of boot and pid namespace,
+    which earlier versions did not have, but the id of the boot itself."""
 
     @classmethod
-    def current(cls) -> Self:
+    def of(cls, name: str = "") -> Self:
+        """Returns who has this name; empty = the process that calls.
+
+        Raises:
+            ValueError: the name has more than 40 characters, or others than letters, digits, `-` and `_`.
+        """
+        if name:
+            if not _OWNER_NAME.fullmatch(name):
+                raise ValueError(f"not a name of an owner: {name!r}")
+            return cls(pid=0, started=name)
         pid = os.getpid()
-        return cls(pid=pid, started=_start_of(pid))
+        return cls(pid=pid, started=f"{_ticks_of(pid)}@{_place()}")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it is a process of which nothing can be known here."""
+        return self.pid != 0 and self.started.partition("@")[2] not in (_place(), _boot())
 
     @property
     def alive(self) -> bool:
-        try:
-            return _start_of(self.pid) == self.started
-        except (FileNotFoundError, ProcessLookupError):
+        """Whether it is a process that lives, as seen from here."""
+        if self.pid == 0 or self.is_elsewhere:
             return False
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return _ticks_of(self.pid) == self.started.partition("@")[0]
+        return False
+
+    def is_gone(self, living: Collection[str] | None) -> bool:
+        """Whether nobody needs any more what it owns. `living`: all names in use; None = nobody knows them.
+
+        A process of which nothing can be known is not gone, unless an earlier version wrote it down: that had one for all.
+        """
+        if self.pid == 0:
+            return living is not None and self.started not in living
+        is_old = len(self.started.partition("@")[2]) > _PLACE_CHARS
+        return not self.alive and (is_old or not self.is_elsewhere)
 
 
-def _start_of(pid: int) -> str:
+_OWNER_NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_PLACE_CHARS = 16
+
+
+def _ticks_of(pid: int) -> str:
     """Source: proc(5), /proc/pid/stat, field 22; the command name may hold spaces and parentheses."""
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    ticks = stat.rpartition(")")[2].split()[19]
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{ticks}@{boot}"
+    return stat.rpartition(")")[2].split()[19]
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def _place() -> str:
+    """Returns where pids count as they do here: in another container they do not."""
+    here = f"{_boot()} {Path('/proc/self/ns/pid').readlink()}"
+    return hashlib.sha256(here.encode()).hexdigest()[:_PLACE_CHARS]

@@ -9,7 +9,7 @@ the log are done here:
         async def _attach(self, state: _State, sandbox_id: SandboxId) -> ExampleSandbox: ...
         async def _end(self, state: _State, sandbox_id: SandboxId) -> None: ...      # one that another process made
         async def _infos(self, state: _State) -> Iterable[SandboxInfo]: ...          # all of the namespace
-        async def _reap(self, state: _State, keep: Collection[SandboxId]) -> int: ... # by their owners' labels
+        async def _reap(self, state: _State, keep: Keep) -> int: ...                  # by their owners' labels
 
 besides `name`, `capabilities`, `probe` and `ensure_ready`. `_State` has what an open provider needs, and its `snapshots`. A
 sandbox that ends calls `_forget`. What has to happen before the connections are closed, but after the sandboxes have ended,
@@ -20,12 +20,13 @@ import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.lifecycle import destroy_all
+from sandbox_runtime.lifecycle import Owner, destroy_all
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import (
     Capability,
@@ -37,6 +38,19 @@ from sandbox_runtime.types import (
 )
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Says which sandboxes stay when others are removed."""
+
+    ids: Collection[SandboxId]
+    living: Collection[str] | None
+    """As `SandboxProvider.sweep` has it."""
+
+    def covers(self, sandbox_id: str, owner: Owner | None) -> bool:
+        """Whether it stays; `owner`: as its labels say, None = they say nothing."""
+        return sandbox_id in self.ids or (owner is not None and not owner.is_gone(self.living))
 
 
 class SnapshotStore(Protocol):
@@ -98,8 +112,8 @@ class ManagedProvider(SandboxProvider, Generic[StateT, SandboxT]):
         ...
 
     @abstractmethod
-    async def _reap(self, state: StateT, keep: Collection[SandboxId]) -> int:
-        """Ends sandboxes whose maker is dead, but those of `keep`, and removes what nothing uses; returns how many ended."""
+    async def _reap(self, state: StateT, keep: Keep) -> int:
+        """Ends sandboxes that nobody keeps, and removes what nothing uses; returns how many ended."""
         ...
 
     @property
@@ -164,13 +178,11 @@ class ManagedProvider(SandboxProvider, Generic[StateT, SandboxT]):
         return tuple(sorted(infos, key=lambda info: info.created_at))
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """Removes what dead processes left.
-
-        A living process's sandboxes stay, whoever it is; one on another machine, or in a container of its own, looks
-        dead from here, which is why each service needs a namespace of its own.
-        """
-        swept = await self._reap(self._state, frozenset(keep) | self._sandboxes.keys())
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
+        ids = frozenset(keep) | self._sandboxes.keys()
+        swept = await self._reap(self._state, Keep(ids=ids, living=living))
         if swept:
             _log.info("sandboxes swept", extra={"action": "sandbox.swept", "count": swept})
         return swept

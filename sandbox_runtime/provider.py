@@ -25,10 +25,10 @@ from sandbox_runtime.types import (
 
 
 class Process(Protocol):
-    """A started command. Whoever spawned it must consume `events` or call `kill`."""
+    """A started command. Whoever spawned it must consume `events`, or call `kill` or `detach`."""
 
     def events(self) -> AsyncIterator[ExecEvent]:
-        """Yields output as it arrives, ending with exactly one `ExecExited`. May be iterated once.
+        """Yields output as it arrives, ending with exactly one `ExecExited`, or with none after `detach`. May be iterated once.
 
         Back-pressure: a consumer that does not read stops the process at a full pipe; nothing is buffered without bound.
         """
@@ -36,6 +36,14 @@ class Process(Protocol):
 
     async def kill(self) -> None:
         """Kills the command and everything it started; returns when the tree is verified dead. Idempotent, <= 5 s."""
+        ...
+
+    async def detach(self) -> None:
+        """Stops reading the command, which goes on; whoever iterates `events` is at its end at once. Idempotent, <= 5 s.
+
+        What it prints from then on is lost, or stops it at a full pipe: it had better keep a log of its own. `kill` still
+        ends it, and so does the end of its sandbox.
+        """
         ...
 
 
@@ -231,7 +239,7 @@ class SandboxProvider(Protocol):
         """Returns a sandbox made earlier, maybe by another process.
 
         Raises:
-            SandboxError: UNSUPPORTED without Capability.ATTACH; NOT_FOUND.
+            SandboxError: UNSUPPORTED without Capability.ATTACH, unless this provider made it; NOT_FOUND.
         """
         ...
 
@@ -257,10 +265,18 @@ class SandboxProvider(Protocol):
         """Ends a sandbox, whoever made it: as `Sandbox.destroy`, which its maker then sees as UNAVAILABLE. Unknown ids are fine."""
         ...
 
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
-        """Removes what processes that live no more have left, except the sandboxes of `keep`; returns how many sandboxes.
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
+        """Removes what owners that live no more have left, except the sandboxes of `keep`; returns how many sandboxes.
 
-        A provider whose sandboxes end with their process has done so when it was opened.
+        Args:
+            keep: ids of sandboxes that stay, whoever made them.
+            living: the names of all owners that live (`ServiceContext.owner`), in whatever process, container or host; what
+                has an owner of another name goes. None = nobody knows: what belongs to a name stays. What belongs to a
+                process without a name goes when it is seen to be dead from here.
+
+        What is another namespace's stays. A provider whose sandboxes end with their process has swept when it was opened.
         """
         ...
 
@@ -310,6 +326,8 @@ class ServiceContext:
     ca_bundle: Path | None
     host_env: Mapping[str, str] = field(repr=False)
     """The service's environment: what package installers need of it is passed into open sandboxes."""
+    owner: str = ""
+    """The name of whoever makes sandboxes with it, by which `sweep` knows whether it lives; empty = this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

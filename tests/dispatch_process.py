@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from datetime import datetime
 from pathlib import Path
 
 from app.aio import retry_store
@@ -36,7 +37,8 @@ class JournalHandlers:
         del resumed
         await self._dispatcher.schedule(run, state=RunState.PLACED)
 
-    async def advance(self, run_id: RunId) -> Advance:
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        del until
         self.note("start", run_id)
         run = await retry_store(lambda: self._store.get(run_id))
         assert run is not None
@@ -46,6 +48,9 @@ class JournalHandlers:
         self.note("effect", run_id)
         await retry_store(lambda: self._store.update(run_id, state=RunState.SUCCEEDED))
         return Done()
+
+    def hand_over(self) -> None:
+        """They go on to their end, or are cancelled."""
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         self.note(f"end-{code}", run_id)

@@ -3,12 +3,14 @@
 import shutil
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from fastapi import APIRouter
 
 from app.brokerage.registry import GrantRegistry
+from app.runs.model import RunId
 from app.runs.ports import BrokerEndpoint, GrantHooks, ModelGrant
 from app.runs.session import SessionId
 
@@ -60,10 +62,13 @@ class SocketBroker:
         hooks: GrantHooks,
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
-        # In this order: an agent that waits for its broker must not be told that its run is over.
-        with self.registry.open_grant(grant, hooks) as token:
-            async with self._open_listener(path, grant.session_id):
-                yield token
+        # It listens within the grant: an agent that waits for its broker must not be told that its run is over.
+        listening = partial(self._open_listener, path, grant.session_id)
+        async with self.registry.hold_grant(grant, hooks, listening) as token:
+            yield token
+
+    def keep(self, run_id: RunId) -> None:
+        self.registry.keep(run_id)
 
     def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
         self.close(session_id)
@@ -129,10 +134,13 @@ class PublicBroker(_SharedEndpoint):
 
     @asynccontextmanager
     async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
-        with self._registry.open_grant(grant, hooks) as token:
-            sharing = self._registry.sharing
-            async with sharing.offer(grant.run_id) if sharing else nullcontext():
-                yield token
+        sharing = self._registry.sharing
+        offer = partial(sharing.offer, grant.run_id) if sharing else nullcontext
+        async with self._registry.hold_grant(grant, hooks, offer) as token:
+            yield token
+
+    def keep(self, run_id: RunId) -> None:
+        self._registry.keep(run_id)
 
 
 class DirectBroker(_SharedEndpoint):
@@ -151,3 +159,6 @@ class DirectBroker(_SharedEndpoint):
     async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
         del grant, hooks
         yield STAND_IN
+
+    def keep(self, run_id: RunId) -> None:
+        pass  # the network's rule stands as long as the sandbox

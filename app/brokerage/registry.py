@@ -10,8 +10,14 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -54,6 +60,7 @@ MAX_IN_FLIGHT = {RequestKind.MODEL: 16, RequestKind.MCP: 64, RequestKind.GIT: 8}
 """Per run. Subagents call models in parallel, each MCP server has an event stream open beside its requests, and git sends one request
 after the other. Connections and memory are shared by all runs."""
 _BOUNDS = RunBounds()
+OpenListening = Callable[[], AbstractAsyncContextManager[None]]
 ReadToken = Callable[[bytes, str], ModelGrant]
 
 
@@ -121,6 +128,10 @@ class LiveGrant:
     forwards: int = 0
     has_effect: bool = False
     in_flight: Counter[RequestKind] = field(default_factory=Counter)
+    kept: AsyncExitStack | None = None
+    """What is closed with it, while it is kept between two slices of its run."""
+    is_kept: bool = False
+    """It shall be."""
 
     def log_forward(self, *, server: str, status: int, **more: str) -> None:
         """Logs a forwarded request; only the first ones of a run, which may send them in a loop."""
@@ -211,6 +222,44 @@ class GrantRegistry:
             bodies=HeldBodies(self._bounds),
             opened_at=self._clock.now(),
         )
+
+    @asynccontextmanager
+    async def hold_grant(
+        self,
+        grant: ModelGrant,
+        hooks: GrantHooks,
+        open_listener: OpenListening = nullcontext,
+    ) -> AsyncIterator[str]:
+        """Opens a grant that outlives the block after `keep`, or goes on with one that was kept; and a listener as long as it."""
+        await self._close_expired()
+        async with AsyncExitStack() as stack:
+            live = self._live.get(grant.run_id)
+            if live is not None and live.kept is not None:
+                await stack.enter_async_context(live.kept)
+                live.grant, live.hooks, live.kept, live.is_kept = grant, hooks, None, False
+            else:
+                stack.enter_context(self.open_grant(grant, hooks))
+                live = self._live[grant.run_id]
+                await stack.enter_async_context(open_listener())
+            yield create_token(self._key, grant)
+            if live.is_kept:
+                live.kept = stack.pop_all()
+
+    def keep(self, run_id: RunId) -> None:
+        """Lets a grant that is open outlive its block, with its listener and hooks, until it expires or is opened again."""
+        if live := self._live.get(run_id):
+            live.is_kept = True
+
+    async def close(self) -> None:
+        """Closes all grants that are kept."""
+        for live in list(self._live.values()):
+            if live.kept is not None:
+                await live.kept.aclose()
+
+    async def _close_expired(self) -> None:
+        for live in list(self._live.values()):
+            if live.kept is not None and not live.covers(live.grant):
+                await live.kept.aclose()
 
     async def admit(
         self,

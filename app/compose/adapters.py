@@ -172,6 +172,8 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    owner: str
+    """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
 
 @asynccontextmanager
@@ -212,7 +214,8 @@ async def open_outside(
             choice = ProviderChoice(name="local", reason="it is not used here")
         elif overrides.provider is None:
             choice = await choose_provider(settings)
-        provider = overrides.provider or create_provider(settings, choice)
+        owner = store.leases.process.owner
+        provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role.is_working and Capability.REMOTE not in provider.capabilities
         store.leases.describe(place=place if is_local else "", is_working=role.is_working)
         leases = overrides.wrap("leases", store.leases)
@@ -246,6 +249,7 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            owner=owner,
         )
 
 

@@ -77,9 +77,12 @@ async def open_broker(
         # Everyone may connect who can reach a socket: the state directory is closed to others, and a sandbox, whose user is
         # another one, sees its own socket alone, through its own binding.
         async with serve_sockets(create_broker_app(router)) as listeners:
-            yield SocketBroker(
-                registry, router=router, directory=directory, open_listener=listeners.open
-            )
+            try:
+                yield SocketBroker(
+                    registry, router=router, directory=directory, open_listener=listeners.open
+                )
+            finally:
+                await registry.close()
 
 
 @asynccontextmanager

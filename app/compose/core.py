@@ -1,6 +1,6 @@
 """The core, made from its policy and the adapters that are open; with a runtime of each provider that is asked for."""
 
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,18 +17,19 @@ from app.compose.factories import create_repositories, create_runner, pool_size
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
-from app.runs.attempt import LiveLogs
 from app.runs.budget import Ledger
-from app.runs.executor import AgentRunner, ProviderRuntime, Runners
+from app.runs.executor import AgentRunner
 from app.runs.intake import Intake
 from app.runs.maintenance import Retention, Watchdog, maintain_runtime
 from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
+from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandbox_cache import SessionLocks
 from app.runs.service import RunService
 from app.runs.session import Session, SessionStore, session_id_for
 from app.runs.stop import StopSignals
+from app.runs.transcript import LiveLogs
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
@@ -39,6 +40,8 @@ from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability, SandboxId
 
 _log = get_logger(__name__)
+
+BOUND = "its sandboxes end with their process: only this one can go on with a run after a slice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,10 @@ class RuntimeFactory:
     """In whose sandboxes a run of an earlier process may go on."""
     has_pool: bool
     """Sandboxes may wait in it; else whatever the settings say."""
+    owner: str
+    """`Outside.owner`."""
+    living: Callable[[], Awaitable[Collection[str]]]
+    """Tells whose sandboxes are in use; see `SandboxProvider.sweep`."""
 
     def build(self, provider: SandboxProvider) -> ProviderRuntime:
         is_remote = Capability.REMOTE in provider.capabilities
@@ -75,7 +82,7 @@ class RuntimeFactory:
             store=self.sessions,
             policy=self.policy,
             mask=self.masker.mask,
-            locks=SessionLocks(self.settings.session_locks_dir),
+            locks=SessionLocks(self.settings.session_locks_dir, owner=self.owner),
             on_gone=self.broker.close,
             pool=pool,
         )
@@ -118,8 +125,11 @@ class RuntimeFactory:
         Raises:
             SandboxError: it cannot be used.
         """
-        async with create_named(self.settings, name) as provider, open_task_group() as group:
-            await provider.sweep([SandboxId(session.sandbox_id) for session in self.left])
+        async with (
+            create_named(self.settings, name, self.owner) as provider,
+            open_task_group() as group,
+        ):
+            await sweep(provider, self.left, living=await self.living())
             runtime = self.build(provider)
             async with runtime.pool.open():
                 tasks = [
@@ -193,11 +203,12 @@ async def open_core(
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
     is_working, is_brief = outside.role.is_working, outside.role.is_brief
     takes_over = is_working and not is_brief
-    left = await sessions_to_keep(adapters.store) if takes_over else ()
+    living = partial(living_owners, adapters.store)
+    left = await sessions_to_keep(adapters.store, living=await living()) if takes_over else ()
     if directory.is_alone:
         outside.broker.close_others([session.id for session in left])
     if takes_over:
-        await provider.sweep([SandboxId(session.sandbox_id) for session in left])
+        await sweep(provider, left, living=await living())
         await _tell_sandbox(settings, provider, outside.choice)
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
@@ -215,6 +226,8 @@ async def open_core(
             adapter=adapter,
             left=left,
             has_pool=takes_over,
+            owner=outside.owner,
+            living=living,
         )
         runtime = runtimes.build(provider)
         await stack.enter_async_context(runtime.pool.open())
@@ -277,21 +290,42 @@ def _join_ports(
     )
 
 
+async def living_owners(store: SqlRunStore) -> Collection[str]:
+    """Returns the names of the processes whose sandboxes are in use."""
+    return [process.owner for process in await store.leases.living()]
+
+
+async def sweep(
+    provider: SandboxProvider, left: Sequence[Session], *, living: Collection[str]
+) -> None:
+    """Removes what processes have left at a provider that are no more."""
+    keep = [SandboxId(session.sandbox_id) for session in left]
+    await provider.sweep(keep, living=living)
+
+
 async def _tell_sandbox(
     settings: Settings, provider: SandboxProvider, choice: ProviderChoice
 ) -> None:
     finding = await provider.probe()
     _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
+    if settings.limits.slice_s and Capability.ATTACH not in provider.capabilities:
+        _log.info("sandbox.bound", provider=provider.name, says=BOUND)
     if settings.mount is not None:
         _log.warning("sandbox.mounted", says=settings.mount.sentence)
 
 
-async def sessions_to_keep(store: SqlRunStore) -> Sequence[Session]:
-    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person left for the next run.
+async def sessions_to_keep(
+    store: SqlRunStore, *, living: Collection[str] = ()
+) -> Sequence[Session]:
+    """Returns the sessions in whose sandboxes a run that the last process left may go on, or that a person, or a process that lives, left for the next run.
 
     A run that waits has begun in none, and one whose outcome is decided is only told: nobody would end what is kept for them.
     """
-    found = [session for session in await store.sessions.all() if session.detached_environment]
+    found = [
+        session
+        for session in await store.sessions.all()
+        if session.detached_environment or session.kept_by in living
+    ]
     for run in await store.unfinished():
         if run.state is not RunState.RUNNING:
             continue

@@ -69,13 +69,13 @@ async def with_namespace(settings: Settings) -> Settings:
         return await join_installation(settings, store)
 
 
-def create_provider(settings: Settings, choice: ProviderChoice) -> SandboxProvider:
-    """Returns that provider; nothing is touched before it is opened.
+def create_provider(settings: Settings, choice: ProviderChoice, owner: str = "") -> SandboxProvider:
+    """Returns that provider; nothing is touched before it is opened. `owner`: as `ServiceContext` has it.
 
     Raises:
         SandboxError: UNSUPPORTED when the package that it needs is not installed.
     """
-    return create_named(settings, choice.name)
+    return create_named(settings, choice.name, owner)
 
 
 def create_local(settings: Settings) -> SandboxProvider:
@@ -83,8 +83,8 @@ def create_local(settings: Settings) -> SandboxProvider:
     return create_named(settings, "local")
 
 
-def create_named(settings: Settings, name: str) -> SandboxProvider:
-    """Returns the provider of that name, whatever is chosen: threads may have saved something there.
+def create_named(settings: Settings, name: str, owner: str = "") -> SandboxProvider:
+    """Returns the provider of that name, whatever is chosen: threads may have saved something there. `owner`: as `ServiceContext` has it.
 
     Raises:
         SandboxError: UNSUPPORTED also when there is none of that name.
@@ -105,6 +105,7 @@ def create_named(settings: Settings, name: str) -> SandboxProvider:
         git_email=settings.repositories.git_email,
         ca_bundle=settings.sandbox.ca_bundle or default_ca_bundle(environment),
         host_env=environment,
+        owner=owner,
     )
     try:
         return registry.create_provider(name, context)

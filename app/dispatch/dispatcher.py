@@ -31,6 +31,7 @@ MAX_FAILURES, RETRY_AFTER_S = 3, 1.0
 """Of `advance` for one run in this process, and the time between them."""
 ENDING_PAUSE_S = 30.0
 """Before a run that cannot be ended is tried again."""
+HAND_OVER_TIMEOUT_S = 2.0
 CLEANUP_TIMEOUT_S = 20.0
 """For cancelled runs to release their sandboxes."""
 SICK_AFTER_S = 10.0
@@ -78,6 +79,7 @@ class RunDispatcher:
         self._placements: Placements | None = None
         self._working: asyncio.Task[None] | None = None
         self._is_open = False
+        self._handlers: RunHandlers | None = None
         self._going: dict[RunId, asyncio.Task[None]] = {}
         self._slots: set[RunId] = set()
         """Those of them that have one."""
@@ -126,7 +128,7 @@ class RunDispatcher:
         return f"{len(self._going)} runs"
 
     async def start(self, handlers: RunHandlers) -> None:
-        self._is_open = True
+        self._is_open, self._handlers = True, handlers
         group = self._group = await self._stack.enter_async_context(open_task_group())
         self._open_placements = partial(Placements, handlers, group=group)
         self._placements = self._open_placements()
@@ -143,7 +145,8 @@ class RunDispatcher:
         if self._working is not None:
             self._working.cancel()
         if placements is not None:
-            await together(placements.close(grace_s=grace_s), self._end_all(grace_s=grace_s))
+            await together(placements.close(grace_s=grace_s), self._hand_over(grace_s=grace_s))
+            await self._cancel_all()
         try:
             await self._lease.leave()
         except Exception as exc:  # noqa: BLE001 - the others, or the next one, see it by themselves
@@ -163,12 +166,18 @@ class RunDispatcher:
         """See `Attendant`. Until `take_over` is called again, nothing is accepted."""
         placements, self._placements = self._placements, None
         if placements is not None:
-            await together(placements.close(grace_s=0), self._end_all(grace_s=0))
+            await placements.close(grace_s=0)
+            await self._cancel_all()
 
-    async def _end_all(self, *, grace_s: float) -> None:
-        """Waits so long for what goes on, and cancels it then."""
+    async def _hand_over(self, *, grace_s: float) -> None:
+        """Waits so long for what goes on to end, and then, not long, until other processes can go on with it."""
         if self._going:
             await asyncio.wait(list(self._going.values()), timeout=grace_s)
+        if self._going and self._handlers is not None:
+            self._handlers.hand_over()
+            await asyncio.wait(list(self._going.values()), timeout=HAND_OVER_TIMEOUT_S)
+
+    async def _cancel_all(self) -> None:
         tasks = list(self._going.values())
         for task in tasks:
             task.cancel()

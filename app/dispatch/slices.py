@@ -15,7 +15,7 @@ from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease
 from app.log import get_logger
 from app.runs.model import Run, RunId
-from app.runs.ports import RunChanges, RunHandlers, RunStore
+from app.runs.ports import RunChanges, RunStore
 
 GAP_S = 2.0
 """From the end of a slice to the next message: by then its run is free."""
@@ -61,7 +61,6 @@ class SliceDispatcher(RunDispatcher):
         """Makes one that is to be started; see `RunDispatcher`."""
         super().__init__(store, leases, lease, capacity=0, waits_s=waits_s)
         self._wake_ups = wake_ups
-        self._handlers: RunHandlers | None = None
         self._owed: dict[RunId, int] = {}
         """Messages that are to be sent before this ends."""
 
@@ -83,11 +82,6 @@ class SliceDispatcher(RunDispatcher):
     @override
     def wake(self) -> None:
         self._owed[ANYBODY] = time.time_ns()
-
-    @override
-    async def start(self, handlers: RunHandlers) -> None:
-        self._handlers = handlers
-        await super().start(handlers)
 
     @override
     async def stop(self, *, grace_s: float) -> None:

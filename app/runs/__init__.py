@@ -15,6 +15,7 @@ __all__ = [
     "ports",
     "prompt",
     "repository",
+    "runners",
     "sandbox_cache",
     "sandbox_creation",
     "selection",
@@ -22,6 +23,7 @@ __all__ = [
     "session",
     "stop",
     "testing",
+    "transcript",
     "warm_pool",
     "workspace",
 ]

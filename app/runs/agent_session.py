@@ -9,8 +9,8 @@ from agent_scripts.events import AgentError, AgentErrorCode, TurnFinished
 from agent_scripts.supervision import events_path
 from app.log import get_logger
 from app.runs.agent_process import AgentStart
-from app.runs.attempt import Attempt
-from app.runs.model import Run
+from app.runs.attempt import Attempt, RecalledStart
+from app.runs.model import Checkpoint, Run
 from app.runs.session import AgentMemory
 from app.runs.workspace import Workspace
 from sandbox_runtime.provider import Sandbox
@@ -40,7 +40,7 @@ class Recall:
         self._known = workspace.memory
         self._session: AgentSession | None = None
         """The one that is tried."""
-        self._is_last = self._is_over = False
+        self._is_last = self.is_over = False
         self._problem: AgentErrorCode | None = None
 
     def starts(self, start: AgentStart) -> Iterator[AgentStart]:
@@ -50,11 +50,36 @@ class Recall:
             since_ts = self._known.until_ts if session.id is not None else ""
             messages = self._attempt.conversation.messages(after_ts=since_ts)
             yield replace(start, messages=messages, session=session)
-            if self._is_over:
+            if self.is_over:
                 return
             if self._problem is not AgentErrorCode.REQUEST_INVALID:  # it was started
                 start = _anew(start)
                 break
+        yield from self._last_start(start)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Takes up how it stood when an earlier slice left the start that is tried."""
+        self._is_last = checkpoint.is_last_start
+        self._problem = AgentErrorCode(checkpoint.problem) if checkpoint.problem else None
+        if self._adapter.spec.has_sessions:
+            resume = not checkpoint.is_last_start
+            self._session = AgentSession(id=checkpoint.session_id, resume=resume)
+
+    def further_starts(self, start: AgentStart) -> Iterator[AgentStart]:
+        """Yields the last start after the one that was restored, which `take` was told of, unless that was the turn."""
+        if not self.is_over:
+            yield from self._last_start(_anew(start))
+
+    def recalled(self, start: AgentStart) -> RecalledStart:
+        """Returns what a later slice must know of the start that is tried."""
+        return RecalledStart(
+            paths=start.paths,
+            is_last=self._is_last,
+            session_id=self._session.id if self._session else None,
+            problem=self._problem or "",
+        )
+
+    def _last_start(self, start: AgentStart) -> Iterator[AgentStart]:
         if self._problem is not None:
             _log.warning("agent.session_lost", agent=self._adapter.name, code=self._problem)
         has_sessions = self._adapter.spec.has_sessions
@@ -83,7 +108,7 @@ class Recall:
             if self._session is not None and self._session.id is None:
                 _log.info("agent.session_continued", agent=self._adapter.name)
             remember(self._workspace, self._attempt, finished)
-            self.finished, self._is_over = finished, True
+            self.finished, self.is_over = finished, True
 
     def _take_last(self, finished: TurnFinished) -> None:
         session = self._session
@@ -97,7 +122,7 @@ class Recall:
             finished, self._attempt
         ):
             self._workspace.memory = self._known  # it fails without, too
-        self.finished = finished
+        self.finished, self.is_over = finished, True
 
 
 def _sessions(known: AgentMemory) -> Iterator[AgentSession]:

@@ -2,15 +2,14 @@
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
+from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
@@ -22,17 +21,17 @@ from agent_scripts.events import (
 from app.aio import retry_store
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
-from app.runs.budget import AttemptCost
+from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.file_changes import Difference
 from app.runs.history import Conversation
 from app.runs.model import (
+    Checkpoint,
     Clock,
     ModelCall,
     Outcome,
     Progress,
     Resumption,
     Run,
-    RunId,
     RunState,
 )
 from app.runs.ports import (
@@ -43,8 +42,9 @@ from app.runs.ports import (
     RunTrace,
     TraceStep,
 )
-from app.runs.selection import Choice, Chosen, no_such_model
+from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import RunStoppedError, StopRequest
+from app.runs.transcript import Transcript
 from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
@@ -65,6 +65,11 @@ class ProgressTracker:
 
     def enter(self, phase: str) -> None:
         self._phase = phase
+
+    def restart(self) -> None:
+        """Forgets what was fed, which comes again."""
+        self._running.clear()
+        self._text, self.steps = "", 0
 
     def feed(self, event: AgentEvent) -> None:
         match event:
@@ -92,102 +97,6 @@ class ProgressTracker:
             steps=self.steps,
             text=self._mask(self._text),
         )
-
-
-MAX_CHARS = 256 * 1024
-HEAD_CHARS = 32 * 1024
-"""How an agent started is kept; of the rest, the end."""
-
-
-class Transcript:
-    """Keeps the first lines and the last ones. Lines are masked when it is read, each as a whole."""
-
-    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
-        """`tell` hears of every line as it comes."""
-        self._tell = tell or _tell_nobody
-        self._head: list[str] = []
-        self._tail: deque[str] = deque()
-        self._head_chars = self._tail_chars = self._left_out = 0
-
-    def add(self, line: str) -> None:
-        self._tell(line)
-        if not self._tail and self._head_chars + len(line) < HEAD_CHARS:
-            self._head.append(line)
-            self._head_chars += len(line) + 1
-            return
-        self._tail.append(line)
-        self._tail_chars += len(line) + 1
-        while self._tail_chars > MAX_CHARS - HEAD_CHARS and len(self._tail) > 1:
-            self._tail_chars -= len(self._tail.popleft()) + 1
-            self._left_out += 1
-
-    def text(self, mask: Callable[[str], str]) -> str:
-        """Returns all that is kept, masked; what is longer than everything allowed is cut after that."""
-        gap = [f"[{self._left_out} lines left out]"] if self._left_out else []
-        tail = [mask(line)[-MAX_CHARS:] for line in self._tail]
-        return "\n".join([*(mask(line) for line in self._head), *gap, *tail])
-
-
-def last_lines(text: str, *, max_chars: int) -> str:
-    """Returns the end of a masked text, whole lines if there is one that fits."""
-    end = text[-max_chars:]
-    if len(text) > max_chars and "\n" in end.rstrip("\n"):
-        end = end.partition("\n")[2]
-    return end
-
-
-def _tell_nobody(_line: str) -> None:
-    pass
-
-
-MAX_BYTES = 16 * 1024 * 1024
-
-
-class LiveLogs:
-    """Files in a directory that only the service's user can enter, with what agents print while they work."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-
-    def path(self, run_id: RunId) -> Path:
-        """Returns where it is while the run goes. Its lines are as the agent printed them: whoever shows them masks them.
-
-        Masked when it is read, not when it is written: that costs a quarter of a millisecond a line, and few are read.
-        """
-        return self._directory / f"{run_id}.log"
-
-    def clear(self) -> None:
-        """Removes what an earlier process left."""
-        self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for path in self._directory.glob("*.log"):
-            path.unlink(missing_ok=True)
-
-    @contextmanager
-    def record(self, run_id: RunId) -> Iterator[Callable[[str], None]]:
-        """Yields how to add a line while inside. A full disk, or `MAX_BYTES`, ends the file and costs the run nothing."""
-        path = self.path(run_id)
-        file, left = None, MAX_BYTES
-        with suppress(OSError):
-            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            # A follower of an earlier attempt's sees that this is another one.
-            path.unlink(missing_ok=True)
-            file = path.open("xb", buffering=0)
-
-        def write(line: str) -> None:
-            nonlocal left
-            data = line.encode("utf-8", "replace") + b"\n"
-            left -= len(data)
-            if file is not None and left >= 0:
-                with suppress(OSError):
-                    file.write(data)
-
-        try:
-            yield write
-        finally:
-            with suppress(OSError):
-                if file is not None:
-                    file.close()
-                path.unlink(missing_ok=True)
 
 
 SHOW_INTERVAL = timedelta(seconds=0.3)
@@ -227,15 +136,27 @@ class Display:
 
 @dataclass(slots=True, kw_only=True)
 class AttemptTime:
-    """Measures how long an attempt may take, and has taken, by a clock that does not jump."""
+    """Measures how long an attempt may take, and has taken; since the slice began, by a clock that does not jump."""
 
     started_at: datetime
+    """The attempt, whichever slice of it this is."""
     deadline_at: datetime
+    before_s: float = 0
+    """How long earlier slices took, and what was between them."""
+    slice_s: float | None = None
+    """How long this one may take, from now on; None = to the end of the turn."""
     _began_s: float = field(default_factory=time.monotonic)
 
     @property
     def elapsed_s(self) -> float:
-        return time.monotonic() - self._began_s
+        return self.before_s + time.monotonic() - self._began_s
+
+    @property
+    def slice_left_s(self) -> float | None:
+        """Returns seconds until the slice shall end, 0 when it should have; None = it does not."""
+        if self.slice_s is None:
+            return None
+        return max(0.0, self._began_s + self.slice_s - time.monotonic())
 
     @property
     def now(self) -> datetime:
@@ -246,6 +167,16 @@ class AttemptTime:
         return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecalledStart:
+    """Says how an agent was started, as far as a later slice must know."""
+
+    paths: AgentPaths
+    is_last: bool
+    session_id: str | None
+    problem: str
+
+
 @dataclass(slots=True, kw_only=True)
 class Attempt:
     """One execution of a run as its steps see it: what is given, and what they leave to be told."""
@@ -254,6 +185,10 @@ class Attempt:
     choice: Choice = field(default_factory=Choice)
     asker: Asker = field(default_factory=Asker)
     conversation: Conversation
+    """In a later slice without what was said, until `read_conversation`."""
+    read_conversation: Callable[[], Awaitable[Conversation]] | None = None
+    load_spending: Callable[[], Awaitable[Spending]] | None = None
+    """Counts anew, in a later slice: model calls may have been made between slices, and by way of other processes."""
     trace: RunTrace
     stop: StopRequest
     display: Display
@@ -263,8 +198,17 @@ class Attempt:
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
+    checkpoint: Checkpoint | None = None
+    """Where an earlier slice has left it; None = this is the first one."""
+    agent_started_at: datetime | None = None
+    hand_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the slice shall end, as others are to go on with what goes here."""
+    has_exited: bool = False
+    """By its supervisor's word, the agent and all it started."""
     sandbox_id: str | None = None
     event_offset: int = 0
+    traced_seq: int = 0
+    """`Checkpoint.traced_seq`."""
     resumed: Resumption | None = None
     notes: list[str] = field(default_factory=list)
     """Told below the answer."""
@@ -289,11 +233,47 @@ class Attempt:
             on_call=self.count_call, on_effect=self.on_effect, refusal=self.cost.refusal
         )
 
+    def leave(
+        self, recalled: RecalledStart, *, environment_id: str | None, is_new: bool
+    ) -> Checkpoint:
+        """Returns how it stands, while its agent works on."""
+        cost = self.cost
+        return Checkpoint(
+            choice=encode_choice(self.choice),
+            began_at=self.time.started_at,
+            started_at=self.agent_started_at or self.time.now,
+            directory=recalled.paths.run,
+            scripts=recalled.paths.waiting,
+            traced_seq=self.traced_seq,
+            is_last_start=recalled.is_last,
+            session_id=recalled.session_id,
+            problem=recalled.problem,
+            environment_id=environment_id,
+            is_new=is_new,
+            resumed=self.resumed,
+            told_usd=tuple(cost.told_usd),
+            is_cut_short=cost.is_cut_short,
+            excess=cost.excess.sentence if cost.excess else "",
+            notes=tuple(self.notes),
+        )
+
+    async def count_again(self) -> None:
+        """Counts all that the run has spent, by whatever process and in whatever slice."""
+        if self.load_spending is not None:
+            self.cost.restart(await retry_store(self.load_spending))
+
+    async def complete_conversation(self) -> None:
+        """Reads what was said in the thread, if this is a later slice, which mostly needs none of it."""
+        if self.read_conversation is not None:
+            self.conversation = await self.read_conversation()
+
     def show(self) -> None:
         self.display.show(self.time.elapsed_s)
 
-    def show_soon(self) -> None:
-        self.display.show_soon(self.time.elapsed_s)
+    def show_soon(self, *, is_told: bool = False) -> None:
+        """Shows what was fed last; `is_told`: an earlier slice has."""
+        if not is_told:
+            self.display.show_soon(self.time.elapsed_s)
 
     def enter(self, phase: str) -> None:
         """Shows a step of Orion's own."""
@@ -343,8 +323,8 @@ _OWN_KEY_REFUSED: Mapping[ErrorCode, str] = {
 class Runner(Protocol):
     """Runs one agent; see `executor.AgentRunner`."""
 
-    async def execute(self, attempt: Attempt) -> TurnFinished:
-        """Runs an attempt's agent to its end.
+    async def execute(self, attempt: Attempt) -> TurnFinished | Checkpoint | None:
+        """Runs an attempt's agent to its end, or to the slice's; None = what an earlier slice has left is lost.
 
         Raises:
             OrionError: it cannot be run.
@@ -372,14 +352,20 @@ class Begun:
     run: Run
     choice: Choice
     conversation: Conversation
-    trace: RunTrace
     stop: StopRequest
     started_at: datetime
+    """The slice."""
+    slice_s: float | None = None
+    """How long it may take."""
+    checkpoint: Checkpoint | None = None
+    """Where the slice before has left it."""
+    hand_over: asyncio.Event = field(default_factory=asyncio.Event)
+    """`Attempt.hand_over`."""
 
 
 @asynccontextmanager
 async def open_attempt(
-    ports: RunPorts, begun: Begun, *, tell: Callable[[str], None]
+    ports: RunPorts, begun: Begun, *, trace: RunTrace, tell: Callable[[str], None]
 ) -> AsyncIterator[Attempt]:
     """Yields an attempt whose progress is told in the thread while inside; `tell` is given each line of its log.
 
@@ -395,28 +381,65 @@ async def open_attempt(
             choice=choice,
             asker=Asker(name=name, own_keys=own_keys),
             conversation=begun.conversation,
-            trace=begun.trace,
+            trace=trace,
             stop=begun.stop,
             display=Display(live=live, tracker=ProgressTracker(ports.mask)),
-            time=AttemptTime(
-                started_at=begun.started_at, deadline_at=run.deadline_at or begun.started_at
-            ),
-            cost=AttemptCost(spending=await retry_store(lambda: ports.ledger.begin_spending(run))),
+            time=_time_of(begun),
+            cost=await _open_cost(ports, begun),
             transcript=Transcript(tell),
+            checkpoint=begun.checkpoint,
+            hand_over=begun.hand_over,
         )
+        if (checkpoint := begun.checkpoint) is not None:
+            attempt.agent_started_at = checkpoint.started_at
+            attempt.resumed = checkpoint.resumed
+            attempt.notes.extend(checkpoint.notes)
+            attempt.traced_seq, attempt.event_offset = checkpoint.traced_seq, run.event_offset
+            attempt.read_conversation = partial(read_conversation, run, ports)
+            attempt.load_spending = partial(ports.ledger.load_spending, run)
+            attempt.tracker.enter("Thinking")
         attempt.on_effect = partial(_note_effect, ports, attempt)
         async with _keep_refreshing(attempt, ports.clock):
             yield attempt
 
 
+def _time_of(begun: Begun) -> AttemptTime:
+    began_at = begun.checkpoint.began_at if begun.checkpoint else begun.started_at
+    return AttemptTime(
+        started_at=began_at,
+        deadline_at=begun.run.deadline_at or began_at,
+        before_s=max(0.0, (begun.started_at - began_at).total_seconds()),
+        slice_s=begun.slice_s,
+    )
+
+
+async def _open_cost(ports: RunPorts, begun: Begun) -> AttemptCost:
+    run, ledger, checkpoint = begun.run, ports.ledger, begun.checkpoint
+    if checkpoint is None:
+        return AttemptCost(spending=await retry_store(lambda: ledger.begin_spending(run)))
+    spending = await retry_store(lambda: ledger.load_spending(run))
+    if checkpoint.excess:
+        spending.excess = Excess(sentence=checkpoint.excess)
+    return AttemptCost(
+        spending=spending,
+        told_usd=list(checkpoint.told_usd),
+        is_cut_short=checkpoint.is_cut_short,
+    )
+
+
 async def execute(
     attempt: Attempt, executor: Executor, *, model: Chosen, mask: Callable[[str], str]
-) -> Outcome:
-    """Returns the attempt's outcome: whatever goes wrong is part of it. The agent is dead when this returns."""
+) -> Outcome | Checkpoint | None:
+    """Returns the attempt's outcome: whatever goes wrong is part of it. The agent is dead when this returns one.
+
+    A checkpoint = the slice has ended, and the agent works on; None = what an earlier slice has left is lost.
+    """
     answer, detail, code = "", "", None
     try:
         runner = await executor.runner_for(attempt.run)
         finished = await runner.execute(attempt)
+        if not isinstance(finished, TurnFinished):
+            return finished
         answer, detail = finished.text, finished.detail
         attempt.notes.extend(finished.notes)
         if finished.error is not None:
@@ -431,8 +454,20 @@ async def execute(
     except Exception as exc:  # noqa: BLE001 - the outermost step: a bug must end in a reply too
         _log.exception("run.crashed", code=ErrorCode.INTERNAL)
         code, detail = ErrorCode.INTERNAL, f"{type(exc).__name__}: {exc}"
+    await attempt.count_again()
     if code is ErrorCode.MODEL_NOT_FOUND:
         detail = no_such_model(model)
+    return _outcome_of(attempt, answer, code, detail, mask=mask)
+
+
+def _outcome_of(
+    attempt: Attempt,
+    answer: str,
+    code: ErrorCode | None,
+    detail: str,
+    *,
+    mask: Callable[[str], str],
+) -> Outcome:
     if attempt.cost.own_key_protocol and code in _OWN_KEY_REFUSED:
         code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
     if (excess := attempt.cost.excess) is not None:

@@ -491,14 +491,19 @@ class AttemptCost:
     own_key_protocol: str = ""
     """Of the person's key that its agent's models are asked with; empty = with the operator's key."""
     usage: Usage = field(default_factory=Usage)
-    _told_usd: list[float | None] = field(default_factory=list)
+    told_usd: list[float | None] = field(default_factory=list)
     """By the agent, of each of its starts."""
-    _is_cut_short: bool = False
+    is_cut_short: bool = False
     """One of them could not tell all."""
 
     def __post_init__(self) -> None:
         if self.spending is not None:
             self.usage = self.spending.usage
+
+    def restart(self, spending: Spending) -> None:
+        """Takes up what the run has spent by now, by the count of all processes that served it."""
+        spending.excess = spending.excess or self.excess
+        self.spending, self.usage = spending, spending.usage
 
     def use_own_key(self, protocol: str) -> None:
         """Asks models with the person's own key for that protocol; empty = with the operator's."""
@@ -520,23 +525,23 @@ class AttemptCost:
         Where that does not know it, by what the agent has told; None = nobody has told anything. Before the agent's first start
         nothing has been spent. `is_repeated`: there were attempts before this one.
         """
-        if not is_repeated and not self._told_usd and not self.usage.model_calls:
+        if not is_repeated and not self.told_usd and not self.usage.model_calls:
             return 0.0
-        told = [dollars for dollars in self._told_usd if dollars is not None]
+        told = [dollars for dollars in self.told_usd if dollars is not None]
         spent = self.spending.cost_usd if self.spending is not None else None
-        is_told = len(told) == len(self._told_usd) > 0 and not self._is_cut_short
+        is_told = len(told) == len(self.told_usd) > 0 and not self.is_cut_short
         if spent is not None and (not is_told or is_repeated):
             return spent
         return sum(told) if told else None
 
     def begin_start(self) -> None:
         """Notes a start of the agent's process; until `report` nobody has told what it costs."""
-        self._told_usd.append(None)
+        self.told_usd.append(None)
 
     def report(self, dollars: float | None, *, is_cut_short: bool) -> None:
         """Takes the agent's word on the start that was begun last; None = it has none."""
-        self._told_usd[-1] = check_cost(dollars)
-        self._is_cut_short |= is_cut_short
+        self.told_usd[-1] = check_cost(dollars)
+        self.is_cut_short |= is_cut_short
 
     def count(self, call: ModelCall) -> ModelCall:
         """Takes the broker's word on a model call, which decides, not the agent's; returns it with its price."""

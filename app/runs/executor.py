@@ -1,7 +1,7 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -10,33 +10,31 @@ from functools import partial
 from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.cli_agent import InsideServer, read_servers
 from agent_scripts.events import AgentError, TurnFinished
-from agent_scripts.supervision import follow_log
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.agent_process import AgentProcess, AgentStart, deadline, key_stand_in
 from app.runs.agent_session import (
+    ANEW,
     Recall,
     find_running_agent,
     remember,
     repository_in,
     run_directory,
 )
-from app.runs.attempt import Attempt
+from app.runs.attempt import Attempt, RecalledStart
 from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
 from app.runs.file_changes import FileWatch
-from app.runs.model import Assignment, Resumption, Run
+from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
 from app.runs.prompt import FilesFact, NetworkFact, RunFacts, render_prompt
 from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
 from app.runs.sandbox_creation import POOL_LABEL, agent_paths
-from app.runs.selection import Catalog, CatalogAgent, Choice
 from app.runs.session import SessionId, session_id_for
-from app.runs.warm_pool import PoolFigures, UnhealthySandboxError, WarmPool
+from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.task_group import TaskGroup
 from sandbox_runtime.types import (
     BrokeredNetwork,
     Capability,
@@ -48,6 +46,8 @@ from sandbox_runtime.types import (
 _log = get_logger(__name__)
 
 NOT_TWICE = "it may have changed something outside its sandbox, which I must not do twice"
+ATTACH_TIMEOUT_S = 30.0
+"""For a later slice to find its sandbox."""
 CALLS_PER_TURN = 9
 """An SDK tries a call three times, and the agent begins a stream that broke before its first word twice more."""
 
@@ -107,18 +107,23 @@ class AgentRunner:
     async def abandon(self, run: Run) -> None:
         await self._workspaces.abandon(run)
 
-    async def execute(self, attempt: Attempt) -> TurnFinished:
+    async def execute(self, attempt: Attempt) -> TurnFinished | Checkpoint | None:
         """Runs the agent on the messages until it finishes, fails, is stopped or reaches the deadline.
 
-        Nothing of it runs when this returns, however it returns; its files are saved when it returns normally.
+        Nothing of it runs when this returns a turn, or raises; its files are saved when it returns normally. A checkpoint:
+        the slice has ended, and it works on. None: what an earlier slice left is lost.
 
         Raises:
             OrionError: no sandbox, no environment, or the sandbox was lost.
             RunStoppedError: stopped before the agent had started.
         """
         with mapped_errors():
-            finished = None
+            finished: TurnFinished | Checkpoint | None = None
+            if Capability.ATTACH not in self._provider.capabilities:
+                attempt.hand_over = asyncio.Event()  # nobody else could go on with it
             await self._choose_key(attempt)
+            if attempt.checkpoint is not None:
+                return await self._go_on(attempt, attempt.checkpoint)
             if attempt.run.attempt > 1:
                 finished = await self._follow_running_agent(attempt)
                 if finished is None and attempt.run.has_outside_effect:
@@ -143,7 +148,7 @@ class AgentRunner:
         elif own and not self._has_broker(attempt):
             problem = f"your own key for {protocol} cannot be used at {self._provider.name} here, where no broker is reached; {HOW_TO_CHANGE}, or ask for another sandbox"
         if problem:
-            if attempt.run.attempt > 1:
+            if attempt.run.attempt > 1 or attempt.checkpoint is not None:
                 await self.abandon(attempt.run)
             raise OrionError(ErrorCode.REQUEST_INVALID, problem)
         attempt.cost.use_own_key(protocol if own else "")
@@ -152,17 +157,19 @@ class AgentRunner:
         """Whether a broker is reached; otherwise the sandbox's network adds the operator's key by itself."""
         return self._broker.endpoint_for(session_id_for(attempt.run.thread)).has_broker
 
-    async def _follow_running_agent(self, attempt: Attempt) -> TurnFinished | None:
+    async def _follow_running_agent(self, attempt: Attempt) -> TurnFinished | Checkpoint | None:
         """Follows the agent that an earlier process started to its end; None = the turn must be run again."""
         finished = None
+        attempt.resumed = Resumption.ATTACHED
         if Capability.ATTACH in self._provider.capabilities:
             with suppress(SandboxError):  # whatever is wrong with it: there are others
                 finished = await self._attach(attempt)
-        attempt.resumed = Resumption.REPEATED if finished is None else Resumption.ATTACHED
+        if finished is None:
+            attempt.resumed = Resumption.REPEATED
         _log.info("run.resumed", attempt=attempt.run.attempt, how=attempt.resumed)
         return finished
 
-    async def _attach(self, attempt: Attempt) -> TurnFinished | None:
+    async def _attach(self, attempt: Attempt) -> TurnFinished | Checkpoint | None:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupt_on_stop(), deadline(attempt):
                 workspace = await stack.enter_async_context(
@@ -175,28 +182,99 @@ class AgentRunner:
                 running = await find_running_agent(sandbox, agent_paths(sandbox.paths), attempt.run)
                 if running is None:
                     return None
-                work = find_checkout(self._repositories, self._broker, attempt, workspace)
-                directory = work.found.directory if work else ""
-                watch = FileWatch(sandbox, repository=running.repository, directory=directory)
-                await watch.go_on(was_empty=workspace.is_empty and not directory)
                 # The token that the agent was given is good again.
-                token = await stack.enter_async_context(self._open_grant(attempt, work))
-                command = follow_log(running.paths)
-                await sandbox.write_files({file.path: file.data for file in command.files})
+                turn = await self._take_up(attempt, stack, workspace, running.repository)
             _log.info("sandbox.attached", sandbox_id=sandbox.id)
-            finished = await self._process.follow(attempt, sandbox, running.paths, command.argv)
-            if finished.error is not None and attempt.stop.user is None:
-                return None  # likely what it asked the model for when the crash came
-            # The end of a stopped one is not ours to see: only that of its sandbox is certain.
-            workspace.is_usable = attempt.stop.user is None
-            remember(workspace, attempt, finished)
-            await self._conclude(attempt, workspace, watch)
-            if work is not None:
-                context = GitContext(workspace=workspace, paths=running.paths, token=token)
-                await work.publish(attempt, context, finished)
-            return finished
+            attempt.enter("Thinking")
+            attempt.agent_started_at = attempt.time.now
+            attempt.cost.begin_start()
+            return await self._follow_attached(attempt, turn, running.paths)
 
-    async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished:
+    async def _follow_attached(
+        self, attempt: Attempt, turn: "_Turn", paths: AgentPaths
+    ) -> TurnFinished | Checkpoint | None:
+        """Follows an agent whose host crashed; None = the turn must be run again."""
+        workspace = turn.workspace
+        finished = await self._process.follow(attempt, workspace.sandbox, paths)
+        if finished is None:
+            start = RecalledStart(paths=paths, is_last=True, session_id=None, problem="")
+            return self._leave(attempt, turn, start)
+        if finished.error is not None and attempt.stop.user is None:
+            workspace.is_usable = False
+            return None  # likely what it asked the model for when the crash came
+        # The end of a stopped one is not ours to see: only that of its sandbox is certain.
+        workspace.is_usable = attempt.stop.user is None
+        remember(workspace, attempt, finished)
+        await turn.watch.go_on(was_empty=workspace.is_empty and turn.work is None)
+        return await self._end_turn(attempt, turn, finished, paths)
+
+    async def _go_on(
+        self, attempt: Attempt, checkpoint: Checkpoint
+    ) -> TurnFinished | Checkpoint | None:
+        """Goes on with the agent that an earlier slice left; None = its sandbox is gone."""
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(ATTACH_TIMEOUT_S):
+                    workspace = await stack.enter_async_context(
+                        self._workspaces.attach(attempt, self._who(attempt))
+                    )
+            except (SandboxError, TimeoutError) as exc:
+                if attempt.remaining_s <= 0 or attempt.stop.user is not None:
+                    raise
+                _log.warning("agent.connection_lost", reason=str(exc))
+                return checkpoint
+            if workspace is None:
+                return None
+            paths = replace(
+                agent_paths(workspace.sandbox.paths),
+                run=checkpoint.directory,
+                waiting=checkpoint.scripts,
+            )
+            repository = repository_in(checkpoint.directory.removesuffix(ANEW))
+            turn = await self._take_up(attempt, stack, workspace, repository)
+            if checkpoint.resumed is Resumption.ATTACHED:
+                return await self._follow_attached(attempt, turn, paths)
+            turn.recall.restore(checkpoint)
+            return await self._go_on_with(attempt, turn, paths)
+
+    async def _go_on_with(
+        self, attempt: Attempt, turn: "_Turn", paths: AgentPaths
+    ) -> TurnFinished | Checkpoint:
+        workspace = turn.workspace
+        finished = await self._process.follow(attempt, workspace.sandbox, paths)
+        start = self._start(attempt, turn, paths)
+        if finished is None:
+            return self._leave(attempt, turn, turn.recall.recalled(start))
+        # The end of one that was not seen to end is not certain: only that of its sandbox is.
+        workspace.is_usable = attempt.has_exited
+        turn.recall.take(finished)
+        token = turn.token
+        if not turn.recall.is_over:
+            await attempt.complete_conversation()
+            turn.token = await self._token_inside(workspace, token)
+            start = self._start(attempt, turn, paths)
+        left = await self._run_starts(attempt, turn, turn.recall.further_starts(start))
+        if left is not None:
+            return left
+        turn.token = token
+        await turn.watch.go_on(was_empty=workspace.is_empty and turn.work is None)
+        return await self._end_turn(attempt, turn, turn.recall.finished, paths)
+
+    async def _take_up(
+        self, attempt: Attempt, stack: AsyncExitStack, workspace: Workspace, repository: str
+    ) -> "_Turn":
+        """Takes up a turn that was begun earlier, in the same sandbox, with the grant that it had."""
+        work = find_checkout(self._repositories, self._broker, attempt, workspace)
+        directory = work.found.directory if work else ""
+        return _Turn(
+            workspace=workspace,
+            work=work,
+            watch=FileWatch(workspace.sandbox, repository=repository, directory=directory),
+            recall=Recall(attempt, workspace, self._adapter),
+            token=await stack.enter_async_context(self._open_grant(attempt, work)),
+        )
+
+    async def _turn(self, attempt: Attempt, *, may_have_waited: bool) -> TurnFinished | Checkpoint:
         async with AsyncExitStack() as stack:
             async with attempt.stop.interrupt_on_stop(), deadline(attempt):
                 workspace = await self._open_workspace(
@@ -213,28 +291,74 @@ class AgentRunner:
                     async with self._open_grant(attempt, work) as token:
                         context = GitContext(workspace=workspace, paths=paths, token=token)
                         await work.clone(attempt, context)
-                token = await stack.enter_async_context(self._open_grant(attempt, work))
-                context = GitContext(workspace=workspace, paths=paths, token=token)
-                if self._broker.endpoint_for(workspace.session.id).headers:
-                    token = await key_stand_in(workspace.sandbox) or token
-            look = partial(watch.begin, is_empty=workspace.is_empty and work is None)
-            recall = Recall(attempt, workspace, self._adapter)
-            for start in recall.starts(self._start(attempt, workspace, token, work)):
-                try:
-                    argv = await self._process.prepare(attempt, workspace.sandbox, start, look)
-                except AgentError as exc:  # nothing was started
-                    recall.take_refusal(exc)
-                else:
-                    recall.take(
-                        await self._process.follow(
-                            attempt, workspace.sandbox, start.paths, argv, start.waiting
-                        )
-                    )
-            finished = recall.finished
-            await self._conclude(attempt, workspace, watch)
-            if work is not None:
-                await work.publish(attempt, context, finished)
-            return finished
+                turn = _Turn(
+                    workspace=workspace,
+                    work=work,
+                    watch=watch,
+                    recall=Recall(attempt, workspace, self._adapter),
+                    token=await stack.enter_async_context(self._open_grant(attempt, work)),
+                )
+                token = turn.token
+                turn.token = await self._token_inside(workspace, token)
+            if workspace.waiting is not None:
+                paths = replace(paths, waiting=workspace.waiting.directory)
+            start = self._start(attempt, turn, paths, waiting=workspace.waiting)
+            left = await self._run_starts(attempt, turn, turn.recall.starts(start))
+            if left is not None:
+                return left
+            turn.token = token
+            return await self._end_turn(attempt, turn, turn.recall.finished, paths)
+
+    async def _run_starts(
+        self, attempt: Attempt, turn: "_Turn", starts: Iterable[AgentStart]
+    ) -> Checkpoint | None:
+        """Starts the agent until it has run the turn, with or without its memory; a checkpoint = the slice ended before."""
+        workspace = turn.workspace
+        is_empty = workspace.is_empty and turn.work is None
+        look = partial(turn.watch.begin, is_empty=is_empty)
+        for start in starts:
+            try:
+                argv = await self._process.prepare(attempt, workspace.sandbox, start, look)
+            except AgentError as exc:  # nothing was started
+                turn.recall.take_refusal(exc)
+                continue
+            finished = await self._process.follow(
+                attempt, workspace.sandbox, start.paths, argv, start.waiting
+            )
+            if finished is None:
+                return self._leave(attempt, turn, turn.recall.recalled(start))
+            turn.recall.take(finished)
+        return None
+
+    def _leave(self, attempt: Attempt, turn: "_Turn", start: RecalledStart) -> Checkpoint:
+        """Leaves the agent at work, with sandbox and grant, to the next slice."""
+        workspace = turn.workspace
+        workspace.is_left = True
+        self._broker.keep(attempt.run.id)
+        return attempt.leave(
+            start, environment_id=workspace.environment_id, is_new=workspace.is_new
+        )
+
+    async def _end_turn(
+        self,
+        attempt: Attempt,
+        turn: "_Turn",
+        finished: TurnFinished,
+        paths: AgentPaths | None = None,
+    ) -> TurnFinished:
+        workspace, work = turn.workspace, turn.work
+        await self._conclude(attempt, workspace, turn.watch)
+        if work is not None:
+            paths = paths or _start_paths(attempt, workspace.sandbox)
+            context = GitContext(workspace=workspace, paths=paths, token=turn.token)
+            await work.publish(attempt, context, finished)
+        return finished
+
+    async def _token_inside(self, workspace: Workspace, token: str) -> str:
+        """Returns what the agent is given as its token: where the network adds the key, the text that it replaces."""
+        if self._broker.endpoint_for(workspace.session.id).headers:
+            return await key_stand_in(workspace.sandbox) or token
+        return token
 
     async def spec_to_wait(self, endpoint_id: SessionId, wait_s: float) -> SandboxSpec | None:
         """Describes a sandbox that may wait so long for a run of any thread, which then lets it live on; None without an environment."""
@@ -331,12 +455,14 @@ class AgentRunner:
             attempt.difference = await watch.end()
 
     def _start(
-        self, attempt: Attempt, workspace: Workspace, token: str, work: Checkout | None
+        self,
+        attempt: Attempt,
+        turn: "_Turn",
+        paths: AgentPaths,
+        *,
+        waiting: WaitingAgent | None = None,
     ) -> AgentStart:
-        paths = _start_paths(attempt, workspace.sandbox)
-        waiting = workspace.waiting
-        if waiting is not None:
-            paths = replace(paths, waiting=waiting.directory)
+        workspace, work, token = turn.workspace, turn.work, turn.token
         return AgentStart(
             paths=paths,
             token=token,
@@ -381,170 +507,18 @@ class AgentRunner:
         ]
 
 
+@dataclass(slots=True, kw_only=True)
+class _Turn:
+    """What the steps of one turn share, in one slice."""
+
+    workspace: Workspace
+    work: Checkout | None
+    watch: FileWatch
+    recall: Recall
+    token: str = field(repr=False)
+
+
 def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
     paths = agent_paths(sandbox.paths)
     run = attempt.run
     return replace(paths, run=run_directory(paths, run, attempt=run.attempt))
-
-
-OPEN_TIMEOUT_S = 60.0
-"""For a provider to be opened, what earlier processes left there removed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProviderRuntime:
-    """One provider, open, with what runs agents there."""
-
-    name: str
-    runner: AgentRunner
-    """Of the default agent."""
-    runner_of: Callable[[str], AgentRunner] | None = None
-    """Of any agent that may be asked for, made on first use; None = there is but the default one."""
-    workspaces: Workspaces
-    pool: WarmPool
-
-
-OpenRuntime = Callable[[str], AbstractAsyncContextManager[ProviderRuntime]]
-"""By the provider's name; SandboxError when it cannot be used."""
-
-
-@dataclass(slots=True)
-class _Other:
-    """A runtime besides the default one; each attempt to open it has a task that owns it."""
-
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    runtime: ProviderRuntime | None = None
-
-
-class Runners:
-    """The default runtime is open as long as this is; the others from their first run on, until `close`."""
-
-    def __init__(
-        self,
-        default: ProviderRuntime,
-        *,
-        open_runtime: OpenRuntime,
-        policy: RunPolicy,
-        group: TaskGroup,
-    ) -> None:
-        """`group` outlives this."""
-        self._default = default
-        self._open_runtime = open_runtime
-        self._policy = policy
-        self._group = group
-        self._others: dict[str, _Other] = {}
-        self._closing = asyncio.Event()
-
-    def pools(self) -> Sequence[PoolFigures]:
-        """Returns the figures of the warm pools of runtimes that are open."""
-        runtimes = (self._default, *(other.runtime for other in self._others.values()))
-        return [
-            runtime.pool.figures
-            for runtime in runtimes
-            if runtime is not None and runtime.pool.size > 0
-        ]
-
-    @property
-    def catalog(self) -> Catalog:
-        """Returns what may be asked for; the default runtime's agent and provider are among it."""
-        default = self._default.runner.assignment
-        agents = self._policy.agents
-        if default.agent not in agents:
-            agents = {default.agent: CatalogAgent(model=default.model)}
-        return Catalog(
-            agents=agents,
-            agent=default.agent,
-            sandboxes=self._policy.sandboxes,
-            provider=default.provider,
-            is_agent_set=self._policy.is_agent_set,
-            is_provider_set=self._policy.is_provider_set,
-            channels=self._policy.channels,
-        )
-
-    def assign(self, run: Run, choice: Choice) -> Assignment:
-        """Returns who answers a run; an attempt after a crash stays what and where it was."""
-        catalog = self.catalog
-        agent, model, provider = choice.agent.value, choice.model.value, choice.sandbox.value
-        if run.provider in (catalog.provider, *catalog.sandboxes.values()):
-            provider = run.provider
-        if run.agent in catalog.agents and run.model:
-            agent, model = run.agent, run.model
-        return Assignment(
-            provider=provider, agent=agent, model=model, is_chosen=bool(choice.chosen_model)
-        )
-
-    async def runner_for(self, run: Run) -> AgentRunner:
-        """Returns the runner of the run's agent, at the provider that its record names; its thread's sandboxes at others are let go.
-
-        Raises:
-            OrionError: that provider cannot be used.
-        """
-        with mapped_errors():
-            runtime = await self._get(run.provider)
-            session_id = session_id_for(run.thread)
-            for other in (self._default, *(one.runtime for one in self._others.values())):
-                if other is not None and other is not runtime:
-                    await other.workspaces.end_idle(session_id)
-        if runtime.runner_of is not None and run.agent:
-            return runtime.runner_of(run.agent)
-        return runtime.runner
-
-    async def abandon(self, run: Run) -> None:
-        """Sees that nothing of a run goes on that an earlier process began; a failure to is logged."""
-        try:
-            runtime = await self._get(run.provider)
-        except SandboxError as exc:
-            _log.warning("sandbox.stop_failed", run_id=run.id, reason=str(exc))
-        else:
-            await runtime.runner.abandon(run)
-
-    async def open_quietly(self, name: str) -> None:
-        """Opens a runtime before its first run, for what was left there; a failure is logged."""
-        try:
-            await self._get(name)
-        except SandboxError as exc:
-            _log.warning("sandbox.unusable", provider=name, reason=str(exc))
-
-    def close(self) -> None:
-        """Lets go of all runtimes but the default one; their tasks end when their sandboxes have."""
-        self._closing.set()
-
-    async def _get(self, name: str) -> ProviderRuntime:
-        if name in ("", self._default.name):
-            return self._default
-        other = self._others.setdefault(name, _Other())
-        try:
-            async with asyncio.timeout(OPEN_TIMEOUT_S), other.lock:
-                if other.runtime is None:
-                    other.runtime = await self._open(name)
-                return other.runtime
-        except SandboxError as exc:
-            raise SandboxError(
-                SandboxErrorCode.CREATE_FAILED, f"{name} cannot be used: {exc}"
-            ) from exc
-        except TimeoutError as exc:
-            raise SandboxError(
-                SandboxErrorCode.CREATE_FAILED,
-                f"{name} cannot be used: not open within {OPEN_TIMEOUT_S:g} s",
-            ) from exc
-
-    async def _open(self, name: str) -> ProviderRuntime:
-        opened: asyncio.Future[ProviderRuntime] = asyncio.get_running_loop().create_future()
-        task = self._group.create_task(self._keep(name, opened), name=f"runtime-{name}")
-        try:
-            return await opened
-        except BaseException:
-            task.cancel()
-            raise
-
-    async def _keep(self, name: str, opened: asyncio.Future[ProviderRuntime]) -> None:
-        """Opens a runtime and owns it: it is closed by the task that opened it."""
-        try:
-            async with self._open_runtime(name) as runtime:
-                opened.set_result(runtime)
-                _log.info("sandbox.opened", provider=name)
-                await self._closing.wait()
-        except Exception as exc:  # handed to who waits for it
-            if opened.done():
-                raise
-            opened.set_exception(exc)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from app.log import get_logger
-from app.runs.attempt import last_lines
 from app.runs.model import (
     WAITING_STATES,
     Run,
@@ -20,6 +19,7 @@ from app.runs.model import (
 from app.runs.policy import RunPolicy, may_stop
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.stop import StopSignals
+from app.runs.transcript import last_lines
 
 WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""

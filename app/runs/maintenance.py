@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.executor import ProviderRuntime
 from app.runs.model import Clock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunStore
+from app.runs.runners import ProviderRuntime
 from app.runs.service import RunService
 from app.runs.stop import StopSignals
 

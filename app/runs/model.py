@@ -239,6 +239,43 @@ UNDECIDED = Outcome(state=RunState.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Says how an attempt stood when a slice of it ended with the agent at work, for the next slice to go on from."""
+
+    choice: str = field(repr=False)
+    """Of its first slice, as `encode_choice` writes it: what is set anew meanwhile is for later runs."""
+    began_at: datetime
+    """The attempt."""
+    started_at: datetime
+    """Its agent."""
+    directory: str
+    """Of the agent's start, in the sandbox; its log is there."""
+    scripts: str = ""
+    """Where Orion's own scripts are; empty = in that directory."""
+    traced_seq: int = 0
+    """Sequence number of the agent's last record whose tool call is in the trace."""
+    is_last_start: bool
+    """It was started without its own memory of the thread, and is not started once more."""
+    session_id: str | None = None
+    """Of the memory that it was started with; None = it has none, or continues the newest."""
+    problem: str = ""
+    """Why an earlier start could not use its memory."""
+    environment_id: str | None = None
+    """Of the sandbox."""
+    is_new: bool = False
+    """The thread had no files before."""
+    resumed: Resumption | None = None
+    told_usd: tuple[float | None, ...] = ()
+    """What each of the agent's starts that are over has told of its cost."""
+    is_cut_short: bool = False
+    """One of them could not tell all."""
+    excess: str = ""
+    """The budget that has ended it."""
+    notes: tuple[str, ...] = field(default=(), repr=False)
+    """To be told below the answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """The run record: the truth about a run, by which processes hand it out."""
 
@@ -264,6 +301,8 @@ class Run:
     sandbox_id: str | None = None
     event_offset: int = 0
     """Sequence number of the last agent record that was handled."""
+    checkpoint: Checkpoint | None = None
+    """While no slice of the attempt is going, although the agent works; a slice takes it, so that one which dies counts as an attempt."""
     revision: int = 0
     """How often its message has been edited since it was accepted."""
     stop_requested_by: str | None = None

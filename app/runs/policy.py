@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.errors import ErrorCode
 from app.runs.model import Run, RunRequest, Surface
@@ -132,6 +132,15 @@ class AccessSettings:
     ] = 30
 
 
+SHORTEST_SLICE_S, LONGEST_SLICE_S = 1.0, 3600.0
+
+
+def _check_slice(seconds: float) -> float:
+    if seconds != 0 and not SHORTEST_SLICE_S <= seconds <= LONGEST_SLICE_S:
+        raise ValueError(f"0, or {SHORTEST_SLICE_S:g} to {LONGEST_SLICE_S:g} seconds")
+    return seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class LimitSettings:
     """How long, and how many."""
@@ -145,6 +154,14 @@ class LimitSettings:
             description="Seconds from a run's start.",
         ),
     ] = 600
+    slice_s: Annotated[
+        float,
+        AfterValidator(_check_slice),
+        Field(
+            alias="ORION_SLICE_S",
+            description="Seconds of work on a run at a time, 1 to 3600, after which any process may go on with it; 0 = to its end.",
+        ),
+    ] = 0
     idle_timeout_s: Annotated[
         float,
         Field(

@@ -14,6 +14,7 @@ from app.runs.budget import AskLeave, Ledger
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
+    Checkpoint,
     Clock,
     Delivery,
     ModelCall,
@@ -55,10 +56,16 @@ class RunHandlers(Protocol):
         """Lets the thinking message of an accepted run stand and schedules it. `resumed`: this may have been begun before."""
         ...
 
-    async def advance(self, run_id: RunId) -> Advance: ...
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        """Brings a run to its end, or further until then, while its agent works on: `AgainIn` asks for the next slice, by any process."""
+        ...
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         """Ends a run that `advance` cannot bring to its end."""
+        ...
+
+    def hand_over(self) -> None:
+        """Ends the slice of each run that another process can go on with, as soon as its agent works. For who drains."""
         ...
 
 
@@ -205,11 +212,24 @@ class TraceStep(Protocol):
 
     def generation(self, call: ModelCall) -> None: ...
 
+    def pause(self) -> None:
+        """Leaves it open when its block ends: a later slice opens it again, by its key, and ends it."""
+
 
 class RunTrace(Protocol):
-    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> AbstractContextManager[TraceStep]:
-        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on."""
+    def step(
+        self,
+        name: str,
+        kind: StepKind = StepKind.SPAN,
+        *,
+        key: str = "",
+        started_at: datetime | None = None,
+    ) -> AbstractContextManager[TraceStep]:
+        """Opens a step; an exception leaving it marks it failed (or cancelled) and goes on. `key`: one for it in all slices."""
         ...
+
+    def pause(self) -> None:
+        """Leaves the root open when its block ends, for a later slice."""
 
     def past_step(
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
@@ -253,6 +273,7 @@ class RunChanges(TypedDict, total=False):
     provider: str
     sandbox_id: str | None
     event_offset: int
+    checkpoint: Checkpoint | None
     outcome: Outcome
     delivery: str
     has_outside_effect: bool
@@ -451,6 +472,10 @@ class ModelBroker(Protocol):
         hooks: GrantHooks,
     ) -> AbstractAsyncContextManager[str]:
         """Yields a run token, good while inside (and never after `expires_at`), with a listener at the thread's endpoint."""
+        ...
+
+    def keep(self, run_id: RunId) -> None:
+        """Lets the grant of a run outlive its block, with its listener and its hooks, until it expires or is opened again: its agent works on between two slices."""
         ...
 
     def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from app.runs.session import GONE, Session, SessionId, SessionStore, session_id_
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.lifecycle import destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import SandboxId, SnapshotId
+from sandbox_runtime.types import Capability, SandboxId, SnapshotId
 
 _log = get_logger(__name__)
 
@@ -29,8 +30,10 @@ POLL_S = 0.05
 class SessionLocks:
     """Two locks of each session: one that all who work in its sandbox share, and one for whoever saves what they have changed."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, owner: str = "") -> None:
+        """`owner`: the name of this process, by which it keeps sandboxes; empty = one of its own."""
         self._directory = directory
+        self.owner = owner or f"w-{secrets.token_hex(16)}"
 
     @contextmanager
     def use(self, session_id: SessionId) -> Iterator[Callable[[], bool]]:
@@ -191,35 +194,59 @@ class IdleSandboxCache:
         idle = self._idle.pop(session_id, None)
         if idle is None:
             return
+        try:
+            is_kept = await self._store.take_kept(session_id, by=self._locks.owner)
+            is_taken = not is_kept and await self._is_taken(session_id, idle.sandbox)
+        except BaseException:  # a sick database: it is looked at again
+            self._idle.setdefault(session_id, idle)
+            raise
+        if is_taken:
+            return
         # At once: while the sandbox goes, the thread's next run may begin with another one.
-        if not self._locks.is_detached(session_id):
+        if is_kept and not self._locks.is_detached(session_id):
             self._on_gone(session_id)
         await destroy_sandbox(idle.sandbox)
         _log.info("sandbox.stopped", sandbox_id=idle.sandbox.id, reason="kept long enough")
         session = await self._store.get(session_id)
-        if session is not None and session.sandbox_id == idle.sandbox.id:
+        if is_kept and session is not None and session.sandbox_id == idle.sandbox.id:
             await self._store.update(session_id, **GONE)
 
+    async def _is_taken(self, session_id: SessionId, sandbox: Sandbox) -> bool:
+        """Whether another process uses one that this one does not keep any more."""
+        if Capability.ATTACH not in self._provider.capabilities:
+            return False
+        session = await self._store.get(session_id)
+        return session is not None and session.sandbox_id == sandbox.id
+
     async def _find(self, attempt: Attempt, session: Session | None) -> IdleSandbox | None:
-        idle = self._idle.pop(session_id_for(attempt.run.thread), None)
+        session_id = session_id_for(attempt.run.thread)
+        idle = self._idle.pop(session_id, None)
+        keeper = session.kept_by if session is not None else ""
+        is_taken = bool(keeper) and await self._store.take_kept(session_id, by=keeper)
+        can_attach = Capability.ATTACH in self._provider.capabilities
+        if session is not None and is_taken and can_attach:
+            return await self._attach(session, session.kept_environment)
+        if idle is not None and can_attach:
+            idle = None  # another process has taken, or ended it
         if session is None or not session.detached_environment:
             return idle
         if idle is not None and idle.sandbox.id == session.sandbox_id:
             return idle
         if idle is not None:
             await destroy_sandbox(idle.sandbox)
-        return await self._attach_detached(session)
+        try:
+            return await self._attach(session, session.detached_environment)
+        finally:
+            self._locks.clear_detached(session.id)
 
-    async def _attach_detached(self, session: Session) -> IdleSandbox | None:
+    async def _attach(self, session: Session, environment_id: str) -> IdleSandbox | None:
         try:
             sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
         except SandboxError:
             return None
-        finally:
-            self._locks.clear_detached(session.id)
         return IdleSandbox(
             sandbox=sandbox,
-            environment_id=SnapshotId(session.detached_environment),
+            environment_id=SnapshotId(environment_id) if environment_id else None,
             snapshot_slug=session.snapshot_slug,
             until_s=0,
         )

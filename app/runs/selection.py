@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import cast
 
+from pydantic import TypeAdapter
+
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.runs.model import ChannelChange, Outcome, Run, RunRequest, RunState
@@ -124,6 +126,19 @@ class Choice:
         """Returns the model if a person or a channel chose it; empty = it is the operator's, who may choose another one at any time."""
         operators = (Source.FILE, Source.SETTING, Source.DEFAULT)
         return "" if self.model.source in operators else self.model.value
+
+
+_CHOICE = TypeAdapter(Choice)
+
+
+def encode_choice(choice: Choice) -> str:
+    """Returns it as JSON, for a record."""
+    return _CHOICE.dump_json(choice).decode()
+
+
+def decode_choice(text: str) -> Choice:
+    """Returns what `encode_choice` was given."""
+    return _CHOICE.validate_json(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """The steps of a run, resumable from its record: `place` makes the thinking message, `advance` makes the answer."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -13,9 +14,9 @@ from typing_extensions import Unpack
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.attempt import Begun, LiveLogs, execute, open_attempt, read_conversation
+from app.runs.attempt import Begun, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
-from app.runs.executor import Runners
+from app.runs.history import Conversation
 from app.runs.model import (
     WAITING_STATES,
     Outcome,
@@ -43,10 +44,22 @@ from app.runs.ports import (
     RunChanges,
     RunPorts,
 )
-from app.runs.selection import answer_without_agent, channel_change, choose_for
-from app.runs.stop import RunStoppedError, StopSignals
+from app.runs.runners import Runners
+from app.runs.selection import (
+    Choice,
+    answer_without_agent,
+    channel_change,
+    choose_for,
+    decode_choice,
+)
+from app.runs.stop import RunStoppedError, StopRequest, StopSignals
+from app.runs.transcript import LiveLogs
+from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
+
+STOP_LOOK_S = 1.0
+"""Between two looks of a slice for a stop."""
 
 
 class RunService:
@@ -69,16 +82,26 @@ class RunService:
         self._policy = policy
         self._catalog = runners.catalog
         self._live_logs = live_logs
+        self._hand_over = asyncio.Event()
         self._ending = Ending(ports, policy=policy)
         self._placing = Placing(ports, dispatcher=dispatcher, policy=policy)
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         await self._placing.place(run, resumed=resumed)
 
+    def hand_over(self) -> None:
+        """Ends the slice of each run that another process can go on with, from now on: as soon as its agent works. For who drains."""
+        self._hand_over.set()
+
     # -- advance -------------------------------------------------------------------------------------------------------
 
-    async def advance(self, run_id: RunId) -> Advance:
-        """Brings a run to its end. May be repeated, also after a crash at any line."""
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        """Brings a run to its end, or a slice further. May be repeated, also after a crash at any line.
+
+        Without `until` a slice takes `LimitSettings.slice_s`, if that is set.
+        """
+        if until is None and self._policy.slice_s:
+            until = self._ports.clock.now() + timedelta(seconds=self._policy.slice_s)
         run = await retry_store(lambda: self._ports.store.get(run_id))
         if run is None or run.state.is_final:
             return Done()
@@ -92,19 +115,24 @@ class RunService:
                     return AgainIn(seconds=self._policy.timings.slack_retry_s)
             if run.state.is_final:
                 return Done()
-            result = self._result_without_running(run)
-            if result is None and run.attempt == 0:
-                result = self._invalid(run) or await answer_without_agent(
-                    run, self._ports, self._catalog
-                )
-                if result is not None and result.state is RunState.SUCCEEDED:
-                    await self._tell_change(run)
-            if result is not None:
-                again = await self._end_without_running(run, result)
-                if run.stop_requested_by is not None:
-                    await self._placing.refresh(run.thread)
-                return again
-            return await self._run(run)
+            result = await self._result_without_agent(run)
+            if result is None:
+                return await self._run(run, until)
+            again = await self._end_without_running(run, result)
+            if run.stop_requested_by is not None:
+                await self._placing.refresh(run.thread)
+            return again
+
+    async def _result_without_agent(self, run: Run) -> Outcome | None:
+        """Returns how the run ends if no agent is asked."""
+        result = self._result_without_running(run)
+        if result is None and run.attempt == 0:
+            result = self._invalid(run) or await answer_without_agent(
+                run, self._ports, self._catalog
+            )
+            if result is not None and result.state is RunState.SUCCEEDED:
+                await self._tell_change(run)
+        return result
 
     def _has_waited_too_long(self, run: Run) -> bool:
         waited_s = (self._ports.clock.now() - run.created_at).total_seconds()
@@ -123,7 +151,9 @@ class RunService:
         return result
 
     def _end_before_start(self, run: Run) -> Outcome | None:
-        """Returns what keeps a run from starting once and for all."""
+        """Returns what keeps a run from starting once and for all; nothing keeps an agent that works from being followed."""
+        if run.checkpoint is not None:
+            return None
         if run.stop_requested_by is not None:
             return Outcome(state=RunState.STOPPED, stopped_by=run.stop_requested_by)
         if run.attempt >= MAX_ATTEMPTS or is_given_up(run):
@@ -152,12 +182,49 @@ class RunService:
         if run.request.surface is Surface.CHANNEL:
             await self._ports.replies.tell_change(run, change, resumed=not is_new)
 
-    async def _run(self, run: Run) -> Advance:
-        """Executes `run` as it was checked; edited since then, it does not begin."""
-        choice = await choose_for(run, self._ports, self._catalog)
-        who = self._runners.assign(run, choice)
-        # Before the update, which tells whether a stop came earlier.
-        with self._signals.watch(run.id) as stop:
+    async def _run(self, run: Run, until: datetime | None) -> Advance:
+        """Does one slice of an attempt, or all of it."""
+        # Before the record is changed, which tells whether a stop came earlier.
+        with self._signals.watch(run.id) as stop, ExitStack() as ending, ExitStack() as log:
+            begun = await self._begin_slice(run, until, stop)
+            if not isinstance(begun, Begun):
+                return begun
+            run, is_first = begun.run, begun.checkpoint is None
+            trace = ending.enter_context(self._ports.tracer.trace(run))
+            log.callback(self._live_logs.remove, run.id)
+            if is_first:
+                trace_waiting(run, trace, now=self._ports.clock.now())
+            with self._live_logs.record(run.id, goes_on=not is_first) as tell:
+                async with (
+                    self._hear_stop(begun),
+                    open_attempt(self._ports, begun, trace=trace, tell=tell) as attempt,
+                ):
+                    result = await execute(
+                        attempt, self._runners, model=begun.choice.model, mask=self._ports.mask
+                    )
+            if isinstance(result, Outcome):
+                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+            trace.pause()
+            if result is None:  # the sandbox is gone: the next call begins another attempt
+                _log.warning("run.slice_lost", attempt=run.attempt)
+                return AgainIn(seconds=0)
+            log.pop_all()  # it goes on
+            await self._record(
+                run,
+                checkpoint=result,
+                event_offset=attempt.event_offset,
+                sandbox_id=attempt.sandbox_id,
+            )
+            is_stuck = result is begun.checkpoint
+            return AgainIn(seconds=self._policy.timings.ending_retry_s if is_stuck else 0)
+
+    async def _begin_slice(
+        self, run: Run, until: datetime | None, stop: StopRequest
+    ) -> Begun | AgainIn:
+        """Begins an attempt of `run` as it was checked (edited since then, it does not begin), or takes up one that a slice has left."""
+        checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
+        if checkpoint is None:
+            choice = await choose_for(run, self._ports, self._catalog)
             try:
                 # Before it counts as an attempt: a process that dies while it waits for Slack has not tried to answer.
                 async with stop.interrupt_on_stop():
@@ -165,41 +232,66 @@ class RunService:
             except RunStoppedError:
                 return AgainIn(seconds=0)
             now = self._ports.clock.now()
-            begin = partial(
-                self._ports.store.begin,
-                run,
-                started_at=run.started_at or now,
-                deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
-                agent=who.agent,
-                model=who.model,
-                provider=who.provider,
-            )
-            async with self._placing.lock_of(run):
-                run = await retry_store(begin)
-            if run.state in WAITING_STATES:  # it was edited just before: looked at anew
-                return AgainIn(seconds=0)
-            if run.state is not RunState.RUNNING:  # it was ended while it waited
-                return AgainIn(seconds=self._policy.timings.ending_retry_s)
-            if run.stop_requested_by is not None:
-                stop.set(run.stop_requested_by)
-            if run.attempt == 1:
-                _log.info("run.started", retry_of=run.request.retry_of)
-            with self._ports.tracer.trace(run) as trace:
-                trace_waiting(run, trace, now=self._ports.clock.now())
-                begun = Begun(
-                    run=run,
-                    choice=choice,
-                    conversation=conversation,
-                    trace=trace,
-                    stop=stop,
-                    started_at=now,
-                )
-                with self._live_logs.record(run.id) as tell:
-                    async with open_attempt(self._ports, begun, tell=tell) as attempt:
-                        result = await execute(
-                            attempt, self._runners, model=choice.model, mask=self._ports.mask
-                        )
-                return await self._ending.finish(run, result, trace=trace, attempt=attempt)
+            run = await self._begin(run, choice, now)
+        else:
+            choice, now = decode_choice(checkpoint.choice), self._ports.clock.now()
+            # Taken: whoever dies with it has tried, and that counts.
+            run = await self._record(run, checkpoint=None)
+        if run.state in WAITING_STATES:  # it was edited just before: looked at anew
+            return AgainIn(seconds=0)
+        if run.state is not RunState.RUNNING:  # it was ended while it waited
+            return AgainIn(seconds=self._policy.timings.ending_retry_s)
+        if run.stop_requested_by is not None:
+            stop.set(run.stop_requested_by)
+        if run.attempt == 1 and checkpoint is None:
+            _log.info("run.started", retry_of=run.request.retry_of)
+        return Begun(
+            run=run,
+            choice=choice,
+            conversation=conversation,
+            stop=stop,
+            started_at=now,
+            slice_s=None if until is None else max(0.0, (until - now).total_seconds()),
+            checkpoint=checkpoint,
+            hand_over=self._hand_over,
+        )
+
+    async def _begin(self, run: Run, choice: Choice, now: datetime) -> Run:
+        who = self._runners.assign(run, choice)
+        begin = partial(
+            self._ports.store.begin,
+            run,
+            started_at=run.started_at or now,
+            deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
+            agent=who.agent,
+            model=who.model,
+            provider=who.provider,
+        )
+        async with self._placing.lock_of(run):
+            return await retry_store(begin)
+
+    @asynccontextmanager
+    async def _hear_stop(self, begun: Begun) -> AsyncIterator[None]:
+        """Looks itself for a stop while a slice goes: where work is done in slices there may be nobody else who does."""
+        if begun.slice_s is None:
+            yield
+            return
+
+        async def look() -> None:
+            while begun.stop.user is None:
+                await asyncio.sleep(STOP_LOOK_S)
+                with suppress(OSError, TimeoutError):  # the next look is a second away
+                    asked = await self._ports.store.stop_requested([begun.run.id])
+                    for user in asked.values():
+                        begun.stop.set(user)
+
+        async with open_task_group() as group:
+            looking = group.create_task(look())
+            yield
+            looking.cancel()
+
+    async def _record(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
+        return await retry_store(lambda: self._ports.store.update(run.id, **changes))
 
     async def _end_without_running(self, run: Run, result: Outcome) -> Advance:
         """Ends it with what its attempts have spent, none of which came to its end; not if it has begun or ended meanwhile."""

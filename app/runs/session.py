@@ -91,6 +91,11 @@ class Session:
     """From which the clone of its repository began; empty = that had none, or there is no clone."""
     chosen_model: str = ""
     """Of its agent, for its latest run, by a person or for a channel; empty = nobody chose one."""
+    kept_by: str = ""
+    """The name of the process that keeps its sandbox for the thread's next run, and ends it in time; empty = it is not kept."""
+    kept_until: datetime | None = None
+    kept_environment: str = ""
+    """Of the sandbox that is kept; empty = unknown."""
 
     @property
     def snapshots(self) -> Mapping[str, str]:
@@ -107,6 +112,9 @@ class Session:
             container_name="",
             snapshot_slug="",
             elsewhere=self.snapshots,
+            kept_by="",
+            kept_until=None,
+            kept_environment="",
         )
 
     def without_memory(self) -> "Session":
@@ -148,9 +156,13 @@ class SessionChanges(TypedDict, total=False):
     detached: str
     base_branch: str
     chosen_model: str
+    kept_by: str
+    kept_until: datetime | None
+    kept_environment: str
 
 
-GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="")
+NOT_KEPT = SessionChanges(kept_by="", kept_until=None, kept_environment="")
+GONE = SessionChanges(status=SessionStatus.STOPPED, sandbox_id="", container_name="") | NOT_KEPT
 """What changes when its sandbox was ended."""
 
 
@@ -175,6 +187,10 @@ class SessionStore(Protocol):
         self, session_id: SessionId, **changes: Unpack[SessionChanges]
     ) -> Session | None:
         """Changes fields; returns None when there is no such session (any more)."""
+        ...
+
+    async def take_kept(self, session_id: SessionId, *, by: str) -> bool:
+        """Ends the keeping of its sandbox by that process; False = that one keeps it no more. Of several who try, one succeeds."""
         ...
 
     async def find(self, text: str) -> Sequence[Session]:

@@ -1,20 +1,9 @@
 """Everything of `app.runs` that tests and benches import, so that moving a module touches this file alone."""
 
-from app.runs.agent_process import MAX_LINE_BYTES, MAX_RECORD_CHARS, RecordLines
+from app.runs.agent_process import MAX_LINE_BYTES
 from app.runs.agent_session import run_directory
-from app.runs.attempt import (
-    HEAD_CHARS,
-    MAX_BYTES,
-    MAX_CHARS,
-    Asker,
-    Attempt,
-    AttemptTime,
-    Display,
-    LiveLogs,
-    ProgressTracker,
-    Transcript,
-    last_lines,
-)
+from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
+from app.runs.attempt import Asker, Attempt, AttemptTime, Display, ProgressTracker
 from app.runs.budget import (
     KEPT_DAYS,
     MICRO,
@@ -36,7 +25,7 @@ from app.runs.budget import (
     to_micro,
 )
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
-from app.runs.executor import AgentRunner, OpenRuntime, ProviderRuntime, Runners
+from app.runs.executor import AgentRunner
 from app.runs.history import (
     FAILED_UNANSWERED,
     LEFT_OUT,
@@ -58,6 +47,7 @@ from app.runs.model import (
     WAITING_STATES,
     Changes,
     ChannelChange,
+    Checkpoint,
     Clock,
     Delivery,
     GrantNews,
@@ -140,6 +130,7 @@ from app.runs.repository import (
     title_of,
     why_not_pushed,
 )
+from app.runs.runners import OpenRuntime, ProviderRuntime, Runners
 from app.runs.sandbox_cache import SessionLocks
 from app.runs.sandbox_creation import agent_paths
 from app.runs.selection import (
@@ -167,5 +158,6 @@ from app.runs.session import (
     session_id_for,
 )
 from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals
+from app.runs.transcript import HEAD_CHARS, MAX_BYTES, MAX_CHARS, LiveLogs, Transcript, last_lines
 from app.runs.warm_pool import FAILURES, MAX_WAIT_S, PoolFigures, WarmPool
 from app.runs.workspace import UNSAVED, OpenProvider, Workspaces

@@ -71,7 +71,9 @@ class WaitingProcess(Process):
 
     def __init__(self, process: Process) -> None:
         self._process = process
-        self._queue: asyncio.Queue[ExecEvent | SandboxError] = asyncio.Queue(MAX_QUEUED_EVENTS)
+        self._queue: asyncio.Queue[ExecEvent | SandboxError | None] = asyncio.Queue(
+            MAX_QUEUED_EVENTS
+        )
         self._waits_or_ended = asyncio.Event()
         self._said = bytearray()
         self._waits = False
@@ -117,6 +119,8 @@ class WaitingProcess(Process):
     async def events(self) -> AsyncIterator[ExecEvent]:
         while True:
             item = await self._queue.get()
+            if item is None:  # detached
+                return
             if isinstance(item, SandboxError):
                 raise item
             yield item
@@ -129,6 +133,14 @@ class WaitingProcess(Process):
         if self._queue.full():
             self._queue.get_nowait()  # so that the pump goes on
         await self._process.kill()
+
+    @override
+    async def detach(self) -> None:
+        self._is_over = True
+        await self._process.detach()
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(None)
 
     def _hear(self, event: ExecEvent) -> None:
         """Notes when the agent has begun: the supervisor's records are on stdout; words on stderr are why it ends."""

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from app.aio import retry_store
 from app.log import get_logger
@@ -49,10 +49,14 @@ class Workspace:
     """It begins empty."""
     is_usable: bool = True
     """False = it is destroyed after the run, unsaved."""
+    is_left: bool = False
+    """It goes on as it is: the run's next slice attaches to it."""
     has_changed: bool = True
     """False = there is nothing to save that was not saved before."""
     memory: AgentMemory
     """The agent's own, among these files."""
+    environment_id: SnapshotId | None = None
+    """Below it; None = unknown."""
     waiting: WaitingAgent | None = None
     """Whom the sandbox has loaded already."""
     may_be_gone: bool = False
@@ -150,6 +154,9 @@ async def record_begin(
             heard_until=session.heard_until,
             elsewhere=session.elsewhere,
             detached="",  # the sandbox is no longer a person's
+            kept_by="",
+            kept_until=None,
+            kept_environment="",
             chosen_model=who.model if who.is_chosen else "",
             used_at=now,
         )
@@ -288,19 +295,32 @@ class Workspaces:
 
     @asynccontextmanager
     async def attach(self, attempt: Attempt, who: Assignment) -> AsyncIterator[Workspace | None]:
-        """Opens the sandbox in which an earlier process left the run, where it still is; otherwise None. Else as `open`."""
-        session_id = session_id_for(attempt.run.thread)
+        """Opens the sandbox in which an earlier process, or slice, left the run, where it still is; otherwise None. Else as `open`.
+
+        Raises:
+            SandboxError: it was left by a slice, and cannot be reached now: that may pass.
+        """
+        session_id, checkpoint = session_id_for(attempt.run.thread), attempt.checkpoint
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
         if session is not None and session.sandbox_id:
-            with suppress(SandboxError):
+            try:
                 sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
+            except SandboxError as exc:
+                if checkpoint is not None and exc.retryable:
+                    raise
         if session is None or sandbox is None:
             yield None
             return
+        if checkpoint is None:
+            environment_id, is_new = None, not session.snapshot_slug
+        else:
+            is_new = checkpoint.is_new
+            known = checkpoint.environment_id
+            environment_id = SnapshotId(known) if known is not None else None
         begin = self._begin_later(attempt, session, sandbox, who)
-        async with self._hold(attempt, sandbox, begin, environment_id=None) as opened:
-            opened.is_new = not session.snapshot_slug
+        async with self._hold(attempt, sandbox, begin, environment_id=environment_id) as opened:
+            opened.is_new = is_new
             yield opened
 
     @asynccontextmanager
@@ -321,9 +341,13 @@ class Workspaces:
                 sandbox=sandbox,
                 is_new=False,
                 memory=session.memory,
+                environment_id=environment_id,
                 waiting=waiting,
             )
             yield workspace
+            if workspace.is_left:
+                self._leave(sandbox)
+                return
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
@@ -338,15 +362,7 @@ class Workspaces:
         keep_s = self._policy.session_keep_s if workspace.is_usable else 0
         if {Capability.ENDS_WHEN_SAVED, Capability.BILLED} & self._provider.capabilities:
             keep_s = 0
-        if keep_s > 0:
-            idle = IdleSandbox(
-                sandbox=sandbox,
-                environment_id=environment_id,
-                snapshot_slug=saved or session.snapshot_slug,
-                until_s=time.monotonic() + keep_s,
-            )
-            self._idle.add(session.id, idle)
-        else:
+        if keep_s <= 0:
             await self._destroy(attempt, sandbox, first_error=None)
         memory = workspace.memory if workspace.is_usable else session.memory
         changes = SessionChanges(
@@ -357,7 +373,29 @@ class Workspaces:
         if saved is not None:
             changes["snapshot_slug"] = saved
         changes |= GONE if keep_s <= 0 else describe_running(sandbox)
+        if keep_s > 0:
+            changes |= SessionChanges(
+                kept_by=self._locks.owner,
+                kept_until=attempt.time.now + timedelta(seconds=keep_s),
+                kept_environment=environment_id or "",
+            )
+            self._leave(sandbox)
         await retry_store(lambda: self._store.update(session.id, **changes))
+        if (
+            keep_s > 0
+        ):  # recorded: whoever takes it, now or before its time is over, is the only one
+            idle = IdleSandbox(
+                sandbox=sandbox,
+                environment_id=environment_id,
+                snapshot_slug=saved or session.snapshot_slug,
+                until_s=time.monotonic() + keep_s,
+            )
+            self._idle.add(session.id, idle)
+
+    def _leave(self, sandbox: Sandbox) -> None:
+        """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
+        if Capability.ATTACH in self._provider.capabilities:
+            self._provider.release(sandbox.id)
 
     async def abandon(self, run: Run) -> None:
         """Destroys the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""

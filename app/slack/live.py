@@ -42,6 +42,15 @@ async def publishing(publisher: "Publisher") -> AsyncIterator["Publisher"]:
             await publisher.closed()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """An update that stands in Slack."""
+
+    progress: Progress
+    at_s: float
+    """On the loop's clock."""
+
+
 class Publisher:
     """The LiveReply of one run. `send` is one attempt, `turn` comes before it; `pause_s` is how long there can be none."""
 
@@ -53,7 +62,9 @@ class Publisher:
         turn: Callable[[], Awaitable[None]],
         pause_s: Callable[[], float],
         timing: UpdateTiming,
+        sent: Sent | None = None,
     ) -> None:
+        """`sent`: what an earlier slice of the run has shown last."""
         self._run = run
         self._send = send
         self._turn = turn
@@ -61,8 +72,8 @@ class Publisher:
         self._timing = timing
         self._latest: Progress | None = None
         self._offered_at = 0.0
-        self._sent: Progress | None = None
-        self._sent_at = float("-inf")
+        self._sent = sent.progress if sent else None
+        self._sent_at = sent.at_s if sent else float("-inf")
         self._news = asyncio.Event()
         self._closing = asyncio.Event()
         self._closed = asyncio.Event()
@@ -73,6 +84,11 @@ class Publisher:
         self._latest = progress
         self._offered_at = asyncio.get_running_loop().time()
         self._news.set()
+
+    @property
+    def sent(self) -> Sent | None:
+        """Returns what it has shown last."""
+        return Sent(progress=self._sent, at_s=self._sent_at) if self._sent else None
 
     def close(self) -> None:
         """Sends no more; `publish` returns when the call in flight is over."""

@@ -1,7 +1,7 @@
 """The ReplySink over Slack's Web API: one thinking message per run, which becomes the answer."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
@@ -29,12 +29,13 @@ from app.slack.blocks import (
     render_result,
     render_thinking,
 )
-from app.slack.live import LatePosts, Publisher, SessionStatus, UpdateTiming, publishing
+from app.slack.live import LatePosts, Publisher, Sent, SessionStatus, UpdateTiming, publishing
 from app.slack.markdown import escape
 from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, REPOST_WORDS, OwnMessages
 
 PLACE_WITHIN_S: Final = 1.0
 """A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
+REMEMBERED: Final = 1000
 EPHEMERAL_TIMEOUT_S: Final = 2.0
 """Before the click of a button is acknowledged."""
 _SMALL_PART_CHARS: Final = 3_500
@@ -72,6 +73,8 @@ class SlackReplies:
         )
         """The next one when Slack finds a message too large or its blocks wrong."""
         self._timing = timing
+        self._sent: dict[RunId, Sent] = {}
+        """What slices of runs have shown last, for the next slice to go on from."""
         self._log = get_logger(__name__)
 
     async def place(self, run: Run, *, position: QueuePosition, maybe_posted: bool) -> str | None:
@@ -94,7 +97,8 @@ class SlackReplies:
             raise ConnectionError("slack cannot be reached") from exc
         return ts
 
-    def live(self, run: Run) -> AbstractAsyncContextManager[LiveReply]:
+    @asynccontextmanager
+    async def live(self, run: Run) -> AsyncIterator[LiveReply]:
         self._status.processing(run)
 
         def ts() -> str:
@@ -117,10 +121,17 @@ class SlackReplies:
             ),
             pause_s=pause_s,
             timing=self._timing,
+            sent=self._sent.pop(run.id, None),
         )
-        return publishing(publisher)
+        async with publishing(publisher):
+            yield publisher
+        if publisher.sent is not None:
+            self._sent[run.id] = publisher.sent
+            if len(self._sent) > REMEMBERED:  # runs that went on in other processes
+                del self._sent[next(iter(self._sent))]
 
     async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
+        self._sent.pop(run.id, None)
         known = dict(enumerate(run.part_ts, start=1))
         if run.reply_ts:
             known[0] = run.reply_ts

@@ -248,7 +248,11 @@ _IS_OVER = (
     | ((runs.c.attempt == 0) & (sa.type_coerce(runs.c.created_at, sa.Double) < _WAITS))
 )
 """There is only something to tell: neither its thread nor a slot is waited for."""
-_IS_FREE = _IS_OVER | ~runs.c.needs_slot | (runs.c.attempt >= MAX_ATTEMPTS)
+_IS_FREE = (
+    _IS_OVER
+    | ~runs.c.needs_slot
+    | ((runs.c.attempt >= MAX_ATTEMPTS) & runs.c.checkpoint.is_(sa.null()))
+)
 _IS_DUE = _UNFINISHED & (runs.c.due_at <= Now()) & runs.c.owner.is_(None)
 
 

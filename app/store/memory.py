@@ -26,7 +26,7 @@ from app.runs.model import (
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
-from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
+from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.runs import REFUSAL_CODES, position_of
 
 
@@ -195,7 +195,7 @@ class MemoryLeases:
             for run in due
             if self._is_over(run, now_s - waits_s)
             or not run.needs_slot
-            or run.attempt >= MAX_ATTEMPTS
+            or (run.attempt >= MAX_ATTEMPTS and run.checkpoint is None)
         ]
         chosen = list(free)
         waiting = [run for run in due if run not in free]
@@ -320,6 +320,13 @@ class MemorySessionStore:
         if session_id in self._sessions:
             self._sessions[session_id] = replace(self._sessions[session_id], **changes)
         return self._sessions.get(session_id)
+
+    async def take_kept(self, session_id: SessionId, *, by: str) -> bool:
+        session = self._sessions.get(session_id)
+        if session is None or not by or session.kept_by != by:
+            return False
+        self._sessions[session_id] = replace(session, **NOT_KEPT)
+        return True
 
     async def find(self, text: str) -> Sequence[Session]:
         sessions = list(self._sessions.values())

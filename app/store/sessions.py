@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.runs.model import Thread
-from app.runs.session import NameTakenError, Session, SessionChanges, SessionId
+from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.engine import Database
 from app.store.tables import sessions, values_of
 
@@ -47,6 +47,15 @@ class SqlSessionStore:
             return _select_one(connection, session_id)
 
         return await self._database.call(work)
+
+    async def take_kept(self, session_id: SessionId, *, by: str) -> bool:
+        kept = (
+            (sessions.c.id == session_id) & (sessions.c.kept_by == by) & (sessions.c.kept_by != "")
+        )
+        statement = sa.update(sessions).where(kept).values(**NOT_KEPT)
+        return await self._database.call(
+            lambda connection: connection.execute(statement).rowcount == 1
+        )
 
     async def find(self, text: str) -> Sequence[Session]:
         named = await self._select(sa.select(sessions).where(sessions.c.name == text))

@@ -51,6 +51,7 @@ from app.tracing.observations import (
     root_span_id_for,
     score_id_for,
     shared_attributes,
+    step_span_id_for,
     trace_id_for,
     warning_attributes,
 )
@@ -66,7 +67,7 @@ _CODES: Final[dict[str, ErrorCode]] = {
 
 
 class RunIds(RandomIdGenerator):
-    """Gives the root its ids, everything else random ones."""
+    """Gives the root, and steps that several processes work on, their ids; everything else random ones."""
 
     root: ContextVar[tuple[int, int] | None] = ContextVar("root", default=None)
 
@@ -167,10 +168,21 @@ class LangfuseRunTrace:
             self._context.root.end(end_time=max(time.time_ns(), nanoseconds(self._run.created_at)))
 
     @contextmanager
-    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:
+    def step(
+        self,
+        name: str,
+        kind: StepKind = StepKind.SPAN,
+        *,
+        key: str = "",
+        started_at: datetime | None = None,
+    ) -> Iterator[TraceStep]:
         step = LangfuseStep(self._context, name=name)
         with swallow_errors(name):
-            step.begin(kind)
+            step.begin(
+                kind,
+                span_id=step_span_id_for(self._run.id, name, key) if key else None,
+                at=started_at,
+            )
         try:
             yield step
         except BaseException as exc:
@@ -178,8 +190,12 @@ class LangfuseRunTrace:
                 step.fail_by(exc)
             raise
         finally:
-            with swallow_errors(name):
-                step.span.end()
+            if not step.is_paused:
+                with swallow_errors(name):
+                    step.span.end()
+
+    def pause(self) -> None:
+        self.is_interrupted = True
 
     def past_step(
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool
@@ -205,10 +221,23 @@ class LangfuseStep:
         self._context = context
         self._name = name
         self._has_failed = False
+        self.is_paused = False
         self.span: otel.Span = otel.INVALID_SPAN
 
-    def begin(self, kind: StepKind) -> None:
-        self.span = self._context.open(self._name, _typed(kind), parent=self._context.root)
+    def begin(
+        self, kind: StepKind, *, span_id: int | None = None, at: datetime | None = None
+    ) -> None:
+        root = self._context.root
+        ids = RunIds.root.set(
+            None if span_id is None else (root.get_span_context().trace_id, span_id)
+        )
+        try:
+            self.span = self._context.open(self._name, _typed(kind), parent=root, at=at)
+        finally:
+            RunIds.root.reset(ids)
+
+    def pause(self) -> None:
+        self.is_paused = True
 
     def set(self, **metadata: str | float | bool) -> None:
         with swallow_errors(self._name):

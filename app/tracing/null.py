@@ -24,11 +24,22 @@ class NullStep:
 
     def generation(self, call: ModelCall) -> None: ...
 
+    def pause(self) -> None: ...
+
 
 class NullRunTrace:
     @contextmanager
-    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:  # noqa: ARG002 - nothing is told
+    def step(
+        self,
+        name: str,  # noqa: ARG002 - nothing is told
+        kind: StepKind = StepKind.SPAN,  # noqa: ARG002
+        *,
+        key: str = "",  # noqa: ARG002
+        started_at: datetime | None = None,  # noqa: ARG002
+    ) -> Iterator[TraceStep]:
         yield NullStep()
+
+    def pause(self) -> None: ...
 
     def past_step(
         self, name: str, *, started_at: datetime, ended_at: datetime, **metadata: str | float | bool

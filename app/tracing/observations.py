@@ -32,6 +32,12 @@ def root_span_id_for(run_id: RunId) -> int:
     return int.from_bytes(hashlib.sha256(f"root:{run_id}".encode()).digest()[:8], "big") or 1
 
 
+def step_span_id_for(run_id: RunId, name: str, key: str) -> int:
+    """Returns the id of a step that one slice of a run opens and another one ends."""
+    text = f"step:{run_id}:{name}:{key}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") or 1
+
+
 Attributes = dict[str, str | list[str]]
 
 MAX_CONTENT_BYTES: Final = 32 * 1024

@@ -196,16 +196,24 @@ class SocketListeners:
             )
 
         listener = _listen(host="", port=0, uds=path, uds_mode=0o666)
+        made = _inode(path)
         server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
         try:
             yield
         finally:
             server.close()
-            _unlink(path)
+            _unlink(path, made)
 
 
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
+def _inode(path: Path) -> int:
+    return path.lstat().st_ino
+
+
+def _unlink(path: Path, made: int) -> None:
+    """Removes it unless it is another one by now: another process may listen in its place."""
+    with suppress(FileNotFoundError):
+        if _inode(path) == made:
+            path.unlink()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ for fact in FACTS:                      # and ISOLATION_FACTS, for providers tha
 from sandbox_runtime.errors import SandboxErrorCode
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.testing.expectations import Fact, expect_code
+from sandbox_runtime.testing.facts_attach import ATTACH_CHECKS, attach_facts
 from sandbox_runtime.testing.facts_exec import EXEC_FACTS, TERMINAL_FACTS
 from sandbox_runtime.testing.facts_files import FILE_FACTS, MOUNT_FACTS
 from sandbox_runtime.testing.facts_isolation import ISOLATION_FACTS
@@ -14,11 +15,13 @@ from sandbox_runtime.testing.facts_lifecycle import LIFECYCLE_FACTS
 from sandbox_runtime.testing.facts_tree import TREE_FACTS
 
 __all__ = [
+    "ATTACH_CHECKS",
     "FACTS",
     "ISOLATION_FACTS",
     "NOT_OF_REMOTES",
     "REMOTE_ISOLATION_FACTS",
     "Fact",
+    "attach_facts",
     "check_fact",
 ]
 

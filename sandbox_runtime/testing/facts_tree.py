@@ -116,6 +116,42 @@ async def check_kill_after_the_end(sandbox: Sandbox) -> None:
     await process.kill()
 
 
+async def check_detach_ends_the_reading(sandbox: Sandbox) -> None:
+    """Whoever reads is at the end at once, without an exit; the command goes on, its output read by nobody."""
+    process = await sandbox.spawn(["sh", "-c", f"echo begun; {_BEAT}", "read"])
+    seen: list[ExecEvent] = []
+
+    async def read() -> None:
+        seen.extend([event async for event in process.events()])
+
+    async with asyncio.timeout(TIMEOUT_S), open_task_group() as group:
+        group.create_task(read())
+        await sh(sandbox, "until [ -s beat-read ]; do sleep 0.02; done")
+        await process.detach()
+        await process.detach()
+    expect(not any(isinstance(event, ExecExited) for event in seen), seen)
+    count = "wc -l < beat-read"
+    before = int((await sh(sandbox, count)).text)
+    await asyncio.sleep(_SETTLE_S)
+    expect(int((await sh(sandbox, count)).text) > before, before)
+
+
+async def check_detach_before_the_reading(sandbox: Sandbox) -> None:
+    """Nobody needs to have read: then there is nothing to be read."""
+    process = await sandbox.spawn(["sh", "-c", "echo begun; sleep 60"])
+    await process.detach()
+    expect_equal(await _rest(process), [])
+
+
+async def check_detached_commands_are_killed(sandbox: Sandbox) -> None:
+    """A kill ends the whole tree of a command that nobody reads any more."""
+    process = await sandbox.spawn(["sh", "-c", _FAMILY])
+    await _until_family_beats(sandbox)
+    await process.detach()
+    await process.kill()
+    await _expect_family_dead(sandbox)
+
+
 async def check_spawn_output_before_exit(sandbox: Sandbox) -> None:
     """Output arrives while the command still runs, each stream under its name, the exit last and once."""
     script = "echo out; until [ -e go ]; do sleep 0.02; done; echo err >&2; exit 4"
@@ -193,6 +229,9 @@ TREE_FACTS = tuple(
             check_kill_at_any_moment,
             check_kill_is_idempotent,
             check_kill_after_the_end,
+            check_detach_ends_the_reading,
+            check_detach_before_the_reading,
+            check_detached_commands_are_killed,
             check_spawn_output_before_exit,
             check_spawn_takes_stdin_env_and_cwd,
             check_spawn_missing_command,

@@ -33,6 +33,7 @@ Operation = Literal[
     "probe",
     "ensure_ready",
     "create",
+    "attach",
     "exec",
     "spawn",
     "write_file",
@@ -180,7 +181,8 @@ class FakeProvider(SandboxProvider):
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
-        return await self._inner.attach(sandbox_id)
+        self.enter("attach")
+        return FakeSandbox(self, await self._inner.attach(sandbox_id))
 
     @override
     async def list(self, labels: Mapping[str, str] | None = None) -> Sequence[SandboxInfo]:
@@ -192,7 +194,9 @@ class FakeProvider(SandboxProvider):
         await self._inner.remove(sandbox_id)
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
         return 0
 
     @override

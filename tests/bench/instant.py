@@ -74,6 +74,10 @@ class ScriptedProcess(Process):
         yield ExecExited(exit_code=KILLED)
 
     @override
+    async def detach(self) -> None:
+        raise NotImplementedError
+
+    @override
     async def kill(self) -> None:
         self._killed = True
 
@@ -216,7 +220,9 @@ class InstantProvider(SandboxProvider):
         del sandbox_id
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
         return 0
 
     @override

@@ -51,6 +51,7 @@ class Handlers:
         self.again: set[RunId] = set()
         self.broken: set[RunId] = set()
         """`advance` fails for them."""
+        self.handed_over = 0
         self.closed: list[RunId] = []
         """Those that `end` was asked to end."""
 
@@ -62,7 +63,8 @@ class Handlers:
         self.placed.append((run.id, resumed))
         await self.dispatcher.schedule(run, state=RunState.PLACED)
 
-    async def advance(self, run_id: RunId) -> Advance:
+    async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:
+        del until
         self.started.append(run_id)
         self.running += 1
         self.most_running = max(self.most_running, self.running)
@@ -79,6 +81,9 @@ class Handlers:
         await self.store.update(run_id, state=RunState.SUCCEEDED)
         self.ended.append(run_id)
         return Done()
+
+    def hand_over(self) -> None:
+        self.handed_over += 1
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         await self.store.update(

@@ -129,7 +129,7 @@ async def test_stop_is_bounded_and_idempotent(handlers: Handlers) -> None:
     async with asyncio.timeout(10):
         await handlers.dispatcher.stop(grace_s=1)
         await handlers.dispatcher.stop(grace_s=1)
-    assert handlers.running == 0
+    assert (handlers.running, handlers.handed_over) == (0, 1)
 
 
 async def _until_placed(handlers: Handlers, count: int) -> None:

@@ -312,9 +312,13 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
     ]
     async with database.open() as store:
         await store.spending.add(calls)
+    kept = ("by", "until", "environment")
     added = ("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation")
     database.execute(
-        *(f"DROP TABLE {name}" for name in added), "UPDATE orion_schema SET version = 10"
+        *(f"DROP TABLE {name}" for name in added),
+        "ALTER TABLE orion_runs DROP COLUMN checkpoint",
+        *(f"ALTER TABLE orion_sessions DROP COLUMN kept_{name}" for name in kept),
+        "UPDATE orion_schema SET version = 10",
     )
     assert database.migrate() == (10, newest_version())
     async with database.open() as store:

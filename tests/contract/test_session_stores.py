@@ -17,6 +17,7 @@ from app.runs.testing import (
 )
 from app.store.memory import MemorySessionStore
 from app.store.runs import open_store
+from sandbox_runtime.task_group import together
 from tests.building import T0
 
 
@@ -86,12 +87,31 @@ async def test_every_field_survives(store: SessionStore) -> None:
         detached="env_1",
         base_branch="main",
         chosen_model="m",
+        kept_by="p-1",
+        kept_until=T0,
+        kept_environment="env_2",
     )
     assert changed is not None
     assert await store.get(changed.id) == changed
     assert not {f.name for f in fields(Session) if getattr(changed, f.name) in (None, "", {})}
     assert changed.elsewhere == {"vercel": "snap_ü"}
     assert changed.thread == make_session().thread
+
+
+async def test_what_is_kept_is_taken_once(store: SessionStore) -> None:
+    """Of several who would end or use a sandbox that one process keeps, one may; nobody takes what nobody keeps."""
+    session = await store.add(make_session())
+    assert not await store.take_kept(session.id, by="")
+    await store.update(session.id, sandbox_id="s", kept_by="p-1", kept_until=T0)
+    assert not await store.take_kept(session.id, by="p-2")
+    taken = await together(
+        store.take_kept(session.id, by="p-1"), store.take_kept(session.id, by="p-1")
+    )
+    assert sorted(taken) == [False, True]
+    found = await store.get(session.id)
+    assert found is not None
+    assert (found.kept_by, found.kept_until, found.sandbox_id) == ("", None, "s")
+    assert not await store.take_kept(make_session(2).id, by="p-1")
 
 
 async def test_found_by_name_or_id(store: SessionStore) -> None:

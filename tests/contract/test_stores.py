@@ -15,6 +15,7 @@ from app.errors import ErrorCode
 from app.runs.testing import (
     WAITING_STATES,
     Changes,
+    Checkpoint,
     Outcome,
     QueuePosition,
     Resumption,
@@ -30,6 +31,18 @@ from tests.building import T0, make_request, make_run
 OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
 POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
 
+CHECKPOINT = Checkpoint(
+    choice='{"agent": "claude"}',
+    began_at=T0,
+    started_at=T0 + timedelta(microseconds=7),
+    directory="/work/.orion/1",
+    traced_seq=12,
+    is_last_start=False,
+    session_id="s-1",
+    resumed=Resumption.ATTACHED,
+    told_usd=(0.5, None),
+    notes=("a note",),
+)
 OUTCOME = Outcome(
     state=RunState.FAILED,
     answer="# ü",
@@ -110,6 +123,7 @@ async def test_every_field_survives(store: RunStore) -> None:
         delivery="failed(x)",
         trace_id="0" * 32,
         has_outside_effect=True,
+        checkpoint=CHECKPOINT,
     )
     assert await store.request_stop(run.id, user="U9", at=T0) is False
     written = await store.get(run.id)
@@ -117,6 +131,7 @@ async def test_every_field_survives(store: RunStore) -> None:
     unset = {f.name for f in fields(Run) if getattr(written, f.name) in (None, "", 0, ())}
     assert unset == {"ended_at", "stop_requested_by", "stop_requested_at", "revision"}
     assert written.started_at == T0 + timedelta(microseconds=250_001)
+    assert written.checkpoint == CHECKPOINT
     assert written.part_ts == ("1.000003", "1.000004")
     assert written.request == run.request
     assert written.outcome == OUTCOME

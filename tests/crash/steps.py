@@ -129,6 +129,7 @@ SPARED: Mapping[str, str] = {
     "leases.release": "one row, after the run's own records, which are points",
     "leases.renew": "says that a process lives: tests/contract/test_leases.py kills and freezes those",
     "leases.is_shared": _INSTANT,
+    "handlers.hand_over": _INSTANT,
     "handlers.end": "after a bug in advance: tests/contract/test_dispatchers.py",
     "store.recent": "only the command line and the metrics read it",
     "store.counts": "only the metrics read it",

@@ -36,6 +36,8 @@ AT_REST_WITHIN_S = 20.0
 """For the pool to be full again as well."""
 CLI_TIMEOUT_S = 60.0
 POLL_S = 0.05
+SLICE_S = host_environment().get("TEST_SLICE_S", "0")
+"""With TEST_SLICE_S=2 all that these tests prove is proven of work in slices."""
 SERVE = ("app.cli", "serve")
 """Module and arguments."""
 
@@ -57,6 +59,7 @@ class OrionProcess:
             "ORION_RUNS_PER_USER_HOUR": "100000",
             "ORION_SESSION_KEEP_S": "0",  # so that what is left of a run is a leak
             "ORION_WARM_POOL_SIZE": "0",  # an agent that waits has loaded its SDK for nobody
+            "ORION_SLICE_S": SLICE_S,
             **settings,
             "ORION_STATE_DIR": str(state_dir),
             "ORION_HOST": "127.0.0.1",

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 from agent_scripts.adapter import AgentAdapter
 from app.dispatch.dispatcher import RunDispatcher
@@ -168,6 +169,7 @@ class PaperBroker:
         self.endpoint = endpoint
         self.grants: list[ModelGrant] = []
         self.closed: list[SessionId] = []
+        self.kept: list[RunId] = []
         self.rebound: list[tuple[SessionId, SessionId]] = []
         self.model_calls: list[ModelCall] = []
         """Every run makes them as soon as it may."""
@@ -185,11 +187,19 @@ class PaperBroker:
         hooks: GrantHooks,
     ) -> AsyncIterator[str]:
         self.grants.append(grant)
+        self.hooks = hooks
+        if grant.run_id in self.kept:
+            self.kept.remove(grant.run_id)
+            yield f"token-of-{grant.run_id}"
+            return
         for call in self.model_calls:
             hooks.on_call(call)
         if self.has_effects and hooks.on_effect is not None:
             await hooks.on_effect()
         yield f"token-of-{grant.run_id}"
+
+    def keep(self, run_id: RunId) -> None:
+        self.kept.append(run_id)
 
     def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
         self.rebound.append((session_id, endpoint_id))
@@ -241,7 +251,8 @@ async def open_core(
     pool_size: int = 0,
     pool_wait_s: float = MAX_WAIT_S,
     pool_rest_s: float = 0,
-    sandboxes: FakeProvider | None = None,
+    sandboxes: SandboxProvider | None = None,
+    owner: str = "",
     adapter: AgentAdapter | None = None,
     store: MemoryRunStore | None = None,
     own_keys: OwnKeyStore | None = None,
@@ -272,10 +283,11 @@ async def open_core(
         start_interval_s=0,
     )
     async with (
-        sandboxes or FakeProvider() as provider,
+        sandboxes or FakeProvider() as opened,
         open_task_group() as group,
         AsyncExitStack() as stack,
     ):
+        provider = cast("FakeProvider", opened)  # whoever brings another one does not count calls
         state = Path(socket).parent
         broker = PaperBroker(socket)
 
@@ -293,7 +305,7 @@ async def open_core(
                 store=store.sessions,
                 policy=policy,
                 mask=mask_password,
-                locks=SessionLocks(state / "visits"),
+                locks=SessionLocks(state / "visits", owner=owner),
                 on_gone=broker.close,
                 pool=pool,
             )

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 
 from app.cli.commands.terminal import Print
@@ -19,8 +20,10 @@ from sandbox_runtime.testing.conformance import (
     ISOLATION_FACTS,
     REMOTE_ISOLATION_FACTS,
     Fact,
+    attach_facts,
     check_fact,
 )
+from sandbox_runtime.testing.facts_attach import Reopen
 from sandbox_runtime.types import Capability
 
 FACT_TIMEOUT_S = 120.0
@@ -32,8 +35,8 @@ async def check_conformance(settings: Settings, *, write: Print) -> bool:
     masker = start_logging(settings, level="ERROR")
     broken = lacking = 0
     try:
-        async with _open_provider(settings) as provider:
-            facts = _facts(settings, provider)
+        async with _open_provider(settings) as (provider, reopen):
+            facts = _facts(settings, provider, reopen)
             write(f"{provider.name}: {await provider.probe()}")
             await provider.ensure_ready()
             for fact in facts:
@@ -55,12 +58,13 @@ async def check_conformance(settings: Settings, *, write: Print) -> bool:
     return broken == 0
 
 
-def _facts(settings: Settings, provider: SandboxProvider) -> Sequence[Fact]:
+def _facts(settings: Settings, provider: SandboxProvider, reopen: Reopen) -> Sequence[Fact]:
+    facts = (*FACTS, *attach_facts(reopen))
     if Capability.REMOTE in provider.capabilities:
-        return (*FACTS, *REMOTE_ISOLATION_FACTS)
+        return (*facts, *REMOTE_ISOLATION_FACTS)
     is_open = provider.name == "local" and settings.sandbox.is_unisolated
     is_open = is_open or not provider_spec(provider.name).is_isolated
-    return FACTS if is_open else (*FACTS, *ISOLATION_FACTS)
+    return facts if is_open else (*facts, *ISOLATION_FACTS)
 
 
 async def _broken(fact: Fact, provider: SandboxProvider) -> str:
@@ -74,13 +78,14 @@ async def _broken(fact: Fact, provider: SandboxProvider) -> str:
 
 
 @asynccontextmanager
-async def _open_provider(settings: Settings) -> AsyncIterator[SandboxProvider]:
+async def _open_provider(settings: Settings) -> AsyncIterator[tuple[SandboxProvider, Reopen]]:
     choice = await choose_provider(settings)
     with _state_directory() as directory:
         own = settings.at(directory)
-        async with create_provider(own, choice) as provider:
+        reopen = partial(create_provider, own, choice)
+        async with reopen("") as provider:
             try:
-                yield provider
+                yield provider, reopen
             finally:
                 for snapshot in await provider.list_snapshots():
                     await provider.delete_snapshot(snapshot.id)

@@ -11,9 +11,9 @@ from typing import IO
 from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError, open_admin
 from app.cli.commands.terminal import Print
 from app.redaction import Masker
-from app.runs.attempt import LiveLogs
 from app.runs.model import STARTED_STATES, Run, RunFileKind, RunState
 from app.runs.session import Session
+from app.runs.transcript import LiveLogs
 from app.settings.settings import Settings
 
 POLL_S = 0.3

@@ -1,8 +1,8 @@
 """The sandboxes and saved files of threads, for a person: listed, ended, removed; works beside a running service."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +14,7 @@ from app.runs.sandbox_creation import POOL_LABEL
 from app.runs.session import GONE, Session, SessionChanges, SessionStatus
 from app.runs.workspace import remove_held
 from app.settings.settings import Settings
+from app.store.engine import StateDirectoryBusyError, own_state_directory
 from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
@@ -132,9 +133,15 @@ class SandboxAdmin:
         """Removes what processes that live no more have left at providers, but nothing of a session; how many sandboxes."""
         keep = [SandboxId(session.sandbox_id) for session in await self.store.sessions.all()]
         swept = 0
-        for name in provider_names():
-            if await self._look(name) is not None:
-                swept += await (await self.provider(name)).sweep(keep)
+        with ExitStack() as stack:
+            living: Collection[str] | None = ()
+            try:
+                stack.enter_context(own_state_directory(self.settings.service.state_dir))
+            except StateDirectoryBusyError:
+                living = None  # a service works, and has removed what others left when it started
+            for name in provider_names():
+                if await self._look(name) is not None:
+                    swept += await (await self.provider(name)).sweep(keep, living=living)
         return swept
 
     @asynccontextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import SecretStr
 from typing_extensions import override
 
+from agent_scripts.events import TurnFinished
 from agent_scripts.registry import agent_spec
 from app.cli.commands.terminal import Print
 from app.compose.brokers import create_direct_broker, open_broker
@@ -68,6 +69,9 @@ class ReportedStep:
         tokens = f"{call.usage.input_tokens} in, {call.usage.output_tokens} out"
         self._write(f"  model {call.model}: HTTP {call.status}, {tokens} ({seconds:.2f} s)")
 
+    def pause(self) -> None:
+        raise NotImplementedError("a verification has no slices")
+
     def end(self) -> None:
         seconds = time.perf_counter() - self._started
         mark = "FAIL" if self._failure else "ok"
@@ -84,7 +88,14 @@ class ReportedTrace(NullRunTrace):
 
     @override
     @contextmanager
-    def step(self, name: str, kind: StepKind = StepKind.SPAN) -> Iterator[TraceStep]:
+    def step(
+        self,
+        name: str,
+        kind: StepKind = StepKind.SPAN,
+        *,
+        key: str = "",
+        started_at: datetime | None = None,
+    ) -> Iterator[TraceStep]:
         step = ReportedStep(name, self._write)
         try:
             yield step
@@ -220,6 +231,7 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
             ),
         )
         finished = await runner.execute(attempt)
+        assert isinstance(finished, TurnFinished)  # noqa: S101 - there are no slices
         for session in await sessions.all():
             await provider.delete_snapshot(SnapshotId(session.snapshot_slug))
     if finished.error is not None:

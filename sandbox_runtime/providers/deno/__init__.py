@@ -76,6 +76,8 @@ class DenoSettings:
     """A connection to a sandbox on which nothing comes for so long, not even the answer to a ping, is lost."""
     retry_wait_s: float = 0.5
     """Before the first repetition of a request that may be repeated; then twice that, and so on."""
+    owner: str = ""
+    """The name of whoever makes sandboxes with it, as `SandboxProvider.sweep` is told who lives; empty = this process."""
 
     def __post_init__(self) -> None:
         if not self.token:

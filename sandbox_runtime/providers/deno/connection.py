@@ -229,10 +229,14 @@ class Remote:
         found = await self.connection.call("processWait", {"pid": self.pid}, timeout_s=timeout_s)
         return _number(found, "code")
 
-    async def finish(self) -> None:
-        """Drops its streams: nobody reads or writes it any more."""
+    def drop_output(self) -> None:
+        """Forgets what it says from now on. May be repeated."""
         for number in self.numbers:
             self.connection.drop_stream(number)
+
+    async def finish(self) -> None:
+        """Drops its streams: nobody reads or writes it any more."""
+        self.drop_output()
         if self.stdin is not None:
             number, self.stdin = self.stdin, None
             with suppress(ConnectionLost):

@@ -166,7 +166,7 @@ def _labels_for(
     """Returns what is written on the sandbox. Raises: ValueError: the caller's labels are not of their form."""
     return SandboxLabels(
         namespace=settings.name,
-        owner=Owner.current(),
+        owner=Owner.of(settings.owner),
         volume=volume,
         environment=environment,
         base=base,

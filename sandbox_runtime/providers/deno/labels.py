@@ -84,7 +84,7 @@ class SandboxLabels:
             own = {MANAGED: _TRUE} if mode[1] == "m" else {}
             return cls(
                 namespace=namespace,
-                owner=Owner(pid=int(pid), started=f"{ticks}@{boot}"),
+                owner=Owner(pid=int(pid), started=f"{ticks}@{boot}" if boot else ticks),
                 volume=volume,
                 environment=environment,
                 base=base,

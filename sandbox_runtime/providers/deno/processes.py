@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from typing_extensions import override
 
-from sandbox_runtime.command import KILLED, MARK_NAME, Command, succeeds_within
+from sandbox_runtime.command import KILLED, MARK_NAME, Command, Detachment, succeeds_within
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import UID
 from sandbox_runtime.providers.deno.client import map_errors
@@ -102,6 +102,7 @@ class RemoteProcess(OrderedProcess):
         self._first = b""
         self._exit_code: int | None = None
         self._killed = False
+        self._detachment = Detachment()
         self._unacknowledged = 0
 
     @property
@@ -134,9 +135,9 @@ class RemoteProcess(OrderedProcess):
         if self._first:
             yield ExecOutput(stream=OutputStream.STDOUT, data=self._first)
             await self._acknowledge(len(self._first))
-        while not self.ended:
+        while not self.ended and not self._detachment.is_set:
             try:
-                output = await self._remote.output.read()
+                output = await self._detachment.wait_for(self._remote.output.read)
             except (ConnectionLost, UnexpectedAnswer) as exc:
                 if self._is_over():
                     break
@@ -145,7 +146,9 @@ class RemoteProcess(OrderedProcess):
                 break
             yield output
             await self._acknowledge(len(output.data))
-        yield ExecExited(exit_code=await self._collect())
+        code = await self._detachment.wait_for(self._collect)
+        if code is not None:
+            yield ExecExited(exit_code=code)
 
     async def _acknowledge(self, size: int) -> None:
         """Lets as much output come as was read."""
@@ -196,6 +199,11 @@ class RemoteProcess(OrderedProcess):
             SandboxErrorCode.UNAVAILABLE,
             "a command may still live: it could not be reached to be killed",
         )
+
+    @override
+    async def detach(self) -> None:
+        self._detachment.set()
+        self._remote.drop_output()  # its stdin stays: that is how its runner is told to kill it
 
     async def _ask(self) -> None:
         with suppress(ConnectionLost):

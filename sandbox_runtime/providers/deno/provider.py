@@ -1,14 +1,14 @@
 """The Deno provider: sandboxes as microVMs of Deno Deploy, environments and workspaces as snapshots of volumes."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import Orphans
-from sandbox_runtime.managed_provider import ManagedProvider
+from sandbox_runtime.managed_provider import Keep, ManagedProvider
 from sandbox_runtime.probing import probing
 from sandbox_runtime.provider import (
     ProgressListener,
@@ -70,7 +70,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
     def __init__(self, settings: DenoSettings) -> None:
         super().__init__()
         self._settings = settings
-        self._released: list[DenoSandbox] = []
+        self._released: dict[SandboxId, DenoSandbox] = {}
         self._readying = asyncio.Lock()
 
     @property
@@ -104,7 +104,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
 
     async def _leave_released(self) -> None:
         # What could not be destroyed goes on, too, until the platform ends it.
-        for sandbox in (*self._released, *self._sandboxes.values()):
+        for sandbox in (*self._released.values(), *self._sandboxes.values()):
             await sandbox.leave()
 
     @override
@@ -134,6 +134,8 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
 
     @override
     async def _attach(self, state: State, sandbox_id: SandboxId) -> DenoSandbox:
+        if (before := self._released.pop(sandbox_id, None)) is not None:
+            await before.leave()  # else each slice of a run would have a connection of its own
         for found, labels in await self._list_ours(state):
             if found.id == sandbox_id:
                 volume = await state.snapshots.find_volume(labels.volume)
@@ -156,7 +158,7 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
     @override
     def release(self, sandbox_id: SandboxId) -> None:
         if sandbox_id in self._sandboxes:
-            self._released.append(self._sandboxes[sandbox_id])
+            self._released[sandbox_id] = self._sandboxes[sandbox_id]
         super().release(sandbox_id)
 
     @override
@@ -191,11 +193,12 @@ class DenoProvider(ManagedProvider[State, DenoSandbox]):
         ]
 
     @override
-    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
-        living = {sandbox.volume_id for sandbox in (*self._sandboxes.values(), *self._released)}
+    async def _reap(self, state: State, keep: Keep) -> int:
+        ours = (*self._sandboxes.values(), *self._released.values())
+        living = {sandbox.volume_id for sandbox in ours}
         reaped = 0
         for found, labels in await self._list_ours(state):
-            if found.id in keep or labels.owner.alive:
+            if keep.covers(found.id, labels.owner):
                 living.add(labels.volume)
                 continue
             await state.client.end_sandbox(found.id)
@@ -218,6 +221,7 @@ def create(context: ServiceContext) -> SandboxProvider:
             token=context.values["DENO_DEPLOY_TOKEN"] or "",
             region=context.region,
             name=context.namespace,
+            owner=context.owner,
             api_url=context.values["ORION_DENO_API_URL"],
             state_dir=context.state_dir / "deno",
             git_name=context.git_name,

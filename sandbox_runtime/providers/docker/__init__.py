@@ -63,6 +63,8 @@ class DockerSettings:
     """The service's environment: what package installers need of it is passed into open sandboxes."""
     max_age_s: float = 24 * 3600.0
     """A sandbox that nobody destroyed ends itself then, whatever became of the service."""
+    owner: str = ""
+    """The name of whoever makes sandboxes with it, as `SandboxProvider.sweep` is told who lives; empty = this process."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

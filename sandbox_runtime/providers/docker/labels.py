@@ -30,14 +30,16 @@ def namespace(name: str) -> dict[str, str]:
     return {MANAGED: "true", NAME: name}
 
 
-def saving(name: str) -> dict[str, str]:
+def saving(name: str, owner: Owner) -> dict[str, str]:
     """Returns labels of a container that lives only while a snapshot is made."""
-    return {**namespace(name), SANDBOX: "", _OWNER: json.dumps(asdict(Owner.current()))}
+    return {**namespace(name), SANDBOX: "", _OWNER: json.dumps(asdict(owner))}
 
 
 def owner_of(found: Mapping[str, str]) -> Owner | None:
-    """Returns which process made a container."""
-    return Owner(**json.loads(found[_OWNER])) if _OWNER in found else None
+    """Returns who made a container; None when nothing that can be read says it."""
+    with suppress(KeyError, TypeError, ValueError):
+        return Owner(**json.loads(found[_OWNER]))
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

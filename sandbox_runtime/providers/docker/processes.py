@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from sandbox_runtime.command import KILLED, MARK_NAME, Command, succeeds_within
+from sandbox_runtime.command import KILLED, MARK_NAME, Command, Detachment, succeeds_within
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import UID
 from sandbox_runtime.providers.docker.client import ENGINE_TIMEOUT_S, Engine, ExecStream
@@ -101,6 +101,7 @@ class ContainerProcess(OrderedProcess):
         self._first: list[ExecOutput] = []
         self._exit_code: int | None = None
         self._killed = False
+        self._detachment = Detachment()
 
     @property
     @override
@@ -134,11 +135,13 @@ class ContainerProcess(OrderedProcess):
         if self._taken:
             raise RuntimeError("events may be iterated once")
         self._taken = True
-        while self._first:
+        while self._first and not self._detachment.is_set:
             yield self._first.pop(0)
-        while (output := await self._stream.read()) is not None:
+        while (output := await self._detachment.wait_for(self._stream.read)) is not None:
             yield output
-        yield ExecExited(exit_code=await self._collect())
+        code = await self._detachment.wait_for(self._collect)
+        if code is not None:
+            yield ExecExited(exit_code=code)
 
     async def _collect(self) -> int:
         """Returns the exit code, after the end of output."""
@@ -204,6 +207,11 @@ class ContainerProcess(OrderedProcess):
         raise SandboxError(
             SandboxErrorCode.UNAVAILABLE, "a command still lives after all that was done to kill it"
         )
+
+    @override
+    async def detach(self) -> None:
+        self._detachment.set()
+        await self._stream.close()
 
     async def _asked(self) -> None:
         state = await self._stream.ended()

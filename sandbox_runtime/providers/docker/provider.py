@@ -3,7 +3,7 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ from sandbox_runtime.command import validate_command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network, open_view
 from sandbox_runtime.lifecycle import Owner
-from sandbox_runtime.managed_provider import ManagedProvider, remove_replaced
+from sandbox_runtime.managed_provider import Keep, ManagedProvider, remove_replaced
 from sandbox_runtime.probing import FILE_BYTES, check_isolation, probing
 from sandbox_runtime.provider import (
     ProgressListener,
@@ -75,6 +75,7 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         self._settings = settings or DockerSettings()
         self._name = self._settings.name
         self._mine = [f"{key}={value}" for key, value in keys.namespace(self._name).items()]
+        self._owner = Owner.of(self._settings.owner)
         self._hosting: Hosting | None = None
         self._probed = False
         self._readying = asyncio.Lock()
@@ -89,7 +90,9 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         engine = await stack.enter_async_context(open_engine(self._settings.docker_host))
         base = BaseImage(Images(engine), self._settings)
         return State(
-            engine=engine, base=base, snapshots=Snapshots(engine, name=self._name, base=base)
+            engine=engine,
+            base=base,
+            snapshots=Snapshots(engine, name=self._name, base=base, owner=self._owner),
         )
 
     @override
@@ -120,7 +123,7 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         validate_command(["sh"], env=env, cwd=None)
         labels = SandboxLabels(
             id=secrets.token_hex(8),
-            owner=Owner.current(),
+            owner=self._owner,
             created_at=datetime.now(UTC),
             labels=dict(spec.labels),
             base=source.base,
@@ -182,14 +185,12 @@ class DockerProvider(ManagedProvider[State, DockerSandbox]):
         return await _find_info(state, sandbox_id, found, name=self._container_name(sandbox_id))
 
     @override
-    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
-        """Removes what dead processes left, and volumes and images of this name that nothing uses any more."""
+    async def _reap(self, state: State, keep: Keep) -> int:
+        """Removes also volumes and images of this name that nothing uses any more."""
         reaped = 0
         for container in await state.engine.list(self._mine):
-            if container.labels.get(keys.SANDBOX) in keep:
-                continue
-            owner = keys.owner_of(container.labels)
-            if owner is None or not owner.alive:
+            sandbox_id = container.labels.get(keys.SANDBOX, "")
+            if not keep.covers(sandbox_id, keys.owner_of(container.labels)):
                 await state.engine.remove(container.id)
                 reaped += 1
         await state.engine.remove_volumes(self._mine)
@@ -312,6 +313,7 @@ def create(context: ServiceContext) -> SandboxProvider:
     return DockerProvider(
         DockerSettings(
             name=context.namespace,
+            owner=context.owner,
             docker_host=context.values["DOCKER_HOST"] or "",
             image=context.values["ORION_DOCKER_IMAGE"],
             runtime=context.values["ORION_DOCKER_RUNTIME"],

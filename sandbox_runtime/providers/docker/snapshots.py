@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.lifecycle import Owner
 from sandbox_runtime.managed_provider import remove_replaced
 from sandbox_runtime.providers.docker import labels as keys
 from sandbox_runtime.providers.docker.client import Engine
@@ -48,8 +49,10 @@ async def _nothing() -> None:
 class Snapshots:
     """The snapshots of one namespace on one engine."""
 
-    def __init__(self, engine: Engine, *, name: str, base: BaseImage) -> None:
+    def __init__(self, engine: Engine, *, name: str, base: BaseImage, owner: Owner) -> None:
+        """`owner`: of the containers that are needed to save one."""
         self._base = base
+        self._owner = owner
         self._engine = engine
         self._images = Images(engine)
         self._name = name
@@ -127,7 +130,7 @@ class Snapshots:
     @asynccontextmanager
     async def _container_of(self, image: str, *, meanwhile: Quiet = _nothing) -> AsyncIterator[str]:
         """Makes a container that is never started: only its files are of use."""
-        config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name)}
+        config = {"Image": image, "Cmd": ["sh"], "Labels": keys.saving(self._name, self._owner)}
         name = f"orion-{self._name}-files-{secrets.token_hex(8)}"
         try:
             await together(self._engine.create(config, name=name), meanwhile())

@@ -144,6 +144,7 @@ class HostProcess(Process):
         self._changed = asyncio.Event()
         self._taken = False
         self._killed = False
+        self._detached = False
         self._killable = asyncio.Event()
         self._watched: set[int] = set()
         self._pidfd = os.pidfd_open(child.pid)
@@ -183,7 +184,7 @@ class HostProcess(Process):
         if self._taken:
             raise RuntimeError("events may be iterated once")
         self._taken = True
-        while True:
+        while not self._detached:
             while self._queue:
                 event = self._queue.popleft()
                 self._queued_bytes -= len(event.data)
@@ -194,6 +195,8 @@ class HostProcess(Process):
                 break
             await self._changed.wait()
             self._changed.clear()
+        if self._detached:
+            return
         if self.start_failed:
             raise SandboxError(
                 SandboxErrorCode.UNAVAILABLE, "bubblewrap could not start the command"
@@ -228,6 +231,14 @@ class HostProcess(Process):
         finally:
             for fd in list(self._outputs):
                 self._close_output(fd)
+
+    @override
+    async def detach(self) -> None:
+        self._detached = True
+        self._queue.clear()
+        if self._paused:
+            self._resume()
+        self._changed.set()
 
     async def _until_killable(self) -> None:
         """Bubblewrap killed in the middle of its own start could leave a namespace that has not asked to die with it."""
@@ -293,6 +304,8 @@ class HostProcess(Process):
         if not data:
             self._close_output(fd)
             return
+        if self._detached:
+            return  # read on, so that it does not stop at a full pipe
         self._queue.append(ExecOutput(stream=self._outputs[fd], data=data))
         self._queued_bytes += len(data)
         if self._queued_bytes > MAX_QUEUED_BYTES:

@@ -74,7 +74,7 @@ BASE_NAME = "base"
 
 
 class LocalProvider(SandboxProvider):
-    """Linux only. Lacks ATTACH: its commands die with the process that started them."""
+    """Linux only. Lacks ATTACH: its commands die with the process that started them, which alone can attach to its own."""
 
     name = "local"
     capabilities = frozenset({Capability.SNAPSHOT, Capability.MOUNT, Capability.TERMINAL})
@@ -165,7 +165,7 @@ class LocalProvider(SandboxProvider):
             environment = secrets.token_hex(8)
         record = SandboxRecord(
             id=sandbox_id,
-            owner=Owner.current(),
+            owner=Owner.of(),
             created_at=datetime.now(UTC),
             labels=dict(spec.labels),
             environment=environment,
@@ -194,6 +194,9 @@ class LocalProvider(SandboxProvider):
 
     @override
     async def attach(self, sandbox_id: SandboxId) -> Sandbox:
+        """Returns one of this provider's own: what its process has begun, the same process can go on with."""
+        if own := self._sandboxes.get(sandbox_id):
+            return own
         raise SandboxError(
             SandboxErrorCode.UNSUPPORTED, "a local sandbox ends with the process that made it"
         )
@@ -224,7 +227,9 @@ class LocalProvider(SandboxProvider):
             await self._remove(sandbox_id)
 
     @override
-    async def sweep(self, keep: Collection[SandboxId] = ()) -> int:
+    async def sweep(
+        self, keep: Collection[SandboxId] = (), *, living: Collection[str] | None = None
+    ) -> int:
         return 0
 
     @override

@@ -97,6 +97,8 @@ class VercelSettings:
     beat_s: float = 10.0
     """How often a silent command shows that it lives: connections that carry nothing are cut after some minutes, and
     some carry nothing any more without being cut. Nine missed ones, and the command is lost."""
+    owner: str = ""
+    """The name of whoever makes sandboxes with it, as `SandboxProvider.sweep` is told who lives; empty = this process."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.name) > _NAME_CHARS:

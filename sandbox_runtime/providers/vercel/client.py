@@ -40,7 +40,7 @@ from sandbox_runtime.errors import (
     SandboxError,
     SandboxErrorCode,
 )
-from sandbox_runtime.lifecycle import Orphans, repeat
+from sandbox_runtime.lifecycle import Orphans, Owner, repeat
 from sandbox_runtime.providers.vercel import VercelSettings
 from sandbox_runtime.providers.vercel.labels import (
     MANAGED,
@@ -400,7 +400,7 @@ class VercelClient:
                 # Otherwise each end would write, and bill, a snapshot.
                 persistent=False,
                 network_policy=order.network_policy,
-                tags=sandbox_tags(order.labels),
+                tags=sandbox_tags(Owner.of(self._settings.owner), order.labels),
                 region=settings.region,
             )
 

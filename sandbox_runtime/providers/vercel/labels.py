@@ -48,9 +48,8 @@ def decode(value: str) -> str:
     return unquote(value)
 
 
-def sandbox_tags(labels: Mapping[str, str]) -> dict[str, str]:
+def sandbox_tags(owner: Owner, labels: Mapping[str, str]) -> dict[str, str]:
     """Returns who made it, and of the labels as many as there is room for, the most telling ones first."""
-    owner = Owner.current()
     rest = sorted(
         labels.keys() - {MANAGED, OWNER},
         key=lambda key: (_FIRST.index(key) if key in _FIRST else len(_FIRST), key),
@@ -65,7 +64,7 @@ def labels_of(tags: Mapping[str, str]) -> dict[str, str]:
 
 
 def owner_of(tags: Mapping[str, str]) -> Owner | None:
-    """Returns which process made it."""
+    """Returns who made it."""
     pid, _, started = tags.get(OWNER, "").partition(".")
     return Owner(pid=int(pid), started=started) if pid.isdigit() else None
 

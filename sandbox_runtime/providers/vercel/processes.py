@@ -17,7 +17,7 @@ import httpx2
 import vercel.sandbox as sdk
 from typing_extensions import override
 
-from sandbox_runtime.command import KILLED, Command
+from sandbox_runtime.command import KILLED, Command, Detachment
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import UID
 from sandbox_runtime.providers.inside.output import WINDOW
@@ -134,6 +134,7 @@ class MachineProcess(OrderedProcess):
         self._killed = False
         self._is_requested = False
         self._is_reading = False
+        self._detachment = Detachment()
 
     @property
     @override
@@ -167,14 +168,15 @@ class MachineProcess(OrderedProcess):
         if self._taken:
             raise RuntimeError("events may be iterated once")
         self._taken = True
-        while (line := await self._line()) and line[0] != "x":
+        while (line := await self._detachment.wait_for(self._line)) and line[0] != "x":
             if line[0] in _STREAMS:
                 data = base64.b64decode(line[1:])
                 yield ExecOutput(stream=_STREAMS[line[0]], data=data)
                 await self._acknowledge(len(data))
-        code = int(line[1:]) if line else await self._collect()
-        await self._end(code)
-        yield ExecExited(exit_code=code)
+        code = int(line[1:]) if line else await self._detachment.wait_for(self._collect)
+        if code is not None:
+            await self._end(code)
+            yield ExecExited(exit_code=code)
 
     async def _acknowledge(self, size: int) -> None:
         """Lets as much output come as was read."""
@@ -295,6 +297,12 @@ class MachineProcess(OrderedProcess):
                 return
         if failure is not None and not self._host.is_closed():
             raise failure
+
+    @override
+    async def detach(self) -> None:
+        self._detachment.set()
+        if not self._is_reading:  # else whoever reads it does
+            await self._leave()
 
     async def _ask(self) -> None:
         if not self._is_requested:

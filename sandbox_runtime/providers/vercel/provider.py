@@ -1,6 +1,6 @@
 """The Vercel provider: sandboxes as microVMs, environments and workspaces as snapshots of their disks."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -11,8 +11,8 @@ from typing_extensions import override
 from sandbox_runtime.command import validate_command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import USER, user_env
-from sandbox_runtime.lifecycle import Orphans, Owner
-from sandbox_runtime.managed_provider import ManagedProvider
+from sandbox_runtime.lifecycle import Orphans
+from sandbox_runtime.managed_provider import Keep, ManagedProvider
 from sandbox_runtime.probing import PROBE_TIMEOUT_S, probing
 from sandbox_runtime.provider import (
     ProgressListener,
@@ -68,15 +68,13 @@ def info_of(record: sdk.Sandbox) -> SandboxInfo:
     )
 
 
-def is_left(record: sdk.Sandbox) -> bool:
-    """Whether it is over, or of a process of this machine that lives no more."""
-    if record.status not in RUNNING:
-        return True
-    owner = keys.owner_of(record.tags or {})
-    if owner is None:
+def is_left(record: sdk.Sandbox, keep: Keep) -> bool:
+    """Whether it goes: nobody keeps it, and it is over, or had an owner who is known to live no more."""
+    if record.name in keep.ids:
         return False
-    is_here = owner.started.partition("@")[2] == Owner.current().started.partition("@")[2]
-    return is_here and not owner.alive
+    owner = keys.owner_of(record.tags or {})
+    is_over = record.status not in RUNNING
+    return is_over or not (owner is None or owner.is_elsewhere or keep.covers(record.name, owner))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,12 +219,12 @@ class VercelProvider(ManagedProvider[State, VercelSandbox]):
         return None if record is None else info_of(record)
 
     @override
-    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
+    async def _reap(self, state: State, keep: Keep) -> int:
         """Ends also records of sandboxes that have ended by themselves. What a process of another machine made is left: it may
         live, and the sandbox ends itself.
         """
         records = await self._records(state)
-        left = [record for record in records if record.name not in keep and is_left(record)]
+        left = [record for record in records if is_left(record, keep)]
         for record in left:
             await end_record(record)
         return len(left)
@@ -265,6 +263,7 @@ def create(context: ServiceContext) -> SandboxProvider:
             oidc_token=context.values["VERCEL_OIDC_TOKEN"],
             api_url=context.values["ORION_VERCEL_API_URL"] or "",
             name=context.namespace,
+            owner=context.owner,
             region=context.region,
             vcpus=int(context.vcpus),
             lifetime_s=max(context.run_timeout_s, MIN_LIFETIME_S),

@@ -6,6 +6,7 @@ from secrets import token_hex
 
 import pytest
 
+from app.settings.settings import host_environment
 from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from tests.contract.sandbox_runtime.vercel_service import VercelService, run_service
@@ -15,7 +16,8 @@ from tests.docker_image import ensure_image
 @pytest.fixture(scope="session")
 def docker_settings() -> Iterator[DockerSettings]:
     name = f"test-{token_hex(4)}"
-    yield DockerSettings(name=name, image=ensure_image())
+    host = host_environment().get("DOCKER_HOST", DockerSettings().docker_host)
+    yield DockerSettings(name=name, image=ensure_image(), docker_host=host)
     mine = ("--filter", f"label=orion.name={name}")
     containers = _docker("ps", "--all", "--quiet", *mine).split()
     volumes = _docker("volume", "ls", "--quiet", *mine).split()

@@ -15,7 +15,7 @@ from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
 from sandbox_runtime.providers.vercel import VercelSettings
 from sandbox_runtime.providers.vercel.provider import VercelProvider
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, NOT_OF_REMOTES
+from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, NOT_OF_REMOTES, attach_facts
 from sandbox_runtime.types import Capability
 from tests.contract.sandbox_runtime import test_deno_faults, test_vercel_faults
 
@@ -50,7 +50,7 @@ def _matrix() -> Iterator[str]:
     )
     names = " | ".join(provider.name for provider in providers)
     yield f"\n## The contract's facts\n\n| fact | {names} |\n|---|{'---|' * len(providers)}\n"
-    for fact in (*FACTS, *ISOLATION_FACTS):
+    for fact in (*FACTS, *attach_facts(lambda _owner: providers[0]), *ISOLATION_FACTS):
         cells = []
         for provider in providers:
             is_remote = Capability.REMOTE in provider.capabilities

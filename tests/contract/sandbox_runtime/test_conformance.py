@@ -1,15 +1,25 @@
 """Every fact of the sandbox contract over every provider."""
 
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
 
 from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
-from sandbox_runtime.testing.conformance import FACTS, ISOLATION_FACTS, Fact, check_fact
+from sandbox_runtime.testing.conformance import (
+    ATTACH_CHECKS,
+    FACTS,
+    ISOLATION_FACTS,
+    Fact,
+    attach_facts,
+    check_fact,
+)
 from sandbox_runtime.testing.fake import FakeProvider
 from tests.contract.sandbox_runtime.representatives import REPRESENTATIVES, representative
 
@@ -55,6 +65,33 @@ async def provider(
 async def test_fact(provider: SandboxProvider, fact: Fact) -> None:
     """The provider keeps the contract's promise, or says that it lacks the capability."""
     await check_fact(fact, provider)
+
+
+def _docker_again(settings: DockerSettings, owner: str) -> SandboxProvider:
+    return DockerProvider(replace(settings, owner=owner))
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("kind", ["docker"])
+@pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))
+async def test_attach_fact(
+    provider: SandboxProvider, docker_settings: DockerSettings, number: int
+) -> None:
+    """Its sandboxes are shared by processes."""
+    facts = attach_facts(partial(_docker_again, docker_settings))
+    await check_fact(facts[number], provider)
+
+
+@pytest.mark.bubblewrap
+@pytest.mark.parametrize("kind", ["local"])
+@pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))
+async def test_no_attach_fact(provider: SandboxProvider, tmp_path: Path, number: int) -> None:
+    """Sandboxes that end with their process say so."""
+
+    def reopen(_owner: str) -> SandboxProvider:
+        return _make("local", tmp_path / "state")
+
+    await check_fact(attach_facts(reopen)[number], provider)
 
 
 @pytest.mark.parametrize("kind", ["local-none"])

@@ -36,7 +36,7 @@ from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 
 async def main():
-    async with DockerProvider(DockerSettings(name=sys.argv[1], image=sys.argv[2])) as provider:
+    async with DockerProvider(DockerSettings(name=sys.argv[1], image=sys.argv[2], docker_host=sys.argv[3])) as provider:
         sandbox = await provider.create(SandboxSpec(env={"TOKEN": "of the spec"}, labels={"run": "r1"}))
         await sandbox.write_file("file", b"kept")
         process = await sandbox.spawn(["sh", "-c", "while :; do echo >> beat; sleep 0.02; done"])
@@ -50,7 +50,8 @@ asyncio.run(main())
 @pytest.fixture
 def orphan(docker_settings: DockerSettings) -> SandboxId:
     """A sandbox whose service was killed by SIGKILL, with a command that beats."""
-    argv = [sys.executable, "-c", _VICTIM, docker_settings.name, docker_settings.image or ""]
+    settings = (docker_settings.name, docker_settings.image or "", docker_settings.docker_host)
+    argv = [sys.executable, "-c", _VICTIM, *settings]
     env = {"PYTHONPATH": str(_REPOSITORY), "PATH": os.defpath}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, env=env, cwd=_REPOSITORY) as victim:
         assert victim.stdout is not None

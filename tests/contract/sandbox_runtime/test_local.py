@@ -187,7 +187,7 @@ def test_start_kills_what_outlived_a_dead_owner(state_dir: Path) -> None:
     """As bubblewrap does when its parent dies before it asked to die with it; a living owner's processes go on."""
     store = LocalStore(state_dir, base="")
     store.prepare({})
-    here = Owner.current()
+    here = Owner.of()
     owners = {"dead": replace(here, started="1@other-boot"), "living": here}
     left: dict[str, subprocess.Popen[bytes]] = {}
     for name, owner in owners.items():

@@ -1,11 +1,21 @@
 """Every fact of the sandbox contract over the Vercel provider: the real SDK against the emulated service."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from sandbox_runtime.providers.vercel import VercelSettings
 from sandbox_runtime.providers.vercel.provider import VercelProvider
-from sandbox_runtime.testing.conformance import FACTS, REMOTE_ISOLATION_FACTS, Fact, check_fact
+from sandbox_runtime.testing.conformance import (
+    ATTACH_CHECKS,
+    FACTS,
+    REMOTE_ISOLATION_FACTS,
+    Fact,
+    attach_facts,
+    check_fact,
+)
 from tests.contract.sandbox_runtime.representatives import representative
 from tests.contract.sandbox_runtime.vercel_service import VercelService
 
@@ -25,3 +35,15 @@ async def provider(vercel: VercelService) -> AsyncIterator[VercelProvider]:
 async def test_fact(provider: VercelProvider, fact: Fact) -> None:
     """The provider keeps the contract's promise, or says that it lacks the capability."""
     await check_fact(fact, provider)
+
+
+def _again(settings: VercelSettings, owner: str) -> VercelProvider:
+    return VercelProvider(replace(settings, owner=owner))
+
+
+@pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))
+async def test_attach_fact(vercel: VercelService, number: int) -> None:
+    """Its sandboxes are shared by processes."""
+    settings = vercel.settings(beat_s=20.0)
+    async with VercelProvider(settings) as provider:
+        await check_fact(attach_facts(partial(_again, settings))[number], provider)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,61 @@ async def test_a_door_is_open_while_a_run_goes(world: World) -> None:
     world.broker.close(ONE)
     world.broker.close(ONE)
     assert list(world.directory.iterdir()) == []
+
+
+async def test_a_grant_is_kept_between_slices(world: World) -> None:
+    """Its agent works on and is let through, at whoever's expense was last; the next slice goes on with it and ends it."""
+    first: list[ModelCall] = []
+    second: list[ModelCall] = []
+    grant = _grant(ONE)
+    async with world.broker.open_grant(grant, GrantHooks(on_call=first.append)) as token:
+        world.broker.keep(grant.run_id)
+    assert await world.ask(ONE, token) == 200
+    async with world.broker.open_grant(grant, GrantHooks(on_call=second.append)) as again:
+        assert await world.ask(ONE, token) == 200
+        assert again == token
+    assert (len(first), len(second)) == (1, 1)
+    assert not Path(world.broker.endpoint_for(ONE).address).exists()
+
+
+async def test_a_kept_grant_expires(world: World) -> None:
+    """A run that goes on in another process leaves none behind: past its time nothing is let through, and its listener goes."""
+    over = replace(_grant(ONE), expires_at=SystemClock().now() + timedelta(seconds=0.3))
+    path = Path(world.broker.endpoint_for(ONE).address)
+    async with world.broker.open_grant(over, GrantHooks(on_call=lambda _call: None)) as token:
+        world.broker.keep(over.run_id)
+    assert path.exists()
+    await asyncio.sleep(0.5)
+    assert await world.ask(ONE, token) == 401
+    async with world.broker.open_grant(_grant(OTHER), GrantHooks(on_call=lambda _call: None)):
+        assert not path.exists()
+
+
+async def test_all_kept_grants_end_with_the_broker(world: World) -> None:
+    """Whatever was kept is closed when the service ends; and a block that fails keeps nothing."""
+    path = Path(world.broker.endpoint_for(ONE).address)
+    async with world.broker.open_grant(_grant(ONE), GrantHooks(on_call=lambda _call: None)):
+        world.broker.keep(_grant(ONE).run_id)
+    await world.broker.registry.close()
+    assert not path.exists()
+
+    async def fail() -> None:
+        async with world.broker.open_grant(_grant(ONE), GrantHooks(on_call=lambda _call: None)):
+            world.broker.keep(_grant(ONE).run_id)
+            raise RuntimeError("in its midst")
+
+    with pytest.raises(RuntimeError, match="in its midst"):
+        await fail()
+    assert not path.exists()
+
+
+async def test_a_door_that_another_process_has_opened_stays(world: World) -> None:
+    """Whoever listened there before removes only a socket of its own."""
+    path = Path(world.broker.endpoint_for(ONE).address)
+    async with world.broker.open_grant(_grant(ONE), GrantHooks(on_call=lambda _call: None)):
+        path.unlink()
+        path.touch()
+    assert path.exists()
 
 
 async def test_doors_that_a_dead_process_left(world: World) -> None:

@@ -15,6 +15,11 @@ def test_lines_are_there_while_the_run_goes(tmp_path: Path) -> None:
         write("two \udcff")
         assert logs.path(RUN).read_text() == "one\ntwo ?\n"
         assert (tmp_path / "logs").stat().st_mode & 0o077 == 0
+    with logs.record(RUN, goes_on=True) as write:  # the next slice of the run
+        write("three")
+        assert logs.path(RUN).read_text() == "one\ntwo ?\nthree\n"
+    logs.remove(RUN)
+    logs.remove(RUN)
     assert not logs.path(RUN).exists()
     logs.path(RUN).write_text("of a killed process")
     logs.clear()

@@ -37,6 +37,10 @@ class _Process(StartedProcess):
         yield ExecExited(exit_code=0)
 
     @override
+    async def detach(self) -> None:
+        raise NotImplementedError
+
+    @override
     async def kill(self) -> None:
         if self._failure is not None:
             raise self._failure

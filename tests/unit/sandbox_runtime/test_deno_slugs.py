@@ -54,7 +54,7 @@ def test_labels_round_trip(labels: dict[str, str]) -> None:
     for own in (labels, {**labels, MANAGED: "true"}):
         written = SandboxLabels(
             namespace="n" * 32,
-            owner=Owner.current(),
+            owner=Owner.of(),
             volume=new_id(),
             environment=new_id(),
             base=new_id(),

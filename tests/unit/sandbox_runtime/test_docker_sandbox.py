@@ -33,6 +33,10 @@ class _Stuck(StartedProcess):
         yield ExecExited(exit_code=0)
 
     @override
+    async def detach(self) -> None:
+        raise NotImplementedError
+
+    @override
     async def kill(self) -> None:
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, "a command still lives")
 
@@ -85,7 +89,7 @@ async def sandbox(engine: _Engine, forgotten: list[SandboxId]) -> DockerSandbox:
 
     labels = SandboxLabels(
         id="one",
-        owner=Owner.current(),
+        owner=Owner.of(),
         created_at=datetime.now(UTC),
         labels={},
         base="",

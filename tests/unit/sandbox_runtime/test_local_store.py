@@ -30,7 +30,7 @@ def _sandbox(
 ) -> SandboxRecord:
     return SandboxRecord(
         id=sandbox_id,
-        owner=owner or Owner.current(),
+        owner=owner or Owner.of(),
         created_at=_NOW,
         labels={},
         environment=environment,
@@ -70,7 +70,7 @@ def test_host_uids_are_unique_and_bounded(store: LocalStore) -> None:
 
 def test_reused_pid_is_not_the_owner() -> None:
     """An owner is alive only if pid and start time agree."""
-    me = Owner.current()
+    me = Owner.of()
     assert me.alive
     assert me.pid == os.getpid()
     assert not replace(me, started="1@other-boot").alive
@@ -81,7 +81,7 @@ def test_sweep_takes_what_is_dead_and_leaves_the_living(store: LocalStore) -> No
     for name in ("kept", "snapshotted", "orphan"):
         store.environment(name).mkdir()
     store.claim(_sandbox("living", environment="kept"), uids=None)
-    dead = replace(Owner.current(), started="1@other-boot")
+    dead = replace(Owner.of(), started="1@other-boot")
     store.claim(_sandbox("dead", owner=dead, environment="orphan"), uids=None)
     store.sandbox("half-made").mkdir()
     (store.sandbox("half-made") / "sandbox.json").touch()

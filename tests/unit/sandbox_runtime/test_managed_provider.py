@@ -1,7 +1,7 @@
 """What a provider of sandboxes elsewhere need not say itself."""
 
 import logging
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from sandbox_runtime import (
     SandboxSpec,
     SnapshotRef,
 )
-from sandbox_runtime.managed_provider import ManagedProvider, remove_replaced
+from sandbox_runtime.managed_provider import Keep, ManagedProvider, remove_replaced
 from sandbox_runtime.testing.fake import FakeProvider
 
 
@@ -48,7 +48,7 @@ class _Provider(ManagedProvider[_State, Sandbox]):
         self.closed: list[str] = []
         self.attached = 0
         self.ended: list[str] = []
-        self.kept: Collection[str] = ()
+        self.kept: Keep | None = None
 
     @property
     @override
@@ -102,7 +102,7 @@ class _Provider(ManagedProvider[_State, Sandbox]):
         ]
 
     @override
-    async def _reap(self, state: _State, keep: Collection[SandboxId]) -> int:
+    async def _reap(self, state: _State, keep: Keep) -> int:
         self.kept = keep
         return 2
 
@@ -162,7 +162,7 @@ async def test_sweep(caplog: pytest.LogCaptureFixture) -> None:
     async with _Provider() as provider:
         made = await provider.create(SandboxSpec())
         assert await provider.sweep([SandboxId("named")]) == 2
-        assert set(provider.kept) == {made.id, "named"}
+        assert provider.kept == Keep(ids={made.id, SandboxId("named")}, living=None)
     assert [record.action for record in caplog.records if hasattr(record, "action")] == [
         "sandbox.swept"
     ]

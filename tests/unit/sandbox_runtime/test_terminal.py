@@ -21,6 +21,10 @@ class _Lost(OrderedProcess):
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, "the sandbox has ended")
 
     @override
+    async def detach(self) -> None:
+        raise NotImplementedError
+
+    @override
     async def kill(self) -> None:
         raise SandboxError(SandboxErrorCode.UNAVAILABLE, "nobody is there")
 

@@ -37,10 +37,10 @@ def test_long_values_are_short_and_differ() -> None:
 def test_sandbox_tags() -> None:
     """Five at most; who made it is known again, and no label of the caller's."""
     labels = {"orion.managed": "true", "z": "1", "orion.agent": "a", "a": "2", "orion.run": "r"}
-    tags = keys.sandbox_tags(labels)
+    tags = keys.sandbox_tags(Owner.of(), labels)
     assert len(tags) == keys.MAX_TAGS
     assert keys.labels_of(tags) == {"orion.managed": "true", "orion.run": "r", "orion.agent": "a", "a": "2"}  # fmt: skip
-    assert keys.owner_of(tags) == Owner.current()
+    assert keys.owner_of(tags) == Owner.of()
     assert keys.owner_of({}) is None
 
 

@@ -9,7 +9,7 @@ from app.errors import ErrorCode, OrionError
 from app.runs.testing import Outcome, Run, RunState, RunTrace, StepKind
 from app.tracing.observations import trace_id_for
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from tests.unit.tracing.building import ANSWERED, MakeRun, OpenTracer, Wire, traced, tree_of
+from tests.unit.tracing.building import ANSWERED, MakeRun, OpenTracer, Wire, at, traced, tree_of
 
 
 async def test_failures_carry_their_code(
@@ -90,6 +90,36 @@ async def test_a_resumed_run_is_one_trace_with_one_root(
             trace.finish(ANSWERED, delivery="sent")
     (root,) = tree_of(wire, trace_id_for(run.id))["observations"]
     assert [node["name"] for node in root["children"]] == ["execute-agent", "slack-update"]
+
+
+async def test_slices_of_a_run_are_one_trace(
+    wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
+) -> None:
+    """A step that two processes work on is sent once, at its end, from its beginning on; what each of them saw hangs under it."""
+    run = make_run()
+    for number in range(2):
+        async with open_tracer(wire.url) as tracer:
+            with tracer.trace(run) as trace:
+                with trace.step("execute-agent", key="1", started_at=at(run, 1)) as step:
+                    step.tool(
+                        name=f"tool-{number}",
+                        argument="",
+                        started_at=at(run, 2),
+                        ended_at=at(run, 3),
+                        is_error=False,
+                    )
+                    if number == 0:
+                        step.pause()
+                if number == 0:
+                    trace.pause()
+                else:
+                    trace.finish(ANSWERED, delivery="sent")
+        if number == 0:
+            assert list(wire.flat(trace_id_for(run.id))) == ["tool-0"]
+    (root,) = tree_of(wire, trace_id_for(run.id))["observations"]
+    (agent,) = root["children"]
+    assert (root["name"], agent["name"]) == ("run", "execute-agent")
+    assert sorted(child["name"] for child in agent["children"]) == ["tool-0", "tool-1"]
 
 
 async def test_a_bug_that_leaves_the_run_marks_its_root(
