@@ -12,6 +12,8 @@ from app.settings.agents import ModelsSettings
 from app.settings.settings import Settings
 from sandbox_runtime.registry import provider_spec
 
+MAX_SLICE_S = 100.0
+"""Of a function that may take 300 s: a run that begins late in a slice, and its end, are in it, too."""
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
 """Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
 
@@ -133,6 +135,8 @@ def _missing_for_functions(settings: Settings) -> Iterator[str]:
         yield "ORION_DATABASE_URL: missing; functions share nothing but a PostgreSQL database"
     if settings.slack.app_token is not None:
         yield "SLACK_APP_TOKEN: functions keep no socket open; unset it, and give SLACK_SIGNING_SECRET"
+    if settings.limits.slice_s > MAX_SLICE_S:
+        yield f"ORION_SLICE_S: functions work {MAX_SLICE_S:g} s at a time at most (is {settings.limits.slice_s:g})"
     name = settings.sandbox.provider
     if name != "auto" and not provider_spec(name).is_cloud:
         yield f"ORION_SANDBOX: functions need a cloud's sandboxes (is {name!r})"

@@ -112,9 +112,9 @@ class SliceDispatcher(RunDispatcher):
         while until_s - time.monotonic() > MIN_LEFT_S and await self._has_begun():
             await asyncio.wait(list(self._going.values()))
 
-    async def sweep(self) -> int:
-        """Wakes somebody for each run that nobody was woken for in time; how many there were."""
-        overdue = await self._leases.overdue(after_s=OVERDUE_S)
+    async def sweep(self, *, after_s: float = OVERDUE_S) -> int:
+        """Wakes somebody for each run that nobody has worked on for so long since it was due; how many there were."""
+        overdue = await self._leases.overdue(after_s=after_s)
         for run_id in overdue:
             await self._send(run_id, number=int(time.time() / OVERDUE_S))
         if overdue:

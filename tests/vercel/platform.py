@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from vercel.queue import ALL_DEPLOYMENTS, QueueClient, SanitizedName
+from vercel.queue import ALL_DEPLOYMENTS, QueueClient, SanitizedName, Topic
 from vercel.queue.devserver import embedded_queue_dev_server
 
 from app.aio import open_task_group
+from app.dispatch.vercel_queue import TOPIC
 from tests.plain_http import NO_TLS
 from tests.vercel.deployment import Deployment
 
@@ -123,14 +124,21 @@ class Platform:
     queue_url: str
     http: httpx.AsyncClient
     pushed: list[Invocation] = field(default_factory=list)
-    busy: set[str] = field(default_factory=set)
-    kill_next: list[float] = field(default_factory=list)
-    """After so many seconds of the next pushes their instance is killed, and a new one started."""
+    is_fresh: bool = False
+    """Each message comes to a new instance, and the one that had it is killed then."""
+    kill_after_s: list[float] = field(default_factory=list)
+    """So long after each of the next pushes its instance is killed, and a new one started."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def client(self) -> QueueClient:
         return QueueClient(
             token=TOKEN, region=REGION, base_url=self.queue_url, deployment=ALL_DEPLOYMENTS
         )
+
+    def tracebacks(self) -> list[str]:
+        """The functions' lines that hold one: each is a bug."""
+        log = self.hears.log + self.works.log
+        return [line for line in log.splitlines() if "Traceback" in line]
 
     async def push_forever(self, consumer: str) -> None:
         """Posts each message as soon as it may be seen, as many at once as there are."""
@@ -138,38 +146,38 @@ class Platform:
         async with open_task_group() as group:
             while True:
                 async for delivery in client.poll(
-                    "orion-runs", consumer, limit=10, lease_duration=60
+                    Topic[bytes](TOPIC), SanitizedName(consumer), limit=10, lease_duration=60
                 ):
                     message = delivery.accept()
-                    payload = message.payload
-                    body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
-                    group.create_task(self.push(body, _headers(message.metadata, consumer)))
+                    group.create_task(
+                        self.push(message.payload, _headers(message.metadata, consumer))
+                    )
                 await asyncio.sleep(POLL_S)
 
-    async def push(self, body: bytes, headers: Mapping[str, str]) -> int:
+    async def push(self, body: bytes, headers: Mapping[str, str]) -> None:
+        """Has the function work for a message, as the platform does: one that dies with it answers nothing."""
+        if not self.is_fresh and not self.kill_after_s:
+            await self._post(body, headers)
+            return
+        async with self.lock, open_task_group() as group:
+            posting = group.create_task(self._post(body, headers))
+            if self.kill_after_s:
+                await asyncio.sleep(self.kill_after_s.pop(0))
+            else:
+                await asyncio.wait([posting])
+            await self.works.kill()
+            await self.works.start()
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
         loop = asyncio.get_running_loop()
-        began, status = loop.time(), 0
-        if self.kill_next:
-            after_s = self.kill_next.pop(0)
-            async with open_task_group() as group:
-                group.create_task(self._kill_and_restart(after_s))
-                with suppress(httpx.HTTPError):
-                    status = (await self._post(body, headers)).status_code
-        else:
-            with suppress(httpx.HTTPError):
-                status = (await self._post(body, headers)).status_code
-        self.pushed.append(Invocation(payload=body, status=status, took_s=loop.time() - began))
-        return status
-
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
-        return await self.http.post(
-            self.works.url, content=body, headers=dict(headers), timeout=PUSH_TIMEOUT_S
-        )
-
-    async def _kill_and_restart(self, after_s: float) -> None:
-        await asyncio.sleep(after_s)
-        await self.works.kill()
-        await self.works.start()
+        began_s, status = loop.time(), 0
+        with suppress(httpx.TransportError):
+            answer = await self.http.post(
+                self.works.url, content=body, headers=dict(headers), timeout=PUSH_TIMEOUT_S
+            )
+            status = answer.status_code
+        took_s = loop.time() - began_s
+        self.pushed.append(Invocation(payload=body, status=status, took_s=took_s))
 
 
 def _headers(metadata: Any, consumer: str) -> Mapping[str, str]:
