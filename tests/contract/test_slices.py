@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import pytest
+from typing_extensions import override
 
 from app.aio import open_task_group
 from app.dispatch.lease import open_lease
@@ -37,6 +38,7 @@ class Queue:
 class SlowHandlers(Handlers):
     """Slack takes its time."""
 
+    @override
     async def place(self, run: Run, *, resumed: bool) -> None:
         self.placed.append((run.id, resumed))
         await asyncio.sleep(30)

@@ -92,8 +92,8 @@ async def test_a_mention_is_answered(place: Place) -> None:
         ts = await deployed.client.say("@Orion run: echo 4711")
         message = await deployed.thinking(ts)
         delivered = await deployed.deliveries(ts, at_least=2)
-        assert {one["attempts"][-1]["status"] for one in delivered} == {200}
-        assert max(one["attempts"][-1]["latency_ms"] for one in delivered) < 3000
+        assert {one["status"] for one in delivered} == {200}
+        assert max(one["latency_ms"] for one in delivered) < 3000
         assert "4711" in text_of(await deployed.answer(ts, timeout_s=ANSWERED_S))
         assert [one["ts"] for one in await deployed.bot_messages(ts)] == [message["ts"]]
         run_id = deployed.run_id(ts)
@@ -107,7 +107,7 @@ async def test_slices_each_in_a_process_of_its_own(place: Place) -> None:
     async with place.deploy(ORION_SLICE_S="2") as deployed:
         await deployed.ask("@Orion hello")  # the environment is there
         deployed.platform.is_fresh = True
-        ts = await deployed.client.say("@Orion !slow 12")
+        ts = await deployed.client.say("@Orion !slow 20")
         await deployed.client.wait_for_reply(
             ts, lambda reply: SLOW_WORDS in text_of(reply), timeout_s=60
         )
@@ -115,9 +115,10 @@ async def test_slices_each_in_a_process_of_its_own(place: Place) -> None:
         record = await deployed.record(ts)
         assert (record.state, record.attempt, record.delivery) == (RunState.SUCCEEDED, 1, "sent")
         assert len(await deployed.bot_messages(ts)) == 1
+        # The last one may be in its function yet.
+        await until(lambda: len(_numbers(deployed, record.id)) >= 3, timeout_s=60)
         numbers = _numbers(deployed, record.id)
-        assert len(numbers) >= 3
-        assert numbers == sorted(set(numbers))
+        assert numbers == list(range(1, len(numbers) + 1))
 
 
 async def test_a_process_killed_in_a_slice(place: Place) -> None:
