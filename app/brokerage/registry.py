@@ -360,14 +360,14 @@ def error_response(refused: Refusal, render: RenderError = render_error) -> Resp
 
 
 async def record_effect(live: LiveGrant) -> bool:
-    """Records that the run may have had an effect outside; returns whether the record says so."""
-    if live.has_effect:
-        return True
+    """Records that the run may have an effect outside now; returns whether it may: the record says so, and the run is still this process's."""
     if live.hooks.on_effect is None:
         return False
     try:
         async with asyncio.timeout(EFFECT_TIMEOUT_S):
-            await live.hooks.on_effect()
+            await live.hooks.may_act()
+            if not live.has_effect:
+                await live.hooks.on_effect()
     except (OSError, TimeoutError, LeaseLostError):
         return False
     live.has_effect = True

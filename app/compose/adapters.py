@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
+from app.aio import Gate
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker
@@ -37,6 +38,7 @@ from app.slack.connection import SlackConnection, open_slack
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.settings import read_secrets
+from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
 
@@ -172,6 +174,8 @@ class Outside:
     tracer: Tracer
     choice: ProviderChoice
     """Of the provider."""
+    may_act: Gate
+    """Before effects for runs: this process's lease."""
     owner: str
     """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
 
@@ -240,7 +244,13 @@ async def open_outside(
             reader=slack.reader,
         ).wrapped(overrides.wrap)
         if role.is_working:
-            provider = await stack.enter_async_context(adapters.provider)
+            try:
+                provider = await stack.enter_async_context(adapters.provider)
+            except SandboxError as exc:
+                if settings.sandbox.provider != "auto":
+                    raise
+                why = f"ORION_SANDBOX=auto took {choice.name}: {choice.reason}"
+                raise SandboxError(exc.code, f"{exc} ({why})") from exc
             adapters = replace(adapters, provider=provider)
         yield Outside(
             role=role,
@@ -249,6 +259,7 @@ async def open_outside(
             broker=broker,
             tracer=tracer,
             choice=choice,
+            may_act=lease.confirm,
             owner=owner,
         )
 

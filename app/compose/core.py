@@ -287,6 +287,7 @@ def _join_ports(
         tracer=outside.tracer,
         clock=clock,
         mask=masker.mask,
+        may_act=outside.may_act,
     )
 
 

@@ -18,7 +18,7 @@ from agent_scripts.events import (
     ToolStarted,
     TurnFinished,
 )
-from app.aio import retry_store
+from app.aio import Gate, always_open, retry_store
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.budget import AttemptCost, Excess, Spending
@@ -195,6 +195,7 @@ class Attempt:
     time: AttemptTime
     cost: AttemptCost = field(default_factory=AttemptCost)
     transcript: Transcript = field(default_factory=Transcript)
+    may_act: Gate = always_open
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
@@ -230,7 +231,10 @@ class Attempt:
     @property
     def hooks(self) -> GrantHooks:
         return GrantHooks(
-            on_call=self.count_call, on_effect=self.on_effect, refusal=self.cost.refusal
+            on_call=self.count_call,
+            on_effect=self.on_effect,
+            refusal=self.cost.refusal,
+            may_act=self.may_act,
         )
 
     def leave(
@@ -399,6 +403,7 @@ async def open_attempt(
             attempt.load_spending = partial(ports.ledger.load_spending, run)
             attempt.tracker.enter("Thinking")
         attempt.on_effect = partial(_note_effect, ports, attempt)
+        attempt.may_act = ports.may_act
         async with _keep_refreshing(attempt, ports.clock):
             yield attempt
 

@@ -9,6 +9,7 @@ from typing import Protocol, TypedDict
 
 from typing_extensions import Unpack
 
+from app.aio import Gate, always_open
 from app.errors import ErrorCode
 from app.runs.budget import AskLeave, Ledger
 from app.runs.model import (
@@ -457,6 +458,8 @@ class GrantHooks:
     """Awaited before the first request that may change something outside is let through; None = none is."""
     refusal: AskLeave | None = None
     """Asked before each model call; None = all may be made."""
+    may_act: Gate = always_open
+    """Before each request that may change something outside."""
 
 
 class ModelBroker(Protocol):
@@ -553,3 +556,5 @@ class RunPorts:
     clock: Clock
     mask: Callable[[str], str]
     """Takes secrets out of a text."""
+    may_act: Gate = always_open
+    """Before an effect that the adapters do not guard by themselves."""

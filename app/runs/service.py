@@ -296,6 +296,7 @@ class RunService:
     async def _end_without_running(self, run: Run, result: Outcome) -> Advance:
         """Ends it with what its attempts have spent, none of which came to its end; not if it has begun or ended meanwhile."""
         if run.attempt:
+            await self._ports.may_act()
             await self._runners.abandon(run)
             spent = await retry_store(lambda: self._ports.ledger.load_spending(run))
             if spent.usage.model_calls:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from app.aio import retry_store
+from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.model import Assignment, Run
@@ -193,6 +194,8 @@ def _new_name() -> str:
 
 ABANDON_TIMEOUT_S = 30.0
 REMOVED_IN_A_ROUND = 1000
+GATE_TIMEOUT_S = 5.0
+"""For a database that is away when a sandbox is to be ended; then it is left to whoever sweeps."""
 
 
 class Workspaces:
@@ -249,6 +252,7 @@ class Workspaces:
         Raises:
             SandboxError: no sandbox could be made.
         """
+        await attempt.may_act()
         session_id = session_id_for(attempt.run.thread)
         self._opening.add(session_id)
         try:
@@ -300,6 +304,7 @@ class Workspaces:
         Raises:
             SandboxError: it was left by a slice, and cannot be reached now: that may pass.
         """
+        await attempt.may_act()
         session_id, checkpoint = session_id_for(attempt.run.thread), attempt.checkpoint
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
@@ -348,6 +353,7 @@ class Workspaces:
             if workspace.is_left:
                 self._leave(sandbox)
                 return
+            await attempt.may_act()
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
         except UnhealthySandboxError as exc:
             if waiting is None or self._pool is None:
@@ -391,6 +397,17 @@ class Workspaces:
                 until_s=time.monotonic() + keep_s,
             )
             self._idle.add(session.id, idle)
+
+    async def _is_ours(self, attempt: Attempt) -> bool:
+        """Whether nobody else may be at work in the attempt's sandbox."""
+        if Capability.ATTACH not in self._provider.capabilities:
+            return True
+        try:
+            async with asyncio.timeout(GATE_TIMEOUT_S):
+                await attempt.may_act()
+        except (LeaseLostError, TimeoutError):
+            return False
+        return True
 
     def _leave(self, sandbox: Sandbox) -> None:
         """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
@@ -488,6 +505,9 @@ class Workspaces:
     async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
     ) -> None:
+        if first_error is not None and not await self._is_ours(attempt):
+            self._provider.release(sandbox.id)
+            return
         started_s = time.monotonic()
         self._on_gone(session_id_for(attempt.run.thread))
         with attempt.trace.step("sandbox-stop") as step:

@@ -7,7 +7,7 @@ SlackFault
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,6 +17,7 @@ from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
+from app.aio import Gate, always_open
 from app.errors import LeaseLostError
 from app.log import get_logger
 from app.slack.limits import CallLimits
@@ -85,10 +86,6 @@ class RetryPolicy:
     """Of all that one write takes, besides the time in line for Slack's limits."""
 
 
-async def always() -> None:
-    """Lets everything be written."""
-
-
 class SlackApi:
     """One workspace's Web API. The caller owns the client and its session."""
 
@@ -97,9 +94,9 @@ class SlackApi:
         client: AsyncWebClient,
         *,
         policy: RetryPolicy,
-        may_write: Callable[[], Awaitable[None]] = always,
+        may_write: Gate = always_open,
     ) -> None:
-        """`may_write` is awaited before each call that changes something; it raises LeaseLostError where this process must not."""
+        """`may_write`: before each call that changes something."""
         self.client = client
         self.policy = policy
         self._may_write = may_write

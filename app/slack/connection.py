@@ -1,7 +1,7 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -12,9 +12,9 @@ import aiohttp
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.aio import TaskGroup, open_task_group
+from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.ports import OwnKeyStore
-from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable, always
+from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
@@ -102,7 +102,7 @@ class SlackConnection:
 
 @asynccontextmanager
 async def open_slack(
-    options: SlackOptions, *, may_write: Callable[[], Awaitable[None]] = always
+    options: SlackOptions, *, may_write: Gate = always_open
 ) -> AsyncIterator[SlackConnection]:
     """Opens a connection that makes no call until it is used. `may_write`: see `SlackApi`."""
     timeout = aiohttp.ClientTimeout(total=options.policy.call_timeout_s, connect=_CONNECT_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`python -m tests.bench [--quick] [--only PART …]`: measure everything, print one table."""
+"""`python -m tests.bench [--quick] [--only PART …] [--json FILE]`: measure everything, print one table, and write its rows to a file."""
 
 import argparse
 import asyncio
@@ -12,6 +12,8 @@ from pathlib import Path
 from tests.bench.acks import measure_acks
 from tests.bench.agents import measure_agents, measure_agents_in_docker
 from tests.bench.clouds import measure_clouds, why_no_machines
+from tests.bench.container import measure_container
+from tests.bench.costs import measure_costs
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.parsers import measure_parsers
@@ -19,20 +21,22 @@ from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
 from tests.bench.processes import BenchError
 from tests.bench.scale import FULL, QUICK, Bench
-from tests.bench.table import Row, render
+from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
 from tests.bench.workers import measure_workers
 
-TIMEOUT_S = 1200.0
+TIMEOUT_S = 1500.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
 Bolt, SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the fake Slack.
+Costs: of a process on a PostgreSQL that does not wait for its disk; what an idle one takes is not counted in a run.
 Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is counted from the signal.
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
+Container: the image on a base of Debian's own files; from its start to its first good health check, which comes 4 s after.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the fake Slack and the model, in one process, from the message to the model's first byte of it."""
 _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
@@ -40,6 +44,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "placing": measure_placing,
     "turns": measure_turns,
     "workers": measure_workers,
+    "costs": measure_costs,
     "pool": measure_pool,
     "clouds": measure_clouds,
     "parsers": measure_parsers,
@@ -47,10 +52,11 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "docker": measure_docker,
     "docker-agents": measure_agents_in_docker,
     "docker-pool": measure_docker_pool,
+    "container": measure_container,
 }
 PARTS = ("acks", "placing", "turns", "crowd", *(list(_MEASURES)[3:]))
 """In this order."""
-_OF_DOCKER = ("docker", "docker-agents", "docker-pool")
+_OF_DOCKER = ("docker", "docker-agents", "docker-pool", "container")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:
@@ -84,6 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench")
     parser.add_argument("--quick", action="store_true", help="a short form, for trying the bench")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the rows go, too")
     given = parser.parse_args()
     scale = QUICK if given.quick else FULL
     started = time.monotonic()
@@ -100,6 +107,8 @@ def main() -> int:
             is_whole = True
         finally:
             took_s = time.monotonic() - started
+            if given.json is not None:
+                given.json.write_text(render_json(rows))
             sys.stdout.write(f"\n{render(rows)}\n\n{NOTES}\nTook {took_s:.0f} s.\n")
     return 0 if is_whole else 1
 

@@ -217,8 +217,9 @@ async def open_instant_orion(
     holds: bool = False,
     work_s: float = 0,
     capacity: int = 32,
+    database_url: str = "",
 ) -> AsyncIterator[Server]:
-    """`orion serve` on a fresh state directory, with the fake sandbox and the instant agent."""
+    """`orion serve` on a fresh state directory, and on PostgreSQL if its URL is given, with the fake sandbox and the instant agent."""
     port = port or free_port()
     settings = {
         "SLACK_BOT_TOKEN": CONFIG.bot_token,
@@ -231,6 +232,7 @@ async def open_instant_orion(
         "ORION_WARM_POOL_SIZE": "0",
         "ORION_QUEUE_LIMIT": "1000000",
         "ORION_MAX_CONCURRENT_RUNS": str(capacity),
+        "ORION_DATABASE_URL": database_url,
     }
     argv = ["tests.bench.orion_server", *(["--hold"] if holds else ["--work-s", str(work_s)])]
     async with open_server(

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -32,8 +33,23 @@ Root = tuple[str, str]
 """Channel id and ts of a question."""
 
 
-async def measure(directory: Path, *, questions: int, work_s: float) -> None:
-    """Print the figures of one burst."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Burst:
+    """What became of one."""
+
+    calls: Mapping[str, int]
+    """To each method."""
+    refused: Mapping[str, int]
+    """Those of them that were answered with a 429."""
+    signs_s: Sequence[float]
+    """From questions to their first signs."""
+    answers_s: Sequence[float]
+    """From questions to their answers."""
+    unanswered: int
+
+
+async def measure(directory: Path, *, questions: int, work_s: float) -> Burst:
+    """Ask them all at once, and wait for the answers."""
     bench = Bench(directory=directory, scale=QUICK)
     world_port, bot_port = free_port(), free_port()
     events_url = f"http://127.0.0.1:{bot_port}/slack/events"
@@ -46,11 +62,14 @@ async def measure(directory: Path, *, questions: int, work_s: float) -> None:
             roots = await _ask(person, questions)
             answered = await _answers(person, roots)
             calls = await person.calls()
-    _print_calls(calls)
     signs = _first_signs(calls)
-    _print_waits("first sign", [signs[root] - float(root[1]) for root in roots if root in signs])
-    _print_waits("answer", [at - float(root[1]) for root, at in answered.items()])
-    print(f"unanswered: {len(roots) - len(answered)}")  # noqa: T201 - its output
+    return Burst(
+        calls=Counter(call["method"] for call in calls),
+        refused=Counter(call["method"] for call in calls if call["error"] == "ratelimited"),
+        signs_s=[signs[root] - float(root[1]) for root in roots if root in signs],
+        answers_s=[at - float(root[1]) for root, at in answered.items()],
+        unanswered=len(roots) - len(answered),
+    )
 
 
 async def _ask(person: FakeSlackClient, questions: int) -> Sequence[Root]:
@@ -102,11 +121,13 @@ def _first_signs(calls: Sequence[JsonObject]) -> Mapping[Root, float]:
     return signs
 
 
-def _print_calls(calls: Sequence[JsonObject]) -> None:
-    total = Counter(call["method"] for call in calls)
-    limited = Counter(call["method"] for call in calls if call["error"] == "ratelimited")
-    for method, count in sorted(total.items()):
-        print(f"{method}: {count} calls, {limited[method]} of them 429")  # noqa: T201 - its output
+def _print(burst: Burst) -> None:
+    for method, count in sorted(burst.calls.items()):
+        refused = burst.refused.get(method, 0)
+        print(f"{method}: {count} calls, {refused} of them 429")  # noqa: T201 - its output
+    _print_waits("first sign", burst.signs_s)
+    _print_waits("answer", burst.answers_s)
+    print(f"unanswered: {burst.unanswered}")  # noqa: T201 - its output
 
 
 def _print_waits(what: str, waits_s: Sequence[float]) -> None:
@@ -123,7 +144,8 @@ def main() -> int:
     parser.add_argument("--work-s", type=float, default=5.0, help="how long an agent works")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(measure(Path(directory), questions=given.questions, work_s=given.work_s))
+        burst = measure(Path(directory), questions=given.questions, work_s=given.work_s)
+        _print(asyncio.run(burst))
     return 0
 
 

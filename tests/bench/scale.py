@@ -19,6 +19,7 @@ class Scale:
     crowd: int = 1000
     """Runs in flight at once."""
     crowd_seconds: float = 10.0
+    costs_seconds: float = 30.0
     worker_runs: int = 96
     """In the batch that one and three workers do."""
     worker_ends: int = 3
@@ -36,6 +37,7 @@ QUICK = Scale(
     idle_seconds=5.0,
     crowd=50,
     crowd_seconds=2.0,
+    costs_seconds=5.0,
     worker_runs=24,
     worker_ends=1,
 )

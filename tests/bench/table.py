@@ -1,7 +1,8 @@
-"""The result: one aligned table of plain text."""
+"""The result: one aligned table of plain text, and the same as JSON."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Literal
 
 HEADINGS = ("figure", "Orion", "baseline", "ratio", "target", "")
@@ -48,6 +49,12 @@ def render(rows: Sequence[Row]) -> str:
     lines = [HEADINGS, *(row.cells for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     return "\n".join(_line(cells, widths) for cells in [lines[0], _rule(widths), *lines[1:]])
+
+
+def render_json(rows: Sequence[Row]) -> str:
+    """The rows as a JSON array, one object a line, with the fields of `Row`."""
+    lines = ",\n".join(json.dumps(asdict(row)) for row in rows)
+    return f"[\n{lines}\n]\n" if rows else "[]\n"
 
 
 def _rule(widths: Sequence[int]) -> tuple[str, ...]:

@@ -1,12 +1,15 @@
 """The bench runs to its end; what it measures is not judged here."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.bench.processes import ROOT
 from tests.bench.table import HEADINGS
+from tests.scale.figures import read_figures
 
 pytestmark = [
     pytest.mark.long,
@@ -16,7 +19,7 @@ pytestmark = [
     pytest.mark.bubblewrap,
 ]
 
-PARTS = ("acks", "placing", "turns", "crowd")
+PARTS = ("acks", "placing", "turns", "crowd", "costs")
 """Docker's takes a minute, and is seen whenever the bench is run."""
 FIGURES = (
     *(
@@ -36,18 +39,22 @@ FIGURES = (
         "processor, 50 runs going",
     ),
     "ack p99, 50 events/s, 50 runs going",
+    "processor time per run, answered",
+    "PostgreSQL's processor time per run",
+    "transactions per run",
 )
 
 
-@pytest.mark.timeout(240)
-def test_the_quick_bench_fills_its_table() -> None:
-    """Every figure is measured in the short form, each as a number."""
+@pytest.mark.timeout(400)
+def test_the_quick_bench_fills_its_table(tmp_path: Path) -> None:
+    """Every figure is measured in the short form, each as a number, and the simulation finds its own among the written rows."""
+    file = tmp_path / "rows.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench", "--quick", "--only", *PARTS],
+        [sys.executable, "-m", "tests.bench", "--quick", "--json", file, "--only", *PARTS],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=220,
+        timeout=380,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -56,3 +63,12 @@ def test_the_quick_bench_fills_its_table() -> None:
     for figure in FIGURES:
         row = next((line for line in lines if line.startswith(figure)), "")
         assert any(character.isdigit() for character in row[60:]), f"{figure}: {row!r}"
+    rows = json.loads(file.read_text())
+    assert [row["figure"] for row in rows] == [line.partition("  ")[0] for line in _body(lines)]
+    assert read_figures(file).run_cpu_s > 0
+
+
+def _body(lines: list[str]) -> list[str]:
+    """The table's rows."""
+    first = next(number for number, line in enumerate(lines) if line.startswith("---"))
+    return lines[first + 1 : lines.index("", first)]

@@ -15,13 +15,13 @@ from agent_scripts.adapter import AgentPaths
 from agent_scripts.registry import create_adapter
 from tests.docker_image import ensure_image
 from tests.e2e.harness import Stage, World, open_orion
-from tests.e2e.orion_process import run_cli, scrubbed_environment
+from tests.e2e.orion_process import OrionProcess, run_cli, scrubbed_environment
 from tests.e2e.prepared import PREPARE_TIMEOUT_S
 
 COMMAND_TIMEOUT_S = 120.0
 
 
-def docker(*arguments: str, stdin: str = "") -> str:
+def docker(*arguments: str, stdin: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
     """What a command of the engine's own client prints; it must succeed."""
     argv = ["docker", *arguments]
     done = subprocess.run(
@@ -29,7 +29,7 @@ def docker(*arguments: str, stdin: str = "") -> str:
         input=stdin,
         capture_output=True,
         text=True,
-        timeout=COMMAND_TIMEOUT_S,
+        timeout=timeout_s,
         check=False,
         env={
             "PATH": os.defpath + ":/usr/local/bin",
@@ -106,7 +106,12 @@ def remove_images(namespace: str) -> None:
 
 @asynccontextmanager
 async def open_docker_orion(
-    world: World, state_dir: Path, prepared: str, **settings: str
+    world: World,
+    state_dir: Path,
+    prepared: str,
+    process: type[OrionProcess] = OrionProcess,
+    /,
+    **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion with Docker sandboxes and a prepared environment; at the end no container and no volume may be left."""
     namespace = namespace_of(state_dir)
@@ -119,6 +124,7 @@ async def open_docker_orion(
             world,
             state_dir,
             nothing,
+            process,
             ORION_SANDBOX="docker",
             ORION_DOCKER_IMAGE=await asyncio.to_thread(ensure_image),
             **settings,

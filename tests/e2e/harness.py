@@ -73,12 +73,16 @@ async def open_world(
     *,
     pace: ModelPace = AT_ONCE,
     wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app,
+    host: str = "127.0.0.1",
 ) -> AsyncIterator[World]:
-    """A world; without a config one in which Slack limits no rates. `wrap` may stand before all its addresses."""
+    """A world; without a config one in which Slack limits no rates. `wrap` may stand before all its addresses.
+
+    `host`: this machine's address at which it is; containers do not reach its loopback.
+    """
     config = config or FakeSlackConfig(rate_limits="off")
     app = create_stack(config, pace=pace)
     async with (
-        serve(wrap(app)) as url,
+        serve(wrap(app), host=host) as url,
         open_client(url) as client,
         httpx.AsyncClient(verify=NO_TLS, base_url=url, trust_env=False, timeout=10) as http,
     ):
@@ -214,13 +218,15 @@ async def open_orion(
     world: World,
     state_dir: Path,
     prepared: Path,
+    process: type[OrionProcess] = OrionProcess,
+    /,
     *,
     command: Sequence[str] = SERVE,
     **settings: str,
 ) -> AsyncIterator[Stage]:
     """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
     put_environments(prepared, state_dir)
-    orion = OrionProcess(
+    orion = process(
         state_dir=state_dir,
         settings={**orion_environment(world.url, world.config), **settings},
         command=command,

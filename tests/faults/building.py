@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from agent_scripts.adapter import AgentAdapter
+from app.aio import Gate, always_open
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease
 from app.errors import ErrorCode
@@ -256,6 +257,7 @@ async def open_core(
     adapter: AgentAdapter | None = None,
     store: MemoryRunStore | None = None,
     own_keys: OwnKeyStore | None = None,
+    may_act: Gate = always_open,
 ) -> AsyncIterator[Core]:
     policy = replace(policy, channels=channels or {})
     store, signals, clock, tracer = (
@@ -347,6 +349,7 @@ async def open_core(
             tracer=tracer,
             clock=clock,
             mask=mask_password,
+            may_act=may_act,
         )
         service = RunService(
             ports,

@@ -87,11 +87,24 @@ def test_no_paper_or_code_names_a_package_registry_or_this_machine() -> None:
     """Lock files pin hashes, not hosts."""
     for path in [
         Path("requirements.lock"),
+        Path("container/requirements.lock"),
         Path("agent_scripts/agents/anthropic/environment/requirements.lock"),
     ]:
         text = path.read_text()
         assert "--hash=sha256:" in text
         assert "://" not in text
+
+
+def test_the_image_has_what_is_tested() -> None:
+    """Its lock names the versions and hashes of the developers' lock, and nothing of what only they need."""
+    developed, served = (
+        set(Path(path).read_text().splitlines())
+        for path in ("requirements.lock", "container/requirements.lock")
+    )
+    assert served < developed
+    only_for_developers = r"(?m)^(?:anthropic|hypothesis|mypy|playwright|pytest|ruff)=="
+    assert re.search(only_for_developers, "\n".join(developed))
+    assert not re.search(only_for_developers, "\n".join(served))
 
 
 def test_the_paper_of_providers_is_the_tests_own_table() -> None:
