@@ -10,7 +10,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -41,6 +41,10 @@ class Invocation:
     status: int
     """Of the answer; 0 = the instance died."""
     took_s: float
+    processor_s: float
+    """Of all that the instance did meanwhile."""
+    api_calls: int
+    """To the provider of sandboxes, meanwhile."""
 
 
 class Instance:
@@ -100,6 +104,19 @@ class Instance:
         told = [one["payload"].get("message", "") for one in self.messages if one["type"] == "log"]
         return self.log_path.read_text() + "\n".join(map(_decoded, told))
 
+    def processor_s(self) -> float:
+        """What its processes have used since it was started."""
+        if self._process is None:
+            return 0.0
+        ticks = 0
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError):
+                # Source: proc(5): after the name in brackets the 3rd is the group, the 12th and 13th the times.
+                fields = path.read_text().rpartition(")")[2].split()
+                if int(fields[2]) == self._process.pid:
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     async def kill(self) -> None:
         """SIGKILL to all of it."""
         if self._process is None:
@@ -123,6 +140,8 @@ class Platform:
     works: Instance
     queue_url: str
     http: httpx.AsyncClient
+    count_calls: Callable[[], int]
+    """To the provider of sandboxes, so far."""
     pushed: list[Invocation] = field(default_factory=list)
     is_fresh: bool = False
     """Each message comes to a new instance, and the one that had it is killed then."""
@@ -171,13 +190,21 @@ class Platform:
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> None:
         loop = asyncio.get_running_loop()
         began_s, status = loop.time(), 0
+        used_s, calls = self.works.processor_s(), self.count_calls()
         with suppress(httpx.TransportError):
             answer = await self.http.post(
                 self.works.url, content=body, headers=dict(headers), timeout=PUSH_TIMEOUT_S
             )
             status = answer.status_code
-        took_s = loop.time() - began_s
-        self.pushed.append(Invocation(payload=body, status=status, took_s=took_s))
+        self.pushed.append(
+            Invocation(
+                payload=body,
+                status=status,
+                took_s=loop.time() - began_s,
+                processor_s=self.works.processor_s() - used_s,
+                api_calls=self.count_calls() - calls,
+            )
+        )
 
 
 def _headers(metadata: Any, consumer: str) -> Mapping[str, str]:
@@ -202,7 +229,11 @@ def _headers(metadata: Any, consumer: str) -> Mapping[str, str]:
 
 @asynccontextmanager
 async def open_platform(
-    deployment: Deployment, bundles: Mapping[str, Path], settings: Mapping[str, str]
+    deployment: Deployment,
+    bundles: Mapping[str, Path],
+    settings: Mapping[str, str],
+    *,
+    count_calls: Callable[[], int],
 ) -> AsyncIterator[Platform]:
     """Starts an instance of each function, the queue, and pushes from it."""
     async with AsyncExitStack() as stack:
@@ -221,7 +252,13 @@ async def open_platform(
             stack.push_async_callback(instance.kill)
             await instance.start()
         http = await stack.enter_async_context(httpx.AsyncClient(verify=NO_TLS, trust_env=False))
-        platform = Platform(hears=hears, works=works, queue_url=queue.base_url, http=http)
+        platform = Platform(
+            hears=hears,
+            works=works,
+            queue_url=queue.base_url,
+            http=http,
+            count_calls=count_calls,
+        )
         trigger = deployment.functions[WORKS].config["experimentalTriggers"][0]
         async with open_task_group() as group:
             pushing = group.create_task(platform.push_forever(trigger["consumer"]))

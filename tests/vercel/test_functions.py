@@ -1,6 +1,7 @@
 """A deployment answers: the real functions in the real runtime, the real queue service, emulated sandboxes, PostgreSQL."""
 
 import json
+import sys
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ pytestmark = [
 SLOW_WORDS = "offline model and I write slowly"
 CRON = "cron-secret-of-the-test"
 ANSWERED_S = 300.0
+MAX_CALLS, MAX_PROCESSOR_S = 8, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,9 @@ class Place:
                     **cloud.settings,
                     **settings,
                 }
-                async with open_platform(self.deployment, self.bundles, given) as platform:
+                async with open_platform(
+                    self.deployment, self.bundles, given, count_calls=cloud.requests
+                ) as platform:
                     world.fake_slack.events_url = f"{platform.hears.url}/slack/events"
                     orion = OrionProcess(state_dir=new_state_dir(self.directory), settings=given)
                     yield Deployed(world=world, orion=orion, cloud=cloud, platform=platform)
@@ -138,6 +142,29 @@ async def test_a_process_killed_in_a_slice(place: Place) -> None:
         assert (record.state, record.delivery) == (RunState.SUCCEEDED, "sent")
         assert record.attempt <= 2
         assert len(await deployed.bot_messages(ts)) == 1
+
+
+@pytest.mark.alone
+async def test_what_a_slice_costs(place: Place) -> None:
+    """Of those in which an agent is only followed: requests to the provider, and seconds of processor; the longest slices are meant."""
+    async with place.deploy(ORION_SLICE_S="8") as deployed:
+        await deployed.ask("@Orion hello")
+        ts = await deployed.client.say("@Orion !slow 45")
+        await deployed.answer(ts, timeout_s=ANSWERED_S)
+        run_id = deployed.run_id(ts)
+        slices = [
+            one for one in deployed.platform.pushed if json.loads(one.payload)["run_id"] == run_id
+        ]
+        followed = slices[1:-1]
+        sys.stdout.write(
+            "".join(
+                f"{one.took_s:.1f} s, {one.processor_s:.2f} s of processor, {one.api_calls} calls\n"
+                for one in slices
+            )
+        )
+        assert len(followed) >= 3
+        assert max(one.api_calls for one in followed) <= MAX_CALLS
+        assert min(one.processor_s for one in followed) <= MAX_PROCESSOR_S
 
 
 async def test_stop(place: Place) -> None:
