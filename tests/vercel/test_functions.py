@@ -149,12 +149,11 @@ async def test_what_a_slice_costs(place: Place) -> None:
     """Of those in which an agent is only followed: requests to the provider, and seconds of processor; the longest slices are meant."""
     async with place.deploy(ORION_SLICE_S="8") as deployed:
         await deployed.ask("@Orion hello")
+        done = len(deployed.platform.pushed)
         ts = await deployed.client.say("@Orion !slow 45")
         await deployed.answer(ts, timeout_s=ANSWERED_S)
-        run_id = deployed.run_id(ts)
-        slices = [
-            one for one in deployed.platform.pushed if json.loads(one.payload)["run_id"] == run_id
-        ]
+        # A message that is left of the first question may have somebody work for the second one.
+        slices = [one for one in deployed.platform.pushed[done:] if one.api_calls]
         followed = slices[1:-1]
         sys.stdout.write(
             "".join(
