@@ -38,7 +38,6 @@ from app.slack.connection import SlackConnection, open_slack
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.settings import read_secrets
-from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
 
@@ -244,13 +243,7 @@ async def open_outside(
             reader=slack.reader,
         ).wrapped(overrides.wrap)
         if role.is_working:
-            try:
-                provider = await stack.enter_async_context(adapters.provider)
-            except SandboxError as exc:
-                if settings.sandbox.provider != "auto":
-                    raise
-                why = f"ORION_SANDBOX=auto took {choice.name}: {choice.reason}"
-                raise SandboxError(exc.code, f"{exc} ({why})") from exc
+            provider = await stack.enter_async_context(adapters.provider)
             adapters = replace(adapters, provider=provider)
         yield Outside(
             role=role,

@@ -307,7 +307,13 @@ async def sweep(
 async def _tell_sandbox(
     settings: Settings, provider: SandboxProvider, choice: ProviderChoice
 ) -> None:
-    finding = await provider.probe()
+    try:
+        finding = await provider.probe()
+    except SandboxError as exc:
+        if settings.sandbox.provider != "auto":
+            raise
+        why = f"ORION_SANDBOX=auto took {choice.name}: {choice.reason}"
+        raise SandboxError(exc.code, f"{exc} ({why})") from exc
     _log.info("sandbox.selected", provider=provider.name, reason=choice.reason, finding=finding)
     if settings.limits.slice_s and Capability.ATTACH not in provider.capabilities:
         _log.info("sandbox.bound", provider=provider.name, says=BOUND)

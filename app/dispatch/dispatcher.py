@@ -8,7 +8,7 @@ goes on in another.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
@@ -98,9 +98,9 @@ class RunDispatcher:
         self._accepted[run.id] = None
         if len(self._accepted) > REMEMBERED:
             del self._accepted[next(iter(self._accepted))]
-        if self._placements is not None:
-            # Not new: maybe committed after whoever waited for it had given up.
-            self._placements.add(run, resumed=not is_new)
+        # Not new: maybe committed after whoever waited for it had given up, so that nobody places it.
+        if is_new or await self._leases.holds(run.id):
+            self._place([run], resumed=False)
         return is_new
 
     async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
@@ -158,9 +158,12 @@ class RunDispatcher:
         left = await self._leases.take_over()
         if self._placements is None and self._open_placements is not None and self._is_open:
             self._placements = self._open_placements()
+        self._place(left, resumed=True)
+
+    def _place(self, accepted: Sequence[Run], *, resumed: bool) -> None:
         if self._placements is not None:
-            for run in left:
-                self._placements.add(run, resumed=True)
+            for run in accepted:
+                self._placements.add(run, resumed=resumed)
 
     async def drop_all(self) -> None:
         """See `Attendant`. Until `take_over` is called again, nothing is accepted."""

@@ -65,6 +65,10 @@ class Leases(Protocol):
         """
         ...
 
+    async def holds(self, run_id: RunId) -> bool:
+        """Whether this process accepted it, and its message does not stand yet."""
+        ...
+
     async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
         """See `Dispatcher.schedule`."""
         ...

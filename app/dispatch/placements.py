@@ -9,8 +9,10 @@ from app.log import get_logger
 from app.runs.model import Run, RunId
 from app.runs.ports import RunHandlers
 
-PLACED_AT_ONCE = 16
-"""More would only queue for the store's connection, and for the interpreter's lock, which acknowledgements need as well."""
+PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
+"""Those that were begun before look for their message first, which Slack allows 50 times a minute: new ones do not wait behind them.
+
+More would only queue for the store's connection, and for the interpreter's lock, which acknowledgements need as well."""
 RETRY_INTERVAL_S = 5.0
 
 _log = get_logger(__name__)
@@ -27,6 +29,7 @@ class Placements:
         self._handlers = handlers
         self._group = group
         self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
+        self._slots_again = asyncio.Semaphore(PLACED_AGAIN_AT_ONCE)
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
         self._closed = asyncio.Event()
 
@@ -60,7 +63,7 @@ class Placements:
 
     async def _is_placed(self, run: Run, *, resumed: bool) -> bool:
         """Whether nothing is left to do here."""
-        async with self._slots:
+        async with self._slots_again if resumed else self._slots:
             if self._closed.is_set():
                 return True
             try:

@@ -66,9 +66,7 @@ class SliceDispatcher(RunDispatcher):
 
     @override
     async def submit(self, run: Run) -> bool:
-        is_new = await self._store.add(run)
-        if is_new and self._placements is not None:
-            self._placements.add(run)
+        is_new = await super().submit(run)
         # Not new: whoever accepted it places it, and sends its message, unless they have died in between.
         self._owed.setdefault(run.id, 0 if is_new else 1)
         return is_new

@@ -40,6 +40,7 @@ CLAIMED_AT_ONCE = 64
 T = TypeVar("T")
 
 _UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
+_IS_UNPLACED = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
 _IS_ADVANCED = runs.c.owner.is_not(None) & runs.c.due_at.is_(None) & runs.c.claimed_at.is_not(None)
 
 
@@ -129,13 +130,12 @@ class SqlLeases:
         dead = sa.delete(processes).where(processes.c.alive_until < Now())
         owner_lives = sa.exists().where(processes.c.id == runs.c.owner)
         is_left = _UNFINISHED & runs.c.owner.is_not(None) & ~owner_lives
-        is_unplaced = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
         freed = (
             sa.update(runs)
-            .where(is_left, ~is_unplaced)
+            .where(is_left, ~_IS_UNPLACED)
             .values(owner=None, due_at=sa.func.coalesce(runs.c.due_at, Now()))
         )
-        left = sa.and_(_UNFINISHED, is_unplaced, runs.c.owner.is_(None) | ~owner_lives)
+        left = sa.and_(_UNFINISHED, _IS_UNPLACED, runs.c.owner.is_(None) | ~owner_lives)
         taken = sa.update(runs).where(left).values(owner=self.id).returning(runs.c.id)
 
         def work(connection: sa.Connection) -> Sequence[Run]:
@@ -176,6 +176,11 @@ class SqlLeases:
             return _select(connection, chosen)
 
         return await self._call(work)
+
+    async def holds(self, run_id: RunId) -> bool:
+        is_own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
+        query = sa.select(runs.c.id).where(is_own, _IS_UNPLACED)
+        return await self._call(lambda connection: connection.scalar(query)) is not None
 
     async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
         key = (runs.c.id == run_id) & _UNFINISHED

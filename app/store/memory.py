@@ -208,6 +208,11 @@ class MemoryLeases:
             self._take(run)
         return chosen
 
+    async def holds(self, run_id: RunId) -> bool:
+        hold, run = self._hold(run_id), self._runs.get(run_id)
+        is_unplaced = hold.is_owned and hold.due_at is None and not hold.claimed_at
+        return is_unplaced and run is not None and not run.state.is_final
+
     async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
         await self._store.update(run_id, **changes)
         await self.release(run_id, after_s=0)

@@ -26,7 +26,7 @@ FIGURES = (
         "ack p50",
         "ack p95",
         "ack p99",
-        "processor time per event",
+        "processor time per mention",
         "acks per second",
         "events not acknowledged",
     ),

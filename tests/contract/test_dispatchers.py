@@ -238,3 +238,16 @@ async def test_what_waits_for_a_slot_does_not_delay_a_stop(handlers: Handlers) -
         await handlers.dispatcher.stop(grace_s=30)
     assert len(handlers.started) == CAPACITY
     assert sorted(handlers.ended) == sorted(handlers.started)
+
+
+async def test_what_was_committed_after_its_asker_had_given_up_is_placed(
+    handlers: Handlers,
+) -> None:
+    """Slack tells of it again, and it is there: it is placed as if it were new; once, whatever is told after."""
+    request = make_request()
+    run = Run(id=request.run_id, request=request, created_at=datetime.now(UTC))
+    await handlers.store.add(run)
+    await handlers.submit(request)
+    await until(lambda: handlers.ended == [request.run_id])
+    await handlers.submit(request)
+    assert handlers.placed == [(request.run_id, False)]

@@ -122,6 +122,7 @@ SPARED: Mapping[str, str] = {
     "dispatcher.wake": _INSTANT,
     "dispatcher.probe": _INSTANT,
     "dispatcher.borrow": "keeps a waiting run from being claimed; what is told meanwhile is a point",
+    "leases.holds": _READ,
     "leases.schedule": "dispatcher.schedule is the same moment",
     "leases.claim": "dispatcher.schedule is the moment before, handlers.advance the one after",
     "leases.borrow": "see dispatcher.borrow",
@@ -138,12 +139,18 @@ SPARED: Mapping[str, str] = {
     "live.show": _INSTANT + "; the Slack call that follows is a point",
     "broker.endpoint_for": _INSTANT,
     "broker.rebind": _INSTANT,
+    "broker.keep": _INSTANT,
     "broker.close": _INSTANT,
     "broker.open_grant": _INSTANT + "; tokens die with the process that signs them",
     "clock.now": _INSTANT,
     "clock.sleep": "changes nothing",
-    **{f"step.{name}": _INSTANT for name in ("set", "fail", "attempt", "tool", "generation")},
-    **{f"trace.{name}": _INSTANT for name in ("step", "past_step", "finish")},
+    **{
+        f"step.{name}": _INSTANT
+        for name in ("set", "fail", "attempt", "tool", "generation", "pause")
+    },
+    **{f"trace.{name}": _INSTANT for name in ("step", "past_step", "finish", "pause")},
+    "process.detach": "only between two slices: tests/faults/test_slices.py",
+    "sessions.take_kept": "one row, of a sandbox that sandbox.spawn uses at once",
     **{f"tracer.{name}": _INSTANT for name in ("trace_id", "trace", "score")},
     "provider.name": _INSTANT,
     "provider.region": _INSTANT,

@@ -64,4 +64,4 @@ def test_nothing_is_answered() -> None:
     with answering(None) as port:
         begun = time.monotonic()
         assert check(port) == 1
-        assert 2.5 < time.monotonic() - begun < 4.0
+        assert 2.5 < time.monotonic() - begun < 8.0  # given up, not killed by the 10 s of this test

@@ -1,5 +1,6 @@
 """The simulation against what really happens, and against arithmetic."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -149,9 +150,7 @@ def test_figures_of_another_kind_are_named(tmp_path: Path) -> None:
 async def test_real_workers_take_as_long(tmp_path: Path) -> None:
     """A batch of the bench's, with real processes on a real PostgreSQL, by one and by three."""
     predicted_s = [
-        last_answer_s(
-            simulate(ask(48, work_s=2), replace(HANDED_OUT, processes=count), FIGURES, seed=1)
-        )
+        last_answer_s(await _simulated(ask(48, work_s=2), replace(HANDED_OUT, processes=count)))
         for count in (1, 3)
     ]
     with run_postgres() as server:
@@ -160,6 +159,11 @@ async def test_real_workers_take_as_long(tmp_path: Path) -> None:
             for count in (1, 3)
         ]
     assert measured_s == pytest.approx(predicted_s, rel=0.25)
+
+
+async def _simulated(questions: Sequence[Question], setup: Setup) -> Simulated:
+    """In a thread: the test has an event loop already."""
+    return await asyncio.to_thread(simulate, questions, setup, FIGURES, seed=1)
 
 
 async def _batch(url: str, directory: Path, *, workers: int) -> float:
@@ -186,7 +190,7 @@ async def test_a_real_burst_goes_the_same_way(tmp_path: Path) -> None:
     """43 questions at once to a real Orion and a Slack that keeps its limits: the same calls, and answers as late."""
     burst = await measure(tmp_path, questions=43, work_s=5)
     setup = Setup(slots=43, start_s=0, call_s=0.01)
-    played = simulate(ask(43, work_s=5, channels=20), setup, FIGURES, seed=1)
+    played = await _simulated(ask(43, work_s=5, channels=20), setup)
     assert not burst.unanswered
     assert burst.calls[POST] == played.calls[POST] == 43
     assert burst.calls[UPDATE] == pytest.approx(played.calls[UPDATE], abs=4)

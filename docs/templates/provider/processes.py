@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from typing_extensions import override
 
-from sandbox_runtime.command import KILLED, Command
+from sandbox_runtime.command import KILLED, Command, Detachment
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process
 from sandbox_runtime.providers.inside_scripts import RUN_SOURCE, encode_command
@@ -49,6 +49,7 @@ class NameProcess(Process):
         self._reading = asyncio.Lock()
         self._exit_code: int | None = None
         self._killed = False
+        self._detachment = Detachment()
 
     @property
     def ended(self) -> bool:
@@ -66,7 +67,9 @@ class NameProcess(Process):
     @override
     async def events(self) -> AsyncIterator[ExecEvent]:
         while self._exit_code is None:
-            line = await self._line()
+            line = await self._detachment.wait_for(self._line)
+            if line is None:
+                return
             if (stream := _STREAMS.get(line[:1])) is not None:
                 yield ExecOutput(stream=stream, data=binascii.a2b_base64(line[1:]))
         yield ExecExited(exit_code=self._exit_code)
@@ -86,6 +89,10 @@ class NameProcess(Process):
                     reason = "what ran a command was killed"
                     raise SandboxError(SandboxErrorCode.UNAVAILABLE, reason)
             return line
+
+    @override
+    async def detach(self) -> None:
+        self._detachment.set()
 
     @override
     async def kill(self) -> None:

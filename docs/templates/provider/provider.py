@@ -1,7 +1,7 @@
 """The NAME provider: sandboxes as directories of this machine, without isolation; what follows stands for a vendor's API."""
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.host import check_network
-from sandbox_runtime.managed_provider import ManagedProvider
+from sandbox_runtime.managed_provider import Keep, ManagedProvider
 from sandbox_runtime.provider import (
     ProgressListener,
     SandboxProvider,
@@ -134,7 +134,7 @@ class NameProvider(ManagedProvider[State, NameSandbox]):
         return self._infos_of.values()
 
     @override
-    async def _reap(self, state: State, keep: Collection[SandboxId]) -> int:
+    async def _reap(self, state: State, keep: Keep) -> int:
         return 0
 
 
