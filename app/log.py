@@ -102,9 +102,16 @@ def get_logger(name: str) -> BoundLogger:
 
 
 def configure_logging(
-    *, fmt: LogFormat, level: str, masker: Masker, stream: TextIO | None = None
+    *,
+    fmt: LogFormat,
+    level: str,
+    masker: Masker,
+    stream: TextIO | None = None,
+    is_alone: bool = False,
 ) -> None:
     """Sends every log line of this process to `stream` (default: stderr). Harmless to repeat; the last call counts.
+
+    `is_alone`: and to nobody else, as handlers that others have put there mask nothing.
 
     Raises:
         ValueError: unknown level.
@@ -126,7 +133,9 @@ def configure_logging(
     )
     root = logging.getLogger()
     root.handlers = [
-        other for other in root.handlers if not isinstance(other.formatter, ProcessorFormatter)
+        other
+        for other in root.handlers
+        if not is_alone and not isinstance(other.formatter, ProcessorFormatter)
     ]
     root.addHandler(handler)
     root.setLevel(level.upper())

@@ -5,8 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp
 
 from app.aio import open_task_group
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
@@ -20,22 +24,35 @@ from app.compose.factories import (
 )
 from app.compose.models import missing_for_serving
 from app.compose.providers import join_installation
+from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import export_failures, get_logger
 from app.runs.intake import Intake
+from app.runs.maintenance import Retention
 from app.runs.ports import Dispatcher
 from app.settings.group import SettingsError
-from app.settings.settings import Settings, load_settings, make_private
+from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault
 from app.slack.connection import SlackConnection
 from app.slack.listeners import open_entry
 from app.store.engine import own_state_directory
 from app.store.runs import SqlRunStore, open_store
 from app.web.health import Health, Metrics
+from app.web.invocations import InvocationApp
 from app.web.routes import WebParts, install_routes
 
 SHUTDOWN_GRACE_S = 10.0
 """For runs that are about to end; the others are resumed by the next process."""
 IDENTIFY_INTERVAL_S = 10.0
+HOOK_GRACE_S = 1.8
+"""For messages that a request has brought to be placed: Slack waits 3 s in all, and a cold start takes one."""
+SWEEP_PATH = "/ops/sweep"
+"""Of the cron in `vercel.json`."""
+STAND_IN = {"VERCEL_OIDC_TOKEN": "the-one-of-each-request"}
+SLICE_S = 30.0
+"""On Vercel, where ORION_SLICE_S says nothing else: ten minutes are 19 messages."""
+
+LoadSettings = Callable[..., Settings]
+"""`load_settings`, or what takes its place: with `given`."""
 
 _log = get_logger(__name__)
 
@@ -44,6 +61,7 @@ _log = get_logger(__name__)
 class Service:
     web: WebParts
     intake: Intake
+    dispatcher: Dispatcher
     store: SqlRunStore
     health: Health
     drain: Callable[[], Awaitable[None]]
@@ -68,9 +86,15 @@ def create_app(
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, *, overrides: Overrides, role: Role = Role.WHOLE
+    settings: Settings,
+    *,
+    overrides: Overrides,
+    role: Role = Role.WHOLE,
+    wake_ups: WakeUps | None = None,
 ) -> AsyncIterator[Service]:
     """Opens the service, or the part of it that this process is for, which works while the block runs.
+
+    `wake_ups`: of a role that is brief.
 
     Raises:
         SettingsError: something that it needs is missing.
@@ -79,11 +103,15 @@ async def open_service(
         UnreadableStoreError: its database is not one that this Orion can use.
         SandboxError: no sandbox can be made on this machine.
     """
-    if missing := missing_for_serving(settings, hears=role is not Role.WORKER):
+    if missing := missing_for_serving(settings, hears=role.hears):
         raise SettingsError("\n".join(missing))
     policy = run_policy(settings)
     policy = replace(policy, channels=channel_options(settings, policy))
+    if role.is_brief:
+        # Nobody would be there to close what is kept for a thread's next message.
+        policy = replace(policy, session_keep_s=0, slice_s=policy.slice_s or SLICE_S)
     masker = start_logging(settings)
+    tell = _log.debug if role.is_brief else _log.info
     async with AsyncExitStack() as stack:
         make_private(settings.service.state_dir)
         shares = isinstance(settings.database, str)
@@ -101,6 +129,7 @@ async def open_service(
                 policy=policy,
                 masker=masker,
                 overrides=overrides,
+                wake_ups=wake_ups,
             )
         )
         core = await stack.enter_async_context(
@@ -123,12 +152,18 @@ async def open_service(
             state_dir=settings.service.state_dir,
         )
         await adapters.dispatcher.start(overrides.wrap("handlers", core.service))
-        stack.push_async_callback(_drain, adapters.dispatcher, health)
-        end_background = await stack.enter_async_context(
-            _background(*core.background(), _identify_forever(outside.slack))
+        drain = partial(
+            _drain,
+            adapters.dispatcher,
+            health,
+            grace_s=HOOK_GRACE_S if role is Role.HOOK else SHUTDOWN_GRACE_S,
+            tell=tell,
         )
+        stack.push_async_callback(drain)
+        identify = () if role.is_brief else (_identify_forever(outside.slack),)
+        end_background = await stack.enter_async_context(_background(*core.background(), *identify))
         web = await stack.enter_async_context(_open_web(settings, outside, core, health))
-        _log.info(
+        tell(
             "service.started",
             role=role,
             state_dir=str(settings.service.state_dir),
@@ -137,11 +172,12 @@ async def open_service(
         yield Service(
             web=web,
             intake=core.intake,
+            dispatcher=adapters.dispatcher,
             store=adapters.store,
             health=health,
-            drain=partial(_drain, adapters.dispatcher, health, end_background),
+            drain=partial(drain, end_background=end_background),
         )
-    _log.info("service.stopped")
+    tell("service.stopped")
 
 
 @asynccontextmanager
@@ -164,7 +200,14 @@ async def _open_web(
         ops_token=ops_token.get_secret_value() if ops_token else None,
         is_loopback=settings.service.is_loopback,
     )
-    if outside.role is Role.WORKER:
+    if isinstance(outside.adapters.dispatcher, SliceDispatcher):
+        secret = settings.service.cron_secret
+        parts = replace(
+            parts,
+            sweep=partial(_sweep, outside.adapters.dispatcher, core.retention),
+            cron_secret=secret.get_secret_value() if secret else None,
+        )
+    if not outside.role.hears:
         yield replace(parts, broker=None)
         return
     entry = open_entry(
@@ -178,16 +221,81 @@ async def _open_web(
         yield replace(parts, slack=handler)
 
 
+async def _sweep(dispatcher: SliceDispatcher, retention: Retention) -> str:
+    runs = await dispatcher.sweep()
+    removed, sessions = await retention.remove_old()
+    return f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
+
+
+# -- as functions of Vercel's ------------------------------------------------------------------------------------------
+
+
+def create_function_app(
+    load: LoadSettings = load_settings, *, overrides: Overrides | None = None
+) -> FastAPI:
+    """Returns the FastAPI app of the function that hears; each request has the service for itself, for as long as it takes."""
+
+    @asynccontextmanager
+    async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
+        # What is wrong is said once, and not to each request.
+        if missing := missing_for_serving(load(given=STAND_IN)):
+            raise SettingsError("\n".join(missing))
+        yield
+
+    @asynccontextmanager
+    async def open_app(path: str, _headers: Headers) -> AsyncIterator[ASGIApp]:
+        role = Role.SLICE if path == SWEEP_PATH else Role.HOOK
+        async with open_invocation(load, overrides or Overrides(), role=role) as service:
+            app = FastAPI(openapi_url=None)
+            install_routes(app, service.web)
+            yield app
+
+    api = FastAPI(title="Orion", lifespan=lifespan, openapi_url=None)
+    api.mount("/", InvocationApp(open_app))
+    return api
+
+
+@asynccontextmanager
+async def open_invocation(
+    load: LoadSettings, overrides: Overrides, *, role: Role
+) -> AsyncIterator[Service]:
+    """Opens the service for one invocation of a function, in a directory of its own; nothing of it is left when the block ends.
+
+    Raises: as `open_service`, and OSError: the queue does not take what has to be sent.
+    """
+    from app.dispatch.vercel_queue import VercelWakeUps, identity_token, message_key  # noqa: PLC0415 - an extra
+
+    token = await identity_token()
+    settings = load(given={"VERCEL_OIDC_TOKEN": token} if token else {})
+    secret = settings.slack.signing_secret
+    wake_ups = VercelWakeUps(
+        key=message_key(secret.get_secret_value() if secret else ""),
+        deployment=settings.service.deployment,
+    )
+    make_private(settings.service.state_dir)
+    with TemporaryDirectory(dir=settings.service.state_dir) as directory:
+        service = settings.service.model_copy(update={"state_dir": Path(directory)})
+        async with open_service(
+            replace(settings, service=service), overrides=overrides, role=role, wake_ups=wake_ups
+        ) as opened:
+            yield opened
+
+
 async def _drain(
-    dispatcher: Dispatcher, health: Health, end_background: Callable[[], None] | None = None
+    dispatcher: Dispatcher,
+    health: Health,
+    *,
+    grace_s: float,
+    tell: Callable[..., None],
+    end_background: Callable[[], None] | None = None,
 ) -> None:
     if health.is_draining:
         return
     if end_background is not None:
         end_background()
-    _log.info("service.draining", grace_s=SHUTDOWN_GRACE_S)
+    tell("service.draining", grace_s=grace_s)
     health.is_draining = True
-    await dispatcher.stop(grace_s=SHUTDOWN_GRACE_S)
+    await dispatcher.stop(grace_s=grace_s)
 
 
 @asynccontextmanager
@@ -217,9 +325,8 @@ async def _identify_forever(slack: SlackConnection) -> None:
             return
 
 
-app = create_app()
-"""For servers that import it; settings are read when its lifespan starts.
+app = create_function_app() if "VERCEL" in host_environment() else create_app()
+"""For servers that import it: on Vercel the function that hears, elsewhere one process that goes on between requests, on a disk that stays.
 
-One process that goes on between requests, on a disk that stays: it takes the lock of the state directory. `vercel.json` names it, but
-nothing runs there yet: where no process goes on after a response there is no dispatcher for it.
+Settings are read when its lifespan starts.
 """

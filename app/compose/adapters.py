@@ -17,7 +17,8 @@ from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
 from app.compose.providers import ProviderChoice, choose_provider, create_provider
 from app.dispatch.dispatcher import RunDispatcher
-from app.dispatch.lease import open_lease
+from app.dispatch.lease import Leases, ProcessLease, open_lease
+from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.policy import RunPolicy
@@ -140,6 +141,23 @@ class Role(StrEnum):
     """Hears of messages and places them; others advance them."""
     WORKER = "worker"
     """Advances runs, and hears of nothing."""
+    HOOK = "function that hears"
+    """A front for the length of a request: nothing goes on in the background."""
+    SLICE = "function that works"
+    """A worker for the length of a message."""
+
+    @property
+    def is_working(self) -> bool:
+        return self in (Role.WHOLE, Role.WORKER, Role.SLICE)
+
+    @property
+    def hears(self) -> bool:
+        return self in (Role.WHOLE, Role.FRONT, Role.HOOK)
+
+    @property
+    def is_brief(self) -> bool:
+        """Whether it lives for one request or message."""
+        return self in (Role.HOOK, Role.SLICE)
 
 
 class OtherPlaceError(Exception):
@@ -171,10 +189,11 @@ async def open_outside(
     policy: RunPolicy,
     masker: Masker,
     overrides: Overrides,
+    wake_ups: WakeUps | None = None,
 ) -> AsyncIterator[Outside]:
     """Opens the adapters beside the store, with what `overrides` puts in their place or around them.
 
-    `place`: see `StateDirectory.place`.
+    `place`: see `StateDirectory.place`. `wake_ups`: of a role that is brief.
 
     Raises:
         OtherPlaceError
@@ -182,7 +201,8 @@ async def open_outside(
         SandboxError: no sandbox can be made on this machine.
     """
     async with AsyncExitStack() as stack:
-        await store.examine()
+        if not role.is_brief:
+            await store.examine()
         await _check_own_keys(settings, store)
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(
@@ -193,14 +213,14 @@ async def open_outside(
             )
         )
         choice = ProviderChoice(name="override", reason="")
-        if role is Role.FRONT:
+        if not role.is_working:
             choice = ProviderChoice(name="local", reason="it is not used here")
         elif overrides.provider is None:
             choice = await choose_provider(settings)
         owner = store.leases.process.owner
         provider = overrides.provider or create_provider(settings, choice, owner)
-        is_local = role is not Role.FRONT and Capability.REMOTE not in provider.capabilities
-        store.leases.describe(place=place if is_local else "", is_working=role is not Role.FRONT)
+        is_local = role.is_working and Capability.REMOTE not in provider.capabilities
+        store.leases.describe(place=place if is_local else "", is_working=role.is_working)
         leases = overrides.wrap("leases", store.leases)
         lease = await stack.enter_async_context(open_lease(leases))
         await _refuse_other_places(store, provider.name)
@@ -215,18 +235,14 @@ async def open_outside(
             defaults=store.defaults,
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
-            dispatcher=RunDispatcher(
-                store,
-                leases,
-                lease,
-                capacity=0 if role is Role.FRONT else policy.capacity,
-                waits_s=policy.queue_timeout_s,
+            dispatcher=_create_dispatcher(
+                store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
             ),
             provider=provider,
             replies=slack.replies,
             reader=slack.reader,
         ).wrapped(overrides.wrap)
-        if role is not Role.FRONT:
+        if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)
             adapters = replace(adapters, provider=provider)
         yield Outside(
@@ -239,6 +255,22 @@ async def open_outside(
             may_act=lease.confirm,
             owner=owner,
         )
+
+
+def _create_dispatcher(
+    store: SqlRunStore,
+    leases: Leases,
+    lease: ProcessLease,
+    *,
+    role: Role,
+    policy: RunPolicy,
+    wake_ups: WakeUps | None,
+) -> RunDispatcher:
+    waits_s = policy.queue_timeout_s
+    if wake_ups is not None:
+        return SliceDispatcher(store, leases, lease, wake_ups=wake_ups, waits_s=waits_s)
+    capacity = policy.capacity if role.is_working else 0
+    return RunDispatcher(store, leases, lease, capacity=capacity, waits_s=waits_s)
 
 
 async def _refuse_other_places(store: SqlRunStore, provider: str) -> None:

@@ -10,7 +10,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
 from app.aio import open_task_group
 from app.brokerage.endpoints import SocketBroker
-from app.compose.adapters import Outside, Role
+from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_repositories, create_runner, pool_size
@@ -58,8 +58,8 @@ class RuntimeFactory:
     """In place of all others."""
     left: Sequence[Session]
     """In whose sandboxes a run of an earlier process may go on."""
-    is_working: bool
-    """`Core.is_working`."""
+    has_pool: bool
+    """Sandboxes may wait in it; else whatever the settings say."""
     owner: str
     """`Outside.owner`."""
     living: Callable[[], Awaitable[Collection[str]]]
@@ -74,7 +74,7 @@ class RuntimeFactory:
             adapter=adapter,
             broker=broker,
             size=pool_size(self.settings, is_billed=Capability.BILLED in provider.capabilities)
-            if self.is_working
+            if self.has_pool
             else 0,
         )
         workspaces = Workspaces(
@@ -162,9 +162,12 @@ class Core:
     policy: RunPolicy
     is_working: bool
     """It advances runs; see `Role`."""
+    is_brief: bool
 
     def background(self) -> Sequence[Coroutine[None, None, None]]:
         """Returns what has to go on as long as the service works."""
+        if self.is_brief:
+            return ()
         ledger = self.ports.ledger
         for_all = (ledger.write_forever(), ledger.load_forever())
         if not self.is_working:
@@ -199,12 +202,13 @@ async def open_core(
     """
     adapters, clock = outside.adapters, SystemClock()
     provider, dispatcher, signals = adapters.provider, adapters.dispatcher, StopSignals()
-    is_working = outside.role is not Role.FRONT
+    is_working, is_brief = outside.role.is_working, outside.role.is_brief
+    takes_over = is_working and not is_brief
     living = partial(living_owners, adapters.store)
-    left = await sessions_to_keep(adapters.store, living=await living()) if is_working else ()
+    left = await sessions_to_keep(adapters.store, living=await living()) if takes_over else ()
     if directory.is_alone:
         outside.broker.close_others([session.id for session in left])
-    if is_working:
+    if takes_over:
         await sweep(provider, left, living=await living())
         await _tell_sandbox(settings, provider, outside.choice)
     async with AsyncExitStack() as stack:
@@ -222,7 +226,7 @@ async def open_core(
             broker=outside.broker,
             adapter=adapter,
             left=left,
-            is_working=is_working,
+            has_pool=takes_over,
             owner=outside.owner,
             living=living,
         )
@@ -265,6 +269,7 @@ async def open_core(
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
             is_working=is_working,
+            is_brief=is_brief,
         )
 
 

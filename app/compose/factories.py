@@ -277,6 +277,9 @@ def start_logging(settings: Settings, *, level: str = "") -> Masker:
     """Starts the log; returns what masks every secret that Orion knows, as in the log. `level`: instead of the settings'."""
     masker = Masker(settings.secrets)
     configure_logging(
-        fmt=settings.service.log_format, level=level or settings.service.log_level, masker=masker
+        fmt=settings.service.log_format,
+        level=level or settings.service.log_level,
+        masker=masker,
+        is_alone=settings.service.is_function,
     )
     return masker

@@ -1,6 +1,6 @@
 """Which agents and models this Orion has, where each protocol's models are, and with which key: the gateway first, where it speaks the protocol, then the provider."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -10,7 +10,10 @@ from agent_scripts.registry import agent_names, agent_spec, create_adapter
 from app.runs.selection import CatalogAgent, Source
 from app.settings.agents import ModelsSettings
 from app.settings.settings import Settings
+from sandbox_runtime.registry import provider_spec
 
+MAX_SLICE_S = 100.0
+"""Of a function that may take 300 s: a run that begins late in a slice, and its end, are in it, too."""
 GATEWAY_URL = "https://ai-gateway.vercel.sh"
 """Source: Vercel AI Gateway docs, Anthropic-compatible API, read 2026-11."""
 
@@ -123,7 +126,22 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
 def missing_for_serving(settings: Settings, *, hears: bool = True) -> tuple[str, ...]:
     """Returns what a process cannot do without, as lines; `hears`: of Slack's events."""
     model = missing_for_agent(settings, settings.agents.default)
-    return (*settings.slack.find_missing(hears=hears), *([model] if model else []))
+    of_functions = _missing_for_functions(settings) if settings.service.is_function else ()
+    return (*settings.slack.find_missing(hears=hears), *([model] if model else []), *of_functions)
+
+
+def _missing_for_functions(settings: Settings) -> Iterator[str]:
+    if not isinstance(settings.database, str):
+        yield "ORION_DATABASE_URL: missing; functions share nothing but a PostgreSQL database"
+    if settings.slack.app_token is not None:
+        yield "SLACK_APP_TOKEN: functions keep no socket open; unset it, and give SLACK_SIGNING_SECRET"
+    if settings.service.public_url is not None:
+        yield "ORION_PUBLIC_URL: a grant of the broker ends with its slice, so functions leave the model key to the sandboxes' network; unset it"
+    if settings.limits.slice_s > MAX_SLICE_S:
+        yield f"ORION_SLICE_S: functions work {MAX_SLICE_S:g} s at a time at most (is {settings.limits.slice_s:g})"
+    name = settings.sandbox.provider
+    if name != "auto" and not provider_spec(name).is_cloud:
+        yield f"ORION_SANDBOX: functions need a cloud's sandboxes (is {name!r})"
 
 
 def key_headers(protocol: ModelProtocol, source: ModelSource) -> Mapping[str, str]:

@@ -3,4 +3,6 @@
 __all__ = [
     "dispatcher",
     "lease",
+    "slices",
+    "vercel_queue",
 ]

@@ -74,6 +74,7 @@ class RunDispatcher:
         self._start_interval_s = start_interval_s
         self._poll_interval_s = poll_interval_s
         self._stack = AsyncExitStack()
+        self._group: TaskGroup | None = None
         self._open_placements: Callable[[], Placements] | None = None
         self._placements: Placements | None = None
         self._working: asyncio.Task[None] | None = None
@@ -128,7 +129,7 @@ class RunDispatcher:
 
     async def start(self, handlers: RunHandlers) -> None:
         self._is_open, self._handlers = True, handlers
-        group = await self._stack.enter_async_context(open_task_group())
+        group = self._group = await self._stack.enter_async_context(open_task_group())
         self._open_placements = partial(Placements, handlers, group=group)
         self._placements = self._open_placements()
         self._lease.attend(self)

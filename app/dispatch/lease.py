@@ -77,6 +77,10 @@ class Leases(Protocol):
         """Gives a claimed run back, to be claimed again after this time."""
         ...
 
+    async def overdue(self, *, after_s: float) -> Sequence[RunId]:
+        """Returns runs, at most 64, that could have been claimed for so long, or that nobody has who would place them; oldest first."""
+        ...
+
     async def borrow(self, run_id: RunId) -> Run | None:
         """Takes a run that waits to be claimed, which keeps its turn; None when it does not wait."""
         ...

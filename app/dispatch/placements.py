@@ -41,6 +41,11 @@ class Placements:
         self._tasks[run.id] = task
         task.add_done_callback(lambda _task: self._tasks.pop(run.id))
 
+    async def settle(self, *, timeout_s: float) -> None:
+        """Waits so long for those that have begun."""
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=timeout_s)
+
     async def close(self, *, grace_s: float) -> None:
         """Begins none any more, waits up to `grace_s` for those that have begun, and cancels them then."""
         self._closed.set()

@@ -206,6 +206,28 @@ class ServiceSettings(SettingsGroup):
         description="Look up sandbox providers' tokens that are not set here in the keyring of the system, where `orion setup --keyring` puts them.",
     )
 
+    is_function: bool = Field(
+        default=False,
+        alias="VERCEL",
+        description="Set by Vercel itself, where Orion runs as functions: nothing goes on after an answer, and work is done in slices.",
+    )
+    deployment: str = Field(
+        "", alias="VERCEL_DEPLOYMENT_ID", description="Set by Vercel itself; messages go to it."
+    )
+    cron_secret: SecretStr | None = Field(
+        None,
+        alias="CRON_SECRET",
+        description="What Vercel's cron says when it asks for /ops/sweep; without it nobody may.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_state_dir(cls, said: object) -> object:
+        """Of a function's disk only /tmp can be written to."""
+        if isinstance(said, dict) and said.get("VERCEL") and not said.get("ORION_STATE_DIR"):
+            return said | {"ORION_STATE_DIR": "/tmp/orion"}  # noqa: S108 - each invocation has a directory of its own in it
+        return said
+
     @property
     def is_loopback(self) -> bool:
         """Whether only this machine reaches what it listens on."""

@@ -199,6 +199,22 @@ class SqlLeases:
         statement = sa.update(runs).where(own).values(owner=None, due_at=_later(after_s))
         await self._call(lambda connection: connection.execute(statement))
 
+    async def overdue(self, *, after_s: float) -> Sequence[RunId]:
+        is_due = runs.c.due_at <= _later(-after_s)
+        is_unplaced = (
+            runs.c.due_at.is_(None)
+            & runs.c.claimed_at.is_(None)
+            & (runs.c.created_at <= _later(-after_s))
+        )
+        query = (
+            sa.select(runs.c.id)
+            .where(_UNFINISHED, runs.c.owner.is_(None), is_due | is_unplaced)
+            .order_by(runs.c.created_at)
+            .limit(CLAIMED_AT_ONCE)
+        )
+        ids = await self._call(lambda connection: connection.scalars(query).all())
+        return [RunId(run_id) for run_id in ids]
+
     async def borrow(self, run_id: RunId) -> Run | None:
         waits = (runs.c.id == run_id) & _UNFINISHED
         waits &= runs.c.owner.is_(None) & runs.c.due_at.is_not(None)

@@ -221,6 +221,9 @@ class MemoryLeases:
         hold = self._hold(run_id)
         hold.is_owned, hold.due_at = False, time.time() + after_s
 
+    async def overdue(self, *, after_s: float) -> Sequence[RunId]:
+        return [run.id for run in self._due(time.time() - after_s)]
+
     async def borrow(self, run_id: RunId) -> Run | None:
         hold, run = self._hold(run_id), self._runs.get(run_id)
         if run is None or run.state.is_final or hold.is_owned or hold.due_at is None:

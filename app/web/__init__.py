@@ -3,5 +3,6 @@
 __all__ = [
     "health",
     "hosting",
+    "invocations",
     "routes",
 ]

@@ -44,6 +44,10 @@ class WebParts:
     """None = other processes are reached for it."""
     ops_token: str | None
     is_loopback: bool
+    sweep: Callable[[], Awaitable[str]] | None = None
+    """What a cron asks for, and says what it has done; None = it is done without being asked."""
+    cron_secret: str | None = None
+    """What it says; None = nobody may."""
 
 
 def install_routes(app: FastAPI, parts: WebParts) -> None:
@@ -69,6 +73,14 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
             return JSONResponse({"error": "needs the ops token"}, status_code=401)
         return Response(await parts.metrics.render(), media_type="text/plain; version=0.0.4")
 
+    async def sweep(request: Request) -> Response:
+        if parts.sweep is None:
+            return _not_found()
+        if parts.cron_secret is None or not _bears(request, parts.cron_secret):
+            return JSONResponse({"error": "needs CRON_SECRET"}, status_code=401)
+        return PlainTextResponse(await parts.sweep())
+
+    app.add_route("/ops/sweep", sweep)
     app.add_route("/slack/events", events, methods=["POST"])
     app.add_route("/healthz", healthz)
     app.add_route("/readyz", readyz)
@@ -96,8 +108,12 @@ async def _events(request: Request, handle: SlackHandler) -> Response:
 def _may_read_metrics(request: Request, parts: WebParts) -> bool:
     if parts.ops_token is None:
         return parts.is_loopback
+    return _bears(request, parts.ops_token)
+
+
+def _bears(request: Request, token: str) -> bool:
     given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), parts.ops_token.encode())
+    return hmac.compare_digest(given.encode(), token.encode())
 
 
 def _not_found() -> Response:

@@ -66,6 +66,8 @@ class Cloud:
     """Nothing goes wrong any more."""
     end_machines: Callable[[], None]
     """Their time is over."""
+    requests: Callable[[], int]
+    """How many it has been sent."""
     lose_snapshots: Callable[[], None] | None = None
     """All that were saved expire; None = they never do there."""
 
@@ -94,6 +96,7 @@ def _open_vercel(internet: Sequence[Address]) -> Iterator[Cloud]:
             struck=lambda: len(emulator.faults.seen),
             calm=emulator.faults.stop,
             end_machines=emulator.end_lifetimes,
+            requests=lambda: len(emulator.seen),
             lose_snapshots=emulator.world.snapshots.clear,
         )
 
@@ -121,6 +124,7 @@ def _open_deno(internet: Sequence[Address]) -> Iterator[Cloud]:
                 struck=lambda: len(emulator.faults.fired),
                 calm=emulator.faults.clear,
                 end_machines=emulator.end_lifetimes,
+                requests=lambda: len(emulator.requests),
             )
     finally:
         shutil.rmtree(directory, ignore_errors=True)

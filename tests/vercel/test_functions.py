@@ -1,0 +1,219 @@
+"""A deployment answers: the real functions in the real runtime, the real queue service, emulated sandboxes, PostgreSQL."""
+
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from app.dispatch.vercel_queue import TOPIC, WakeUp, message_key
+from app.playground.stack import orion_environment
+from app.runs.testing import RunState
+from tests.e2e.clouds import CLOUDS, KEY, QUICK_RETRIES, Cloud
+from tests.e2e.harness import Stage, open_world, text_of
+from tests.e2e.orion_process import OrionProcess, new_state_dir
+from tests.emulators.machine_network import Address
+from tests.vercel.deployment import Deployment
+from tests.vercel.platform import DEPLOYMENT, Platform, open_platform
+from tests.waiting import until
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.machines,
+    pytest.mark.postgresql,
+    pytest.mark.bubblewrap,
+    pytest.mark.timeout(600),
+]
+
+SLOW_WORDS = "offline model and I write slowly"
+CRON = "cron-secret-of-the-test"
+ANSWERED_S = 300.0
+MAX_CALLS, MAX_PROCESSOR_S = 8, 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deployed(Stage):
+    """Its `orion` is no process: it knows where the records are."""
+
+    cloud: Cloud
+    platform: Platform
+
+
+@pytest.fixture
+def place(
+    deployment: Deployment, bundles: Mapping[str, Path], postgres_url: str, tmp_path: Path
+) -> "Place":
+    return Place(deployment=deployment, bundles=bundles, url=postgres_url, directory=tmp_path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    deployment: Deployment
+    bundles: Mapping[str, Path]
+    url: str
+    directory: Path
+
+    @asynccontextmanager
+    async def deploy(self, **settings: str) -> AsyncIterator[Deployed]:
+        """Sandboxes reach the model alone, to which their network adds the key; at the end none is left, nor a message to come."""
+        async with open_world(QUICK_RETRIES) as world:
+            internet = [Address(host="127.0.0.1", port=urlsplit(world.url).port or 0)]
+            with CLOUDS["vercel"](internet) as cloud:
+                given = {
+                    **orion_environment(world.url, world.config),
+                    "ANTHROPIC_API_KEY": KEY,
+                    "ORION_DATABASE_URL": self.url,
+                    "ORION_LOG_FORMAT": "json",
+                    "CRON_SECRET": CRON,
+                    **cloud.settings,
+                    **settings,
+                }
+                async with open_platform(
+                    self.deployment, self.bundles, given, count_calls=cloud.requests
+                ) as platform:
+                    world.fake_slack.events_url = f"{platform.hears.url}/slack/events"
+                    orion = OrionProcess(state_dir=new_state_dir(self.directory), settings=given)
+                    yield Deployed(world=world, orion=orion, cloud=cloud, platform=platform)
+                    assert platform.tracebacks() == []
+                    assert KEY not in platform.hears.log + platform.works.log
+                assert cloud.running() == 0
+
+
+def _numbers(deployed: Deployed, run_id: str) -> list[int]:
+    """Of the messages of a run that have come."""
+    messages = [json.loads(one.payload) for one in deployed.platform.pushed]
+    return [one["number"] for one in messages if one["run_id"] == run_id]
+
+
+async def test_a_mention_is_answered(place: Place) -> None:
+    """Acknowledged after the message stands, within Slack's 3 s; answered by one message; traced before the function has returned."""
+    async with place.deploy() as deployed:
+        ts = await deployed.client.say("@Orion run: echo 4711")
+        message = await deployed.thinking(ts)
+        delivered = await deployed.deliveries(ts, at_least=2)
+        assert {one["status"] for one in delivered} == {200}
+        assert max(one["latency_ms"] for one in delivered) < 3000
+        assert "4711" in text_of(await deployed.answer(ts, timeout_s=ANSWERED_S))
+        assert [one["ts"] for one in await deployed.bot_messages(ts)] == [message["ts"]]
+        run_id = deployed.run_id(ts)
+        await until(lambda: _numbers(deployed, run_id) == [1], timeout_s=30)
+        tree = await deployed.world.whole_trace(str((await deployed.record(ts)).trace_id))
+        assert "execute-agent" in str(tree)
+
+
+async def test_slices_each_in_a_process_of_its_own(place: Place) -> None:
+    """What has worked for a message is killed before the next one comes: one attempt, one answer, with progress on the way."""
+    async with place.deploy(ORION_SLICE_S="2") as deployed:
+        await deployed.ask("@Orion hello")  # the environment is there
+        deployed.platform.is_fresh = True
+        ts = await deployed.client.say("@Orion !slow 20")
+        await deployed.client.wait_for_reply(
+            ts, lambda reply: SLOW_WORDS in text_of(reply), timeout_s=60
+        )
+        await deployed.answer(ts, timeout_s=ANSWERED_S)
+        record = await deployed.record(ts)
+        assert (record.state, record.attempt, record.delivery) == (RunState.SUCCEEDED, 1, "sent")
+        assert len(await deployed.bot_messages(ts)) == 1
+        # The last one may be in its function yet.
+        await until(lambda: len(_numbers(deployed, record.id)) >= 3, timeout_s=60)
+        numbers = _numbers(deployed, record.id)
+        assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_a_process_killed_in_a_slice(place: Place) -> None:
+    """kill -9 while an agent works: within 60 s another goes on with it, and it is answered once."""
+    async with place.deploy(ORION_SLICE_S="3") as deployed:
+        await deployed.ask("@Orion hello")
+        ts = await deployed.client.say("@Orion !slow 25")
+        await deployed.client.wait_for_reply(
+            ts, lambda reply: SLOW_WORDS in text_of(reply), timeout_s=60
+        )
+        deployed.platform.kill_after_s.append(1.0)
+        await until(lambda: not deployed.platform.kill_after_s, timeout_s=30)
+        killed_s = time.monotonic()
+        await deployed.answer(ts, timeout_s=ANSWERED_S)
+        assert time.monotonic() - killed_s < 60
+        record = await deployed.record(ts)
+        assert (record.state, record.delivery) == (RunState.SUCCEEDED, "sent")
+        assert record.attempt <= 2
+        assert len(await deployed.bot_messages(ts)) == 1
+
+
+@pytest.mark.alone
+async def test_what_a_slice_costs(place: Place) -> None:
+    """Of those in which an agent is only followed: requests to the provider, and seconds of processor; the longest slices are meant."""
+    async with place.deploy(ORION_SLICE_S="8") as deployed:
+        await deployed.ask("@Orion hello")
+        done = len(deployed.platform.pushed)
+        ts = await deployed.client.say("@Orion !slow 45")
+        await deployed.answer(ts, timeout_s=ANSWERED_S)
+        # A message that is left of the first question may have somebody work for the second one.
+        slices = [one for one in deployed.platform.pushed[done:] if one.api_calls]
+        followed = slices[1:-1]
+        sys.stdout.write(
+            "".join(
+                f"{one.took_s:.1f} s, {one.processor_s:.2f} s of processor, {one.api_calls} calls\n"
+                for one in slices
+            )
+        )
+        assert len(followed) >= 3
+        assert max(one.api_calls for one in followed) <= MAX_CALLS
+        assert min(one.processor_s for one in followed) <= MAX_PROCESSOR_S
+
+
+async def test_stop(place: Place) -> None:
+    """Said while an agent works, it is dead and told within seconds."""
+    async with place.deploy(ORION_SLICE_S="5") as deployed:
+        await deployed.ask("@Orion hello")
+        ts = await deployed.client.say("@Orion !slow 120")
+        await deployed.client.wait_for_reply(
+            ts, lambda reply: SLOW_WORDS in text_of(reply), timeout_s=60
+        )
+        await deployed.client.say("stop", thread_ts=ts)
+        assert (await deployed.ended(ts, timeout_s=30)).state is RunState.STOPPED
+
+
+async def test_messages_that_are_none(place: Place) -> None:
+    """Forged, of another deployment, of another form, of 10 MB, twice, and for a run that nobody knows: acknowledged, and nothing happens."""
+    async with place.deploy() as deployed:
+        ts = await deployed.client.say("@Orion hello")
+        await deployed.answer(ts, timeout_s=ANSWERED_S)
+        before = await deployed.record(ts)
+        key = message_key(deployed.world.config.signing_secret)
+        right = WakeUp(run_id=before.id, number=7, deployment=DEPLOYMENT)
+        bodies = [
+            right.model_dump_json().encode(),
+            right.signed(b"another key").model_dump_json().encode(),
+            right.model_copy(update={"deployment": "dpl_old"})
+            .signed(key)
+            .model_dump_json()
+            .encode(),
+            b"x" * 10_000_000,
+            b"[]",
+            *[right.signed(key).model_dump_json().encode()] * 2,
+            right.model_copy(update={"run_id": "run_none"}).signed(key).model_dump_json().encode(),
+        ]
+        done = len(deployed.platform.pushed)
+        for body in bodies:
+            await deployed.platform.client().send(TOPIC, body)
+        await until(lambda: len(deployed.platform.pushed) >= done + len(bodies), timeout_s=60)
+        assert {one.status for one in deployed.platform.pushed} == {204}
+        assert deployed.platform.works.log.count("queue.refused") == 5
+        assert await deployed.record(ts) == before
+        assert len(await deployed.bot_messages(ts)) == 1
+
+
+async def test_the_cron(place: Place) -> None:
+    """Only who has its secret is heard; it removes and wakes, and says how much."""
+    async with place.deploy() as deployed:
+        url, http = f"{deployed.platform.hears.url}/ops/sweep", deployed.platform.http
+        for given in ("", "Bearer wrong"):
+            answer = await http.get(url, headers={"authorization": given}, timeout=30)
+            assert answer.status_code == 401
+        answer = await http.get(url, headers={"authorization": f"Bearer {CRON}"}, timeout=30)
+        assert (answer.status_code, answer.text[:11]) == (200, "0 runs woke")
