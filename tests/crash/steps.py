@@ -123,6 +123,7 @@ SPARED: Mapping[str, str] = {
     "dispatcher.probe": _INSTANT,
     "dispatcher.borrow": "keeps a waiting run from being claimed; what is told meanwhile is a point",
     "leases.holds": _READ,
+    "leases.overdue": _READ,
     "leases.schedule": "dispatcher.schedule is the same moment",
     "leases.claim": "dispatcher.schedule is the moment before, handlers.advance the one after",
     "leases.borrow": "see dispatcher.borrow",
