@@ -175,15 +175,17 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
         engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
     name = name_of(location)
     acceptances = GroupCommit(accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S))
-    with ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store") as executor:
+    executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store")
+    try:
         loop = asyncio.get_running_loop()
-        try:
-            await loop.run_in_executor(executor, migrations.prepare, engine, name)
-            database = Database(engine=engine, executor=executor, name=name)
-            yield SqlRunStore(database, acceptances)
-        finally:
-            await acceptances.close()
-            await loop.run_in_executor(executor, engine.dispose)
+        await loop.run_in_executor(executor, migrations.prepare, engine, name)
+        database = Database(engine=engine, executor=executor, name=name)
+        yield SqlRunStore(database, acceptances)
+    finally:
+        await acceptances.close()
+        # In this order: of a call that nobody waits for any more, the connection is still out, and the pool closes none of those.
+        await asyncio.to_thread(executor.shutdown)
+        await asyncio.to_thread(engine.dispose)
 
 
 class SqlRunStore:
