@@ -67,7 +67,7 @@ class GrantStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Of another process's run, as this one knows it."""
+    """What a run that another process owns has spent, and its person's own key, as this process knows them."""
 
     spending: Spending
     own_key: str = field(default="", repr=False)

@@ -134,7 +134,7 @@ class Overrides:
 
 
 class Role(StrEnum):
-    """What a process does; all but the first need a database that several can use."""
+    """What one Orion process does. Each role but `WHOLE` needs a database that several processes can use (PostgreSQL)."""
 
     WHOLE = "serve"
     FRONT = "serve --no-work"

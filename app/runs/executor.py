@@ -509,7 +509,7 @@ class AgentRunner:
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
-    """What the steps of one turn share, in one slice."""
+    """What the steps of one turn share while this process works on its run, until the slice (`ORION_SLICE_S`) is over."""
 
     workspace: Workspace
     work: Checkout | None

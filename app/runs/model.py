@@ -463,7 +463,7 @@ class ReportedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantNews:
-    """What other processes have let through for runs of this one."""
+    """Model calls and effects that the brokers of other processes have let through for runs that this process owns."""
 
     calls: tuple[ReportedCall, ...] = ()
     effects: frozenset[RunId] = frozenset()

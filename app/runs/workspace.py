@@ -388,9 +388,8 @@ class Workspaces:
             )
             self._leave(sandbox)
         await retry_store(lambda: self._store.update(session.id, **changes))
-        if (
-            keep_s > 0
-        ):  # recorded: whoever takes it, now or before its time is over, is the only one
+        if keep_s > 0:
+            # It is recorded: whoever takes it, now or before its time is over, is the only one.
             idle = IdleSandbox(
                 sandbox=sandbox,
                 environment_id=environment_id,

@@ -223,7 +223,7 @@ class ServiceSettings(SettingsGroup):
     @model_validator(mode="before")
     @classmethod
     def _choose_state_dir(cls, said: object) -> object:
-        """Of a function's disk only /tmp can be written to."""
+        """Puts the state directory below /tmp on Vercel, where a function can write nowhere else, unless one is set."""
         if isinstance(said, dict) and said.get("VERCEL") and not said.get("ORION_STATE_DIR"):
             return said | {"ORION_STATE_DIR": "/tmp/orion"}  # noqa: S108 - each invocation has a directory of its own in it
         return said

@@ -148,10 +148,9 @@ class SqlLeases:
 
     async def leave(self) -> None:
         own = _UNFINISHED & (runs.c.owner == self.id)
-        is_advanced = own & runs.c.claimed_at.is_not(None) & runs.c.due_at.is_(None)
 
         def work(connection: sa.Connection) -> None:
-            connection.execute(sa.update(runs).where(is_advanced).values(due_at=Now()))
+            connection.execute(sa.update(runs).where(own, _IS_ADVANCED).values(due_at=Now()))
             connection.execute(sa.update(runs).where(own).values(owner=None))
             connection.execute(sa.delete(processes).where(processes.c.id == self.id))
 
@@ -201,11 +200,7 @@ class SqlLeases:
 
     async def overdue(self, *, after_s: float) -> Sequence[RunId]:
         is_due = runs.c.due_at <= _later(-after_s)
-        is_unplaced = (
-            runs.c.due_at.is_(None)
-            & runs.c.claimed_at.is_(None)
-            & (runs.c.created_at <= _later(-after_s))
-        )
+        is_unplaced = _IS_UNPLACED & (runs.c.created_at <= _later(-after_s))
         query = (
             sa.select(runs.c.id)
             .where(_UNFINISHED, runs.c.owner.is_(None), is_due | is_unplaced)

@@ -141,7 +141,7 @@ class MemoryRunStore:
 
 @dataclass(slots=True, kw_only=True)
 class _Hold:
-    """What is beside a run's record: see `SqlLeases`."""
+    """Who has a run, when it is due and when it was claimed: what the columns of the same names are to `SqlLeases`."""
 
     is_owned: bool = True
     due_at: float | None = None
@@ -153,7 +153,7 @@ class _Hold:
 
 
 class MemoryLeases:
-    """Of one process, in which nothing is lost; the same turns as the durable ones."""
+    """Leases over a `MemoryRunStore`: one process, which loses none of them. Runs come in the same order as with `SqlLeases`."""
 
     is_shared = False
 

@@ -47,7 +47,7 @@ async def check_work_goes_on_in_another_process(provider: SandboxProvider, reope
 
 
 async def check_sweep_leaves_living_owners(provider: SandboxProvider, reopen: Reopen) -> None:
-    """What belongs to an owner among the living stays, whatever process it is; of others it goes, unless it shall be kept."""
+    """A sweep leaves the sandboxes of living owners, whatever process made them; those of other owners go, unless they shall be kept."""
     name = f"owner-{secrets.token_hex(4)}"
     async with fresh(provider) as mine, reopen(name) as other:
         sandbox = await other.create(SandboxSpec())
