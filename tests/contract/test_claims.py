@@ -1,18 +1,14 @@
 """Whose run is claimed next: people take turns, whatever comes, goes and ends."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from app.runs.testing import Run, RunId, RunState, SystemClock
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore, open_store
+from app.store.runs import SqlRunStore
 from tests.building import make_request
-from tests.contract.building import POSTGRESQL
 
 STEPS = st.lists(
     st.one_of(
@@ -53,21 +49,6 @@ class Crowd:
     async def end(self, run: Run) -> None:
         self.holding.remove(run)
         await self.store.update(run.id, state=RunState.SUCCEEDED)
-
-
-@pytest.fixture(params=["memory", "sqlite", POSTGRESQL])
-async def store(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[MemoryRunStore | SqlRunStore]:
-    match request.param:
-        case "memory":
-            yield MemoryRunStore()
-        case "sqlite":
-            async with open_store(tmp_path / "orion.db") as sqlite:
-                yield sqlite
-        case _:
-            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
-                yield postgres
 
 
 async def test_a_backlog_does_not_delay_another_person(store: MemoryRunStore | SqlRunStore) -> None:

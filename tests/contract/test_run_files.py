@@ -1,32 +1,13 @@
 """What every store of runs' files promises."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from app.runs.testing import RunFileKind, RunState
 from app.store.memory import MemoryRunStore
-from app.store.runs import SqlRunStore, open_store
+from app.store.runs import SqlRunStore
 from tests.building import T0, make_request, make_run
 
 Store = MemoryRunStore | SqlRunStore
-
-
-@pytest.fixture(
-    params=["memory", "sqlite", pytest.param("postgresql", marks=pytest.mark.postgresql)]
-)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    match request.param:
-        case "memory":
-            yield MemoryRunStore()
-        case "sqlite":
-            async with open_store(tmp_path / "orion.db") as sqlite:
-                yield sqlite
-        case _:
-            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
-                yield postgres
 
 
 async def test_files_are_kept_by_kind_and_replaced(store: Store) -> None:

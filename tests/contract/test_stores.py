@@ -1,7 +1,7 @@
 """What every run store promises."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
 from datetime import timedelta
@@ -27,9 +27,9 @@ from app.runs.testing import (
 from app.store.memory import MemoryRunStore
 from app.store.runs import SqlRunStore, open_store
 from tests.building import T0, make_request, make_run
+from tests.contract.building import POSTGRESQL
 
 OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
-POSTGRESQL = pytest.param("postgresql", marks=pytest.mark.postgresql)
 
 CHECKPOINT = Checkpoint(
     choice='{"agent": "claude"}',
@@ -69,19 +69,6 @@ def open_database(request: pytest.FixtureRequest, tmp_path: Path) -> OpenDatabas
     if request.param == "sqlite":
         return partial(open_store, tmp_path / "orion.db")
     return partial(open_store, request.getfixturevalue("postgres_url"))
-
-
-@pytest.fixture(params=["memory", "sqlite", POSTGRESQL])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RunStore]:
-    match request.param:
-        case "memory":
-            yield MemoryRunStore()
-        case "sqlite":
-            async with open_store(tmp_path / "orion.db") as sqlite:
-                yield sqlite
-        case _:
-            async with open_store(request.getfixturevalue("postgres_url")) as postgres:
-                yield postgres
 
 
 async def test_add_is_once(store: RunStore) -> None:
