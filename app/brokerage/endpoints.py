@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -135,9 +135,13 @@ class PublicBroker(_SharedEndpoint):
     @asynccontextmanager
     async def open_grant(self, grant: ModelGrant, hooks: GrantHooks) -> AsyncIterator[str]:
         sharing = self._registry.sharing
-        offer = partial(sharing.offer, grant.run_id) if sharing else nullcontext
-        async with self._registry.hold_grant(grant, hooks, offer) as token:
-            yield token
+        if sharing is None:
+            async with self._registry.hold_grant(grant, hooks) as token:
+                yield token
+        else:
+            with self._registry.open_grant(grant, hooks) as token:
+                async with sharing.offer(grant.run_id):  # where it is kept, too
+                    yield token
 
     def keep(self, run_id: RunId) -> None:
         self._registry.keep(run_id)

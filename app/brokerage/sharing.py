@@ -46,7 +46,9 @@ class GrantStore(Protocol):
         """Lets others find a grant of this process, in place of an earlier one of the same run."""
         ...
 
-    async def find(self, run_id: RunId) -> ModelGrant | None: ...
+    async def find(self, run_id: RunId) -> ModelGrant | None:
+        """Returns the open grant of a run that is not over."""
+        ...
 
     async def report(self, calls: Sequence[ReportedCall]) -> Collection[str]:
         """Tells the processes that have opened their grants; returns the ids of calls whose grant is closed, which nobody takes."""
@@ -126,17 +128,24 @@ class SharedGrants:
 
     @asynccontextmanager
     async def offer(self, run_id: RunId) -> AsyncIterator[None]:
-        """Lets other processes find the registry's grant of that run while the block runs. Raises: OSError: not even after a minute."""
+        """Lets other processes find the registry's grant of that run while the block runs, and longer when it is kept: until its run is over, at whichever process.
+
+        Raises:
+            OSError: not even after a minute.
+        """
         live = self._registry.live(run_id)
         assert live is not None  # noqa: S101 - whoever offers one has opened it
         await retry_store(lambda: self._store.open(live.grant, process=self._process))
         self._offered[run_id] = live
+        self._found.pop(run_id, None)  # of an earlier slice
+        is_left = False
         try:
             yield
+            is_left = live.is_kept
         finally:
             if self._offered.get(run_id) is live:  # a later attempt's stays
                 del self._offered[run_id]
-                await self._close(live)
+                await (self._leave(live) if is_left else self._close(live))
 
     async def find(self, run_id: RunId) -> LiveGrant | None:
         found = self._found.get(run_id)
@@ -218,6 +227,19 @@ class SharedGrants:
                 _log.warning("broker.take_failed", reason=str(exc))
             else:
                 await _tell(news, self._offered)
+
+    async def _leave(self, live: LiveGrant) -> None:
+        """Leaves the grant to the process that goes on with the run; what comes by this one is reported to that one, also what is in flight."""
+        grant = live.grant
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                account = await self._read_account(grant, None)
+        except OSError as exc:  # it is looked for when somebody asks with it
+            _log.warning("broker.leave_failed", reason=str(exc), run_id=grant.run_id)
+            return
+        if account is not None:
+            live.hooks = self._hooks(grant.run_id, account)
+            self._found[grant.run_id] = _Found(live=live, account=account)
 
     async def _close(self, live: LiveGrant) -> None:
         run_id = live.grant.run_id

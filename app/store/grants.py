@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
-from app.runs.model import GrantNews, ReportedCall, RunId
+from app.runs.model import FINAL_STATES, GrantNews, ReportedCall, RunId
 from app.runs.ports import ModelGrant
 from app.store.engine import Database, insert_for
 from app.store.tables import grant_calls, grants, runs
@@ -45,7 +45,8 @@ class SqlGrantStore:
         await self._call(work)
 
     async def find(self, run_id: RunId) -> ModelGrant | None:
-        query = sa.select(grants.c.content).where(grants.c.run_id == run_id)
+        is_over = sa.exists().where(runs.c.id == run_id, runs.c.state.in_(FINAL_STATES))
+        query = sa.select(grants.c.content).where(grants.c.run_id == run_id, ~is_over)
         found: ModelGrant | None = await self._call(lambda connection: connection.scalar(query))
         return found
 

@@ -27,6 +27,7 @@ from app.runs.testing import (
     ModelGrant,
     Run,
     RunId,
+    RunState,
     Spending,
 )
 from app.web.hosting import serve
@@ -324,6 +325,69 @@ async def test_who_takes_a_run_over_hears_what_came_by_others_meanwhile(world: W
         # It was frozen, not dead.
         assert not (await world.one.store.grants.close(grant.run_id, process="dead")).calls
         assert await world.other.store.grants.find(grant.run_id)
+
+
+async def test_a_grant_is_kept_between_slices_at_every_process(postgres_url: str) -> None:
+    """Also when the process of the last slice is gone: the agent notices nothing, and the next slice pays for all of it."""
+    async with open_world(postgres_url) as world:
+        grant = grant_of(world.run)
+        async with open_process(world.url, world.model_url) as first:
+            before = await begin(first, world.run)
+            async with first.broker.open_grant(grant, before.hooks) as token:
+                first.broker.keep(grant.run_id)
+            assert (await first.ask(token)).status_code == 200
+            assert (await world.other.ask(token)).status_code == 200
+        await asyncio.sleep(CHECKED_S)
+        assert (await world.other.ask(token)).status_code == 200
+        after = await begin(world.one, world.run)
+        async with world.one.broker.open_grant(grant, after.hooks):
+            await until(lambda: len(after.calls) == 3, timeout_s=3 * TAKE_INTERVAL_S)
+        assert not before.calls
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same process", "other process"])
+async def test_what_is_in_flight_when_a_slice_ends_is_counted_by_the_next(
+    world: World, *, is_same: bool
+) -> None:
+    grant = grant_of(world.run)
+    following = world.one if is_same else world.other
+    before, after = await begin(world.one, world.run), await begin(following, world.run)
+    async with open_task_group() as group:
+        async with world.one.broker.open_grant(grant, before.hooks) as token:
+            asked = group.create_task(world.one.ask(token, "think"))
+            await until(lambda: world.model.thinking == 1, timeout_s=5)
+            world.one.broker.keep(grant.run_id)
+        async with following.broker.open_grant(grant, after.hooks):
+            world.model.released.set()
+            assert (await asked).status_code == 200
+            await until(lambda: len(after.calls) == 1, timeout_s=5)
+    assert not before.calls
+
+
+async def test_a_kept_grant_ends_with_its_run(world: World) -> None:
+    """Whoever ended the run, without another slice of it: within two seconds."""
+    executed = await begin(world.one, world.run)
+    grant = grant_of(world.run)
+    async with world.one.broker.open_grant(grant, executed.hooks) as token:
+        world.one.broker.keep(grant.run_id)
+    assert (await world.other.ask(token)).status_code == 200
+    await world.one.store.update(world.run.id, state=RunState.FAILED)
+    await asyncio.sleep(CHECKED_S)
+    assert (await world.one.ask(token)).status_code == 401
+    assert (await world.other.ask(token)).status_code == 401
+
+
+async def test_a_slice_that_fails_keeps_no_grant(world: World) -> None:
+    executed = await begin(world.one, world.run)
+
+    async def fail() -> None:
+        async with world.one.broker.open_grant(grant_of(world.run), executed.hooks):
+            world.one.broker.keep(world.run.id)
+            raise RuntimeError("in its midst")
+
+    with pytest.raises(RuntimeError, match="in its midst"):
+        await fail()
+    assert await world.other.store.grants.find(world.run.id) is None
 
 
 async def test_an_ended_process_leaves_nothing_unreported(postgres_url: str) -> None:
