@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from typing_extensions import override
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.lifecycle import shielded
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.task_group import open_task_group
 from sandbox_runtime.types import (
@@ -377,7 +378,7 @@ class CommandSandbox(Sandbox):
 
     @abstractmethod
     async def _remove(self) -> None:
-        """Ends the sandbox, for `destroy`, and sets `_removed` when nothing of it is left to be ended."""
+        """Ends the sandbox, for `destroy`, whose cancellation waits for this, and sets `_removed` when nothing of it is left to be ended."""
         ...
 
     @override
@@ -464,6 +465,9 @@ class CommandSandbox(Sandbox):
     async def destroy(self) -> None:
         self._destroyed = True
         self._closed = "is destroyed"
+        await shielded(self._end())
+
+    async def _end(self) -> None:
         async with self._ending:
             if not self._removed:
                 await self._remove()

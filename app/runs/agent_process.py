@@ -128,6 +128,7 @@ class AgentProcess:
         """
         start: Callable[[], Awaitable[Process]] | None = None
         if argv:
+            await attempt.may_act()
             start = partial(_take, waiting) if waiting else partial(sandbox.spawn, argv)
             self._tell_start(attempt)
         tail = AgentTail(attempt, sandbox, paths, self._adapter.parser)

@@ -28,7 +28,7 @@ from app.runs.session import (
 )
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent, WarmPool
 from sandbox_runtime.errors import SandboxError
-from sandbox_runtime.lifecycle import destroy_sandbox
+from sandbox_runtime.lifecycle import destroy_sandbox, shielded
 from sandbox_runtime.provider import Sandbox, SandboxProvider
 from sandbox_runtime.types import Capability, SandboxId, SandboxSpec, SnapshotId
 
@@ -510,6 +510,11 @@ class Workspaces:
 
     async def _destroy(
         self, attempt: Attempt, sandbox: Sandbox, *, first_error: BaseException | None
+    ) -> None:
+        await shielded(self._destroy_or_leave(attempt, sandbox, first_error))
+
+    async def _destroy_or_leave(
+        self, attempt: Attempt, sandbox: Sandbox, first_error: BaseException | None
     ) -> None:
         if first_error is not None and not await self._is_ours(attempt):
             self._provider.release(sandbox.id)

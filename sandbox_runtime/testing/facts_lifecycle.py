@@ -80,6 +80,19 @@ async def check_destroy_is_idempotent(provider: SandboxProvider) -> None:
             group.create_task(sandbox.destroy())
 
 
+async def check_destroy_is_not_cancelled_halfway(provider: SandboxProvider) -> None:
+    """A cancellation waits until the sandbox is gone."""
+    async with fresh(provider) as sandbox, open_task_group() as group:
+        await sh(sandbox, "true")
+        destroying = group.create_task(sandbox.destroy())
+        await asyncio.sleep(0)
+        destroying.cancel()
+        await asyncio.wait([destroying], timeout=TIMEOUT_S)
+        expect(destroying.cancelled(), destroying)
+        left = [info.id for info in await provider.list() if info.id == sandbox.id and info.running]
+        expect_equal(left, [])
+
+
 async def check_destroy_ends_commands(provider: SandboxProvider) -> None:
     """Destroying ends what runs: a spawned command's events end, and an exec does not hang."""
     async with fresh(provider) as sandbox:
@@ -284,6 +297,7 @@ LIFECYCLE_FACTS = (
     fact(check_memory_limit),
     fact(check_use_after_destroy),
     fact(check_destroy_is_idempotent),
+    fact(check_destroy_is_not_cancelled_halfway),
     fact(check_destroy_ends_commands),
     fact(check_unknown_snapshot),
     fact(check_ensure_ready_is_stable),

@@ -85,3 +85,28 @@ async def test_nothing_is_made_for_a_run_that_is_anothers(tmp_path: Path) -> Non
         assert run is not None
         assert run.state is RunState.RUNNING
         assert provider.created - before <= 1  # that of the environment, which is no run's
+
+
+async def test_no_agent_starts_for_a_run_that_is_anothers(tmp_path: Path) -> None:
+    """The lease is lost while its files are written: its sandbox goes, and it has done nothing."""
+    gate, provider = Gate(), Watched(has_attach=False)
+
+    async def gate_behind_the_sandbox() -> None:
+        gate.is_lost = provider.alive > 0
+        await gate()
+
+    async with open_core(
+        POLICY,
+        socket=str(tmp_path / "broker.sock"),
+        sandboxes=provider,
+        may_act=gate_behind_the_sandbox,
+    ) as core:
+        request = request_of([{"tool": "a"}, {"final": "done"}])
+        await core.intake.accept(request)
+        await until(lambda: gate.is_lost)
+        await until(lambda: core.dispatcher.probe() == "0 runs")
+        run = await core.store.get(request.run_id)
+        assert run is not None
+        assert run.state is RunState.RUNNING
+        assert not any(progress.steps for progress in core.replies.shown)
+        assert provider.alive == 0

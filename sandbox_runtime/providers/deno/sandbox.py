@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from sandbox_runtime.command import DEFAULT_MAX_FILE_BYTES, Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.lifecycle import shielded
 from sandbox_runtime.providers.deno import MAX_LIFETIME_S
 from sandbox_runtime.providers.deno.client import DenoClient
 from sandbox_runtime.providers.deno.connection import SandboxConnection
@@ -157,9 +156,6 @@ class DenoSandbox(RunnerSandbox):
 
     @override
     async def _remove(self) -> None:
-        await shielded(self._remove_machine())
-
-    async def _remove_machine(self) -> None:
         if not self._over:
             await self._client.end_sandbox(self.id)
             self._over = True

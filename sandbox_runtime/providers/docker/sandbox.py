@@ -9,8 +9,7 @@ from typing_extensions import override
 
 from sandbox_runtime.command import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.lifecycle import shielded
-from sandbox_runtime.providers.docker.client import FINISH_TIMEOUT_S, Engine
+from sandbox_runtime.providers.docker.client import Engine
 from sandbox_runtime.providers.docker.containers import sandbox_paths
 from sandbox_runtime.providers.docker.labels import SandboxLabels
 from sandbox_runtime.providers.docker.processes import (
@@ -63,9 +62,6 @@ class DockerSandbox(RunnerSandbox):
 
     @override
     async def _remove(self) -> None:
-        await shielded(self._remove_container(), timeout_s=FINISH_TIMEOUT_S)
-
-    async def _remove_container(self) -> None:
         await self._host.engine.remove(self._host.container_id)
         self._removed = True
         await self._forget(self.id)

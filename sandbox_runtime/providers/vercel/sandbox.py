@@ -7,7 +7,6 @@ from typing_extensions import override
 
 from sandbox_runtime.command import Command
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.lifecycle import shielded
 from sandbox_runtime.providers.inside_scripts import RunnerSandbox
 from sandbox_runtime.providers.vercel import MAX_LIFETIME_S
 from sandbox_runtime.providers.vercel.client import VercelClient, map_errors
@@ -86,9 +85,6 @@ class VercelSandbox(RunnerSandbox):
 
     @override
     async def _remove(self) -> None:
-        await shielded(self._remove_machine())
-
-    async def _remove_machine(self) -> None:
         if self._saved is None:
             await self._client.end_sandbox(self.id)
         self._forget(self.id)
