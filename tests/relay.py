@@ -1,7 +1,7 @@
-"""A way to a TCP server that can be cut: what is open is closed, what comes is refused."""
+"""Ways to TCP servers: one that can be cut, and one that balances between several."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import sqlalchemy as sa
@@ -9,22 +9,20 @@ import sqlalchemy as sa
 from sandbox_runtime.task_group import together
 from tests.ports import free_port
 
+Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
-class CuttingProxy:
-    def __init__(self, url: str) -> None:
-        """`url`: of the database behind it."""
-        self._target = sa.make_url(url)
-        self._port = free_port()
+
+class Relay:
+    """Passes on each connection to one that `connect` opens."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]]) -> None:
+        self.port = free_port()
+        self._connect = connect
         self._open: set[asyncio.Task[None]] = set()
         self._is_cut = False
 
-    @property
-    def url(self) -> str:
-        """Of the database, through it."""
-        through = self._target.set(host="127.0.0.1", port=self._port, query={})
-        return through.render_as_string(hide_password=False)
-
     def cut(self) -> None:
+        """Closes what is open, and refuses what comes."""
         self._is_cut = True
         for task in self._open:
             task.cancel()
@@ -33,9 +31,9 @@ class CuttingProxy:
         self._is_cut = False
 
     async def serve(self) -> asyncio.Server:
-        return await asyncio.start_server(self._connect, "127.0.0.1", self._port)
+        return await asyncio.start_server(self._accept, "127.0.0.1", self.port)
 
-    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._open.add(task)
@@ -49,13 +47,7 @@ class CuttingProxy:
             writer.close()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host = self._target.query.get("host", self._target.host)
-        port = self._target.port or int(str(self._target.query.get("port", 5432)))
-        if str(host).startswith("/"):
-            opening = asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
-        else:
-            opening = asyncio.open_connection(str(host), port)
-        back_reader, back_writer = await opening
+        back_reader, back_writer = await self._connect()
         try:
             await together(_copy(reader, back_writer), _copy(back_reader, writer))
         finally:
@@ -70,12 +62,65 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     raise ConnectionResetError
 
 
+class CuttingProxy(Relay):
+    """A way to a database."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: of the database behind it."""
+        super().__init__(self._open_connection)
+        self._target = sa.make_url(url)
+
+    @property
+    def url(self) -> str:
+        """Of the database, through it."""
+        through = self._target.set(host="127.0.0.1", port=self.port, query={})
+        return through.render_as_string(hide_password=False)
+
+    async def _open_connection(self) -> Connection:
+        host = self._target.query.get("host", self._target.host)
+        port = self._target.port or int(str(self._target.query.get("port", 5432)))
+        if str(host).startswith("/"):
+            return await asyncio.open_unix_connection(f"{host}/.s.PGSQL.{port}")
+        return await asyncio.open_connection(str(host), port)
+
+
+class Balancer(Relay):
+    """Leads each connection to the next of several ports of this machine; whoever refuses it is passed over."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        super().__init__(self._open_next)
+        self._ports = list(ports)
+
+    async def _open_next(self) -> Connection:
+        for _ in self._ports:
+            self._ports.append(self._ports.pop(0))
+            try:
+                return await asyncio.open_connection("127.0.0.1", self._ports[-1])
+            except ConnectionRefusedError:
+                continue
+        raise ConnectionRefusedError
+
+
 @asynccontextmanager
 async def open_cutting_proxy(url: str) -> AsyncIterator[CuttingProxy]:
     proxy = CuttingProxy(url)
-    server = await proxy.serve()
-    try:
+    async with _serving(proxy):
         yield proxy
+
+
+@asynccontextmanager
+async def open_balancer(ports: Sequence[int]) -> AsyncIterator[str]:
+    """Yields its URL."""
+    balancer = Balancer(ports)
+    async with _serving(balancer):
+        yield f"http://127.0.0.1:{balancer.port}"
+
+
+@asynccontextmanager
+async def _serving(relay: Relay) -> AsyncIterator[None]:
+    server = await relay.serve()
+    try:
+        yield
     finally:
-        proxy.cut()
+        relay.cut()
         server.close()

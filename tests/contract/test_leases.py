@@ -14,8 +14,8 @@ from app.runs.testing import Outcome, Run, RunFileKind, RunId, RunState, SystemC
 from app.store.leases import LEASE_S
 from app.store.runs import SqlRunStore, open_store
 from tests.building import make_request
-from tests.cutting_proxy import open_cutting_proxy
 from tests.dispatchers import Crowd, accept, accepting, new_run
+from tests.relay import open_cutting_proxy
 from tests.waiting import until
 
 pytestmark = [pytest.mark.postgresql, pytest.mark.timeout(180)]

@@ -1,27 +1,31 @@
-"""A scenario played: once unharmed, to find its points, and once for each of them with a kill."""
+"""A scenario played: once unharmed, to find its points, and once for each of them with harm to a process."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from app.dispatch.lease import RENEW_INTERVAL_S
+from app.store.leases import LEASE_S
 from tests.crash.play import Kills, Play, Scenario
-from tests.crash.points import Order, Point
-from tests.crash.rig import REPAIRED_WITHIN_S, Rig, is_alive
+from tests.crash.points import Point
+from tests.crash.rig import Rig, Shape, is_alive
 from tests.crash.steps import bare, is_spared
+
+FROZEN_S = LEASE_S + 2 * RENEW_INTERVAL_S
+"""So long at the least: then another process has given it up for dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One kill and what came of it."""
+    """One harm and what came of it."""
 
+    shape: Shape
     scenario: str
     agent: str
     point: str
-    pid: int
-    signal: int
-    """0: it was not killed."""
     repaired_s: float | None
-    """From the restart to the thread with every end in it."""
+    """From the restart, or from the harm where another process goes on, to the thread with every end in it."""
     faults: tuple[str, ...]
     note: str = ""
 
@@ -41,13 +45,13 @@ async def dry_run(rig: Rig, scenario: Scenario) -> list[Point]:
     rig.disarm()
     rig.mailbox.record()
     await scenario.go_on(play)
-    ends_there = rig.stage.orion.exit_code is not None
+    ends_there = not play.worker.is_up
     if not ends_there:
         await scenario.end(play)
         await scenario.told(play)
     passed = [*rig.mailbox.passed(), *rig.slack.passed]
+    await rig.start_all()
     if ends_there:
-        await rig.stage.orion.start()
         await scenario.end(play)
         await scenario.told(play)
     faults = [*await scenario.faults(play), *await rig.faults_of_machine()]
@@ -84,22 +88,20 @@ def missing_steps(points: Sequence[Point], expected: Sequence[str]) -> list[str]
     return [step for step in expected if step not in reached]
 
 
-async def kill_at(rig: Rig, scenario: Scenario, point: Point) -> Row:
-    """Play the scenario, be killed at the point, start again, and see what is there."""
+async def harm_at(rig: Rig, scenario: Scenario, point: Point) -> Row:
+    """Plays the scenario, has a process come to harm at the point, and sees what is there in the end."""
     play = Play(rig=rig)
     await scenario.begin(play)
-    return await killed(
-        rig,
+    return await harmed(
         play,
         scenario,
         str(point),
-        arm=lambda: rig.arm(Order(point=point)),
+        arm=lambda: rig.arm(point),
         go_on=lambda: scenario.go_on(play),
     )
 
 
-async def killed(
-    rig: Rig,
+async def harmed(
     play: Play,
     scenario: Scenario,
     name: str,
@@ -107,39 +109,42 @@ async def killed(
     arm: Callable[[], None],
     go_on: Callable[[], Awaitable[None]],
 ) -> Row:
+    """Returns with all processes up."""
+    rig = play.rig
     rig.disarm()
     arm()
     await go_on()
-    orion = rig.stage.orion
-    pid = orion.pid
-    faults = [] if await rig.has_died() else ["the point was not reached"]
+    victim = await rig.until_harmed()
+    faults = [] if victim else ["the point was not reached"]
     rig.disarm()
-    code = orion.exit_code
-    if code is None:
-        orion.kill_group()
-        await rig.has_died()
-    elif code >= 0:
-        faults.append(f"ended by itself with {code}")
-    survivors = await rig.survivors_of(pid)
-    restarted = time.monotonic()
+    survivors: list[str] = []
+    if not rig.shape.is_shared:
+        rig.stage.orion.kill_group()  # where the point was not reached
+        survivors = await rig.survivors_of(rig.stage.orion.pid)
+    since = time.monotonic()
+    for process in rig.processes:
+        if not process.is_up and (process is not victim or not rig.shape.is_shared):
+            await process.start()
     repaired_s = None
-    await orion.start()
     try:
         await scenario.end(play)
         await scenario.told(play)
-        repaired_s = time.monotonic() - restarted
-        if repaired_s > REPAIRED_WITHIN_S:
+        repaired_s = time.monotonic() - since
+        if repaired_s > rig.shape.repaired_within_s:
             faults.append(f"repaired after {repaired_s:.1f} s")
     except TimeoutError as exc:
         faults.append(f"not repaired: {'; '.join(getattr(exc, '__notes__', []))}")
+    if victim is not None and victim.is_frozen:
+        await asyncio.sleep(max(0.0, FROZEN_S - (time.monotonic() - since)))
+        faults += await rig.thawed(victim)
+    await rig.start_all()
     faults += [*await scenario.faults(play), *await rig.faults_of_machine()]
     faults += [f"outlived the restart: {each}" for each in survivors if is_alive(each)]
     return Row(
+        shape=rig.shape,
         scenario=scenario.name,
         agent=rig.agent,
         point=name,
-        pid=pid,
-        signal=-code if code is not None and code < 0 else 0,
         repaired_s=repaired_s,
         faults=tuple(faults),
         note=f"{len(survivors)} processes lived until the restart" if survivors else "",

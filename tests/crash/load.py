@@ -1,4 +1,4 @@
-"""Kills at random under load: nothing is lost, nothing doubled, threads keep their order."""
+"""Harm at random under load: nothing is lost, nothing doubled, threads keep their order."""
 
 import asyncio
 import random
@@ -9,12 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 
 from app.errors import ErrorCode
 from app.runs.testing import Run, RunState
 from sandbox_runtime.task_group import open_task_group
-from tests.crash.rig import QUICK_RETRIES, Rig, open_rig
+from tests.crash.killing import FROZEN_S
+from tests.crash.place import Place
+from tests.crash.rig import ALONE, QUICK_RETRIES, Rig, Shape
 from tests.e2e.harness import WITH_POOL, file_names, has_stop_button, run_of
 
 SETTLED_WITHIN_S = 60.0
@@ -48,6 +49,7 @@ SMALL = LoadPlan(name="instant", agent="instant", threads=10, rounds=4, pause_s=
 @dataclass(slots=True, kw_only=True)
 class LoadResult:
     name: str
+    shape: Shape
     messages: int
     threads: int
     kills: int
@@ -73,19 +75,17 @@ class _Load:
     restarted: float = 0.0
 
 
-async def run_load(directory: Path, prepared: Path, plan: LoadPlan) -> LoadResult:
-    """Talk, kill, wait for the end, count."""
+async def run_load(place: Place, plan: LoadPlan, shape: Shape = ALONE) -> LoadResult:
+    """Talk, harm, wait for the end, count."""
     config = replace(QUICK_RETRIES, deliveries_per_event=2)
     settings = WITH_POOL if plan.agent == "anthropic" else {}
-    async with open_rig(
-        directory, prepared, agent=plan.agent, config=config, settings=settings
-    ) as rig:
+    async with place.open_rig(shape, plan.agent, settings, config=config) as rig:
         load = _Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
         async with open_task_group() as group:
             watching = group.create_task(_watch(load))
             async with open_task_group() as people:
                 people.create_task(_talk(load))
-                people.create_task(_kill(load))
+                people.create_task(_harm(load))
             await _settle(load)
             watching.cancel()
         result = await _judge(load)
@@ -103,17 +103,21 @@ async def _talk(load: _Load) -> None:
             await asyncio.sleep(plan.pause_s * load.chance.uniform(0.5, 1.5))
 
 
-async def _kill(load: _Load) -> None:
-    """Kills spread over the talk, each at a moment of its own; at once after the restart, too."""
-    plan, orion = load.plan, load.rig.stage.orion
+async def _harm(load: _Load) -> None:
+    """Harm spread over the talk, each at a moment of its own, to any process; at once after the restart, too."""
+    plan, rig = load.plan, load.rig
     each_s = plan.messages * plan.pause_s / plan.kills
     for _ in range(plan.kills):
         due = time.monotonic() + each_s
         await asyncio.sleep(load.chance.uniform(0.0, each_s / 2))
-        orion.kill_group()
-        assert await load.rig.has_died()
+        victim = load.chance.choice(rig.processes)
+        rig.harm(victim)
+        assert await rig.until_harmed() is victim
         load.restarted = time.monotonic()
-        await orion.start()
+        if victim.is_frozen:
+            await asyncio.sleep(FROZEN_S)
+            victim.thaw()
+        await rig.start_all()
         await asyncio.sleep(max(0.0, due - time.monotonic()))
 
 
@@ -150,6 +154,7 @@ async def _judge(load: _Load) -> LoadResult:
     plan = load.plan
     result = LoadResult(
         name=plan.name,
+        shape=load.rig.shape,
         messages=plan.messages,
         threads=plan.threads,
         kills=plan.kills,

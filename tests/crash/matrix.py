@@ -1,18 +1,18 @@
-"""The matrix: every scenario's points, found by playing it once unharmed, then a kill at each of them."""
+"""The matrix: every scenario's points, found by playing it once unharmed, then a harm at each of them, in each shape."""
 
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from sandbox_runtime.task_group import open_task_group
-from tests.crash.killing import Row, dry_run, kill_at, killed, missing_steps
+from tests.crash.killing import Row, dry_run, harm_at, harmed, missing_steps
+from tests.crash.place import Place
 from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
-from tests.crash.reconciliation import kill_while_reconciling
+from tests.crash.reconciliation import harm_while_reconciling
 from tests.crash.report import line_of_row
-from tests.crash.rig import Rig, open_rig
+from tests.crash.rig import ALONE, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
@@ -29,10 +29,12 @@ from tests.crash.steps import KILLED_IN, SLACK_CALLS
 from tests.e2e.harness import WITH_POOL
 
 LANES = 2
+SHARED_LANES = 5
+"""Where each harm is mostly waited for until a lease is over."""
 Tell = Callable[[Row], None]
-Kill = Callable[[Rig], Awaitable[Row]]
+Try = Callable[[Rig], Awaitable[Row]]
 DRAINING_S = (1.0, 9.9)
-"""Seconds after SIGTERM: while runs may still end, and about when they are cancelled."""
+"""Seconds after SIGTERM: while runs may still end, and about when they are handed over or cancelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,7 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
 )
-ALONE: Sequence[Section] = (
+BY_THEMSELVES: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),
     Section(scenario=Pooled(), agent="anthropic", steps=WAITED, settings=WITH_POOL),
 )
@@ -68,8 +70,8 @@ ALONE: Sequence[Section] = (
 RECONCILIATION = "reconciliation"
 
 
-async def run_matrix(directory: Path, prepared: Path, *, only: Sequence[str]) -> list[Row]:
-    """All sections, or those named; two beside each other, for they mostly wait. Each row is printed when it is there."""
+async def run_matrix(place: Place, shape: Shape, *, only: Sequence[str]) -> list[Row]:
+    """All sections, or those named; several beside each other, for they mostly wait. Each row is printed when it is there."""
     rows: list[Row] = []
 
     def tell(row: Row) -> None:
@@ -79,23 +81,23 @@ async def run_matrix(directory: Path, prepared: Path, *, only: Sequence[str]) ->
 
     def wanted(sections: Sequence[Section]) -> list[tuple[str, Awaitable[None]]]:
         return [
-            (section.scenario.name, run_section(directory, prepared, section, tell=tell))
+            (section.scenario.name, run_section(place, section, shape, tell=tell))
             for section in sections
             if not only or section.scenario.name in only
         ]
 
     waiting = wanted(SECTIONS)
     if not only or RECONCILIATION in only:
-        waiting.append((RECONCILIATION, _reconcile(directory, prepared, tell=tell)))
+        waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell)))
     async with open_task_group() as group:
-        for _ in range(LANES):
-            group.create_task(_lane(waiting, tell))
-    await _lane(wanted(ALONE), tell)
+        for _ in range(SHARED_LANES if shape.is_shared else LANES):
+            group.create_task(_lane(waiting, shape, tell))
+    await _lane(wanted(BY_THEMSELVES), shape, tell)
     names = [*(section.scenario.name for section in SECTIONS), RECONCILIATION]
     return sorted(rows, key=lambda row: (row.agent != "small", names.index(row.scenario)))
 
 
-async def _lane(waiting: list[tuple[str, Awaitable[None]]], tell: Tell) -> None:
+async def _lane(waiting: list[tuple[str, Awaitable[None]]], shape: Shape, tell: Tell) -> None:
     """One section after the other; what cannot even be played is a fault as well."""
     while waiting:
         name, section = waiting.pop(0)
@@ -105,47 +107,44 @@ async def _lane(waiting: list[tuple[str, Awaitable[None]]], tell: Tell) -> None:
             reason = " ".join(f"{type(exc).__name__}: {exc}".split())[:400]
             tell(
                 Row(
+                    shape=shape,
                     scenario=name,
                     agent="small",
                     point="none",
-                    pid=0,
-                    signal=0,
                     repaired_s=None,
                     faults=(f"could not be played: {reason}",),
                 )
             )
 
 
-async def _reconcile(directory: Path, prepared: Path, *, tell: Tell) -> None:
-    async with open_rig(directory, prepared, agent="small") as rig:
-        await kill_while_reconciling(rig, tell=tell)
+async def _reconcile(place: Place, shape: Shape, *, tell: Tell) -> None:
+    async with place.open_rig(shape, "small", {}) as rig:
+        await harm_while_reconciling(rig, tell=tell)
 
 
 async def run_section(
-    directory: Path,
-    prepared: Path,
+    place: Place,
     section: Section,
+    shape: Shape = ALONE,
     *,
     tell: Tell,
     choice: Callable[[Point], bool] = lambda _point: True,
 ) -> None:
     """A dry run, then a row for each of its points; after a fault the next ones get a new Orion."""
-    kills: list[Kill] | None = None
-    while kills is None or kills:
-        async with open_rig(
-            directory, prepared, agent=section.agent, settings=section.settings
-        ) as rig:
-            if kills is None:
-                kills = [
+    tries: list[Try] | None = None
+    while tries is None or tries:
+        async with place.open_rig(shape, section.agent, section.settings) as rig:
+            if tries is None:
+                tries = [
                     _at(section.scenario, point)
                     for point in await find_points(rig, section)
                     if choice(point)
                 ]
                 if isinstance(section.scenario, Shutdown):
-                    kills += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
+                    tries += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
             is_good = True
-            while kills and is_good:
-                row = await kills.pop(0)(rig)
+            while tries and is_good:
+                row = await tries.pop(0)(rig)
                 tell(row)
                 is_good = row.is_good
 
@@ -158,6 +157,9 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
     """
     scenario = section.scenario
     points = await dry_run(rig, scenario)
+    if rig.shape.harm == "freeze":
+        # A call that has left a frozen process arrives: its caller is as good as frozen after it.
+        points = [p for p in points if (p.step.partition(".")[0], p.side) != ("slack", "before")]
     if section.steps:
         points = [point for point in points if point.step.startswith(section.steps)]
         assert points, f"{scenario.name} reaches none of {section.steps}"
@@ -183,15 +185,15 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
     return [point for point in points if point.step.startswith(tuple(wanted))]
 
 
-def _at(scenario: Scenario, point: Point) -> Kill:
-    async def kill(rig: Rig) -> Row:
-        return await kill_at(rig, scenario, point)
+def _at(scenario: Scenario, point: Point) -> Try:
+    async def harm(rig: Rig) -> Row:
+        return await harm_at(rig, scenario, point)
 
-    return kill
+    return harm
 
 
-def _draining(scenario: Scenario, after_s: float) -> Kill:
-    async def kill(rig: Rig) -> Row:
+def _draining(scenario: Scenario, after_s: float) -> Try:
+    async def harm(rig: Rig) -> Row:
         play = Play(rig=rig)
         await scenario.begin(play)
 
@@ -199,9 +201,9 @@ def _draining(scenario: Scenario, after_s: float) -> Kill:
             async with open_task_group() as group:
                 group.create_task(scenario.go_on(play))
                 await asyncio.sleep(after_s)
-                rig.stage.orion.kill_group()
+                rig.harm(play.worker)
 
         name = f"{after_s:g} s after SIGTERM"
-        return await killed(rig, play, scenario, name, arm=lambda: None, go_on=go_on)
+        return await harmed(play, scenario, name, arm=lambda: None, go_on=go_on)
 
-    return kill
+    return harm

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from app.runs.testing import RunState
 from tests.crash.rig import Rig
 from tests.e2e.harness import text_of
+from tests.e2e.orion_process import OrionProcess
 
 SLOW_WORDS = "and I write slowly"
 """Of the offline model and of the small agent."""
@@ -20,6 +21,11 @@ class Play:
     rig: Rig
     asked: list[str] = field(default_factory=list)
     outcomes: Sequence[RunState] = (RunState.SUCCEEDED,)
+    worker: OrionProcess = field(init=False)
+    """The one that is at work, once that is known, or else the first."""
+
+    def __post_init__(self) -> None:
+        self.worker = self.rig.stage.orion
 
     async def say(self, text: str) -> str:
         root = self.asked[0] if self.asked else None
@@ -32,6 +38,7 @@ class Play:
         await self.rig.stage.client.wait_for_reply(
             self.asked[0], lambda reply: SLOW_WORDS in text_of(reply), timeout_s=ANSWERED_WITHIN_S
         )
+        self.worker = self.rig.at_work(self.asked[0])
         await self.say("@Orion and then?")
 
 
@@ -40,7 +47,7 @@ Kills = Literal["of a run", "of no run", "all"]
 
 
 class Scenario(Protocol):
-    """`begin` before the point is armed, `go_on` until the service is dead, `end` when it is up again."""
+    """`begin` before the point is armed, `go_on` until a process has come to harm, `end` when there is one again that has not."""
 
     @property
     def name(self) -> str: ...

@@ -1,8 +1,8 @@
 """Every call of a port is a point at which the service may be killed, before it and after it; no step has to name itself.
 
 A wrapper stands around each adapter that the composition root makes. It writes down each point that is passed, and when the
-point is the one that the harness armed, it ends its own process group with SIGKILL, as the kernel would: nothing is raised,
-nothing is cleaned up.
+point is the one that the harness armed, it ends its own process group with SIGKILL, as the kernel would (nothing is raised,
+nothing is cleaned up), or stops its own process with SIGSTOP.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from sandbox_runtime.types import SandboxSpec
 
 PartT = TypeVar("PartT")
 Side = Literal["before", "after"]
+Harm = Literal["kill", "freeze"]
 
 MADE_BY = {"create": "sandbox", "spawn": "process"}
 """Methods whose result is a part of its own, by that part's name."""
@@ -49,9 +50,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What the harness asks for: to die at a point, or (`hold`) to wait there until killed from outside."""
+    """What the harness asks for: that the first process at a point comes to harm there, or (`hold`) that each waits there until killed from outside."""
 
     point: Point
+    harm: Harm = "kill"
     hold: bool = False
     spared: tuple[str, ...] = ()
     """Runs at which it does not count."""
@@ -87,9 +89,8 @@ class Mailbox:
             found = json.loads(self._order.read_text())
         except FileNotFoundError:
             return None
-        return Order(
-            point=Point(**found["point"]), hold=found["hold"], spared=tuple(found["spared"])
-        )
+        point, spared = Point(**found.pop("point")), tuple(found.pop("spared"))
+        return Order(point=point, spared=spared, **found)
 
     def victims(self) -> list[Mapping[str, Any]]:
         """Pid, and run id or None, of the process that reached the armed point; with `hold` one for each run."""
@@ -98,9 +99,14 @@ class Mailbox:
         except FileNotFoundError:
             return []
 
-    def tell(self, run_id: str | None) -> None:
-        with self._victim.open("a") as file:
-            file.write(json.dumps({"pid": os.getpid(), "run_id": run_id}) + "\n")
+    def tell(self, run_id: str | None, *, is_one_of_many: bool = False) -> bool:
+        """False: another process was there before, and there shall be one only."""
+        try:
+            with self._victim.open("a" if is_one_of_many else "x") as file:
+                file.write(json.dumps({"pid": os.getpid(), "run_id": run_id}) + "\n")
+        except FileExistsError:
+            return False
+        return True
 
     def note(self, point: Point) -> None:
         if self._passed.exists():
@@ -130,7 +136,7 @@ class Tripwire:
                 self._whose[request.run_id] = "first" if is_first else "later"
 
     def passes(self, step: str, side: Side, run_id: str | None) -> bool:
-        """False when the caller shall wait to be killed; at an armed point it does not return."""
+        """False when the caller shall wait to be killed. Where it is killed this does not return; where it is frozen, once it is let go on."""
         whose = self._whose.get(run_id or "", "")
         order = self._mailbox.order()
         self._mailbox.note(Point(step=step, side=side, whose=whose))
@@ -144,10 +150,14 @@ class Tripwire:
         self._count += 1
         if self._count < wanted.number:
             return True
-        self._mailbox.tell(run_id)
-        if not order.hold:
-            os.killpg(0, signal.SIGKILL)
-        return False
+        if order.hold:
+            self._mailbox.tell(run_id, is_one_of_many=True)
+            return False
+        if self._mailbox.tell(run_id):
+            if order.harm == "kill":
+                os.killpg(0, signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return True
 
 
 class Watched:

@@ -12,10 +12,12 @@ from app.playground.slack.types import TEAM_ID, FakeSlackConfig
 from app.runs.testing import Run, RunState, Thread
 from app.slack.messages import ANNOUNCEMENT_PART
 from app.store.runs import open_store
-from tests.crash.points import Mailbox, Order
+from tests.crash.points import Harm, Mailbox, Order, Point
 from tests.crash.slack_points import SlackTripwire
 from tests.e2e.harness import (
     Stage,
+    World,
+    beside,
     file_names,
     has_stop_button,
     open_orion,
@@ -24,46 +26,156 @@ from tests.e2e.harness import (
     run_of,
     text_of,
 )
-from tests.e2e.orion_process import AT_REST_WITHIN_S, new_state_dir
+from tests.e2e.orion_process import (
+    AT_REST_WITHIN_S,
+    OrionProcess,
+    new_state_dir,
+    owns_connection,
+    process_state,
+)
+from tests.relay import open_balancer
 
-REPAIRED_WITHIN_S = 30.0
 REACHED_WITHIN_S = 60.0
-GIVEN_UP_AFTER_S = 75.0
+GIVEN_UP_AFTER_S = 90.0
 """A repair that takes longer than it may is waited for all the same, so that the table can say how long it took."""
 GONE_WITHIN_S = 5.0
+NOTICED_WITHIN_S = 10.0
+"""After a frozen process goes on it sees that it was given up for dead: it renews its lease every 4 s."""
+LATE_S = 1.0
+"""Whatever it does all the same, it does at once."""
 POLL_S = 0.05
 QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, *(1.0,) * 60))
 """As often as Slack tries, and oftener: its own second and third retry come after one and five minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Which processes there are, and what one of them comes to."""
+
+    key: str
+    name: str
+    harm: Harm
+    is_shared: bool
+    """Two of them on one PostgreSQL, of which the other one finishes; else one on SQLite, which is started again."""
+    repaired_within_s: float
+
+
+ALONE = Shape(
+    key="alone",
+    name="killed, alone on SQLite",
+    harm="kill",
+    is_shared=False,
+    repaired_within_s=30.0,
+)
+KILLED = Shape(
+    key="killed",
+    name="killed, one of two on PostgreSQL",
+    harm="kill",
+    is_shared=True,
+    repaired_within_s=60.0,
+)
+FROZEN = Shape(
+    key="frozen",
+    name="frozen and thawed, one of two on PostgreSQL",
+    harm="freeze",
+    is_shared=True,
+    repaired_within_s=60.0,
+)
+SHAPES = (ALONE, KILLED, FROZEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
+    shape: Shape
     stage: Stage
+    others: Sequence[OrionProcess]
     agent: str
     mailbox: Mailbox
     slack: SlackTripwire
 
-    def arm(self, order: Order, *, record: bool = False) -> None:
-        """The next process, or the running one, dies at that point."""
-        if order.point.step.startswith("slack."):
-            self.slack.arm(order.point, self.stage.orion.kill_group)
+    @property
+    def processes(self) -> Sequence[OrionProcess]:
+        return [self.stage.orion, *self.others]
+
+    def arm(self, point: Point, *, hold: bool = False) -> None:
+        """Whoever of the processes, or of those started later, is at that point first comes to harm there."""
+        if point.step.startswith("slack."):
+            self.slack.arm(point, self._harm_caller)
         else:
-            self.mailbox.arm(order, record=record)
+            self.mailbox.arm(Order(point=point, harm=self.shape.harm, hold=hold))
+
+    def _harm_caller(self, port: int) -> bool | None:
+        for process in self.processes:
+            if process.is_up and owns_connection(process.pid, port):
+                self.harm(process)
+                return self.shape.harm == "kill"
+        return None
+
+    def harm(self, process: OrionProcess) -> None:
+        if self.shape.harm == "kill":
+            process.kill_group()
+        elif process.is_up:
+            process.freeze()
 
     def disarm(self) -> None:
         self.mailbox.disarm()
         self.slack.disarm()
 
-    async def has_died(self, *, timeout_s: float = REACHED_WITHIN_S) -> bool:
-        return await self.stage.orion.died(timeout_s=timeout_s)
+    async def until_harmed(self) -> OrionProcess | None:
+        """Returns the process that was killed or is frozen; None when none is after 60 s, or all have ended by themselves."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACHED_WITHIN_S):
+                while True:
+                    for process in self.processes:
+                        if process.is_frozen or (process.exit_code or 0) < 0:
+                            return process
+                    if not any(process.is_up for process in self.processes):
+                        return None
+                    await asyncio.sleep(POLL_S)
+        return None
+
+    async def until_out(self, process: OrionProcess) -> None:
+        """Returns when it has ended in whichever way, or is frozen, or after 60 s."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REACHED_WITHIN_S):
+                while process.is_up and not process.is_frozen:
+                    await asyncio.sleep(POLL_S)
+
+    async def start_all(self) -> None:
+        """Returns when all processes are up that are not frozen."""
+        for process in self.processes:
+            if not process.is_up:
+                await process.start()
+
+    def at_work(self, ts: str) -> OrionProcess:
+        """The process that has begun with the run of this message."""
+        run_id = self.stage.run_id(ts)
+        (found,) = [
+            process
+            for process in self.processes
+            if any(line["run_id"] == run_id for line in process.log_lines("run.started"))
+        ]
+        return found
+
+    async def thawed(self, process: OrionProcess) -> list[str]:
+        """Lets a frozen process go on; returns, once it has seen that it was given up for dead or has ended, what was wrong."""
+        seen = len(process.log_lines("lease.lost"))
+        process.thaw()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(NOTICED_WITHIN_S):
+                while process.is_up and len(process.log_lines("lease.lost")) == seen:
+                    await asyncio.sleep(POLL_S)
+                await asyncio.sleep(LATE_S)
+                return []
+        return ["thawed, it did not see that it was given up for dead"]
 
     async def acknowledged(self, ts: str, *, timeout_s: float = REACHED_WITHIN_S) -> bool:
-        """Waits until Slack was told that the message is accepted, or the service is dead."""
+        """Waits until Slack was told that the message is accepted, or nobody is there to tell it."""
         async with asyncio.timeout(timeout_s):
             while True:
                 if self._is_acknowledged(ts):
                     return True
-                if self.stage.orion.exit_code is not None:
+                if not any(process.is_up for process in self.processes):
                     return self._is_acknowledged(ts)
                 await asyncio.sleep(POLL_S)
 
@@ -73,7 +185,7 @@ class Rig:
 
     async def thread_records(self, root: str) -> Sequence[Run]:
         thread = Thread(team=TEAM_ID, channel=self.stage.channel_id("general"), thread_ts=root)
-        async with open_store(self.stage.orion.state_dir / "orion.db") as store:
+        async with open_store(self.stage.orion.database) as store:
             return await store.of_thread(thread)
 
     async def all_ended(self, asked: Sequence[str]) -> None:
@@ -128,7 +240,8 @@ class Rig:
         lines = [
             line
             for event in ("run.started", "run.resumed")
-            for line in self.stage.orion.log_lines(event)
+            for process in self.processes
+            for line in process.log_lines(event)
         ]
         starts = {run.id: sum(line.get("run_id") == run.id for line in lines) for run in records}
         return [
@@ -142,9 +255,13 @@ class Rig:
         faults: list[str] = []
         with suppress(TimeoutError):
             async with asyncio.timeout(AT_REST_WITHIN_S):
-                while faults := await self.stage.orion.left_sandboxes():
+                while faults := await self._left_sandboxes():
                     await asyncio.sleep(POLL_S)
         return faults
+
+    async def _left_sandboxes(self) -> list[str]:
+        beside = sum([await process.waiting_sandboxes() for process in self.others])
+        return await self.stage.orion.left_sandboxes(beside=beside)
 
     async def survivors_of(self, pid: int) -> list[str]:
         """What outlives its service for 5 s: processes of its group, and of its sandboxes; `pid: command` each."""
@@ -168,12 +285,8 @@ def _faults_of_order(records: Sequence[Run]) -> list[str]:
 
 
 def is_alive(survivor: str) -> bool:
-    """Source: Linux, proc_pid_stat(5): the state of a process that nobody has waited for is Z."""
-    try:
-        stat = Path(f"/proc/{survivor.partition(':')[0]}/stat").read_text()
-    except OSError:
-        return False
-    return stat.rpartition(") ")[2].split()[0] != "Z"
+    """Whether it is more than a process that nobody has waited for."""
+    return process_state(survivor.partition(":")[0]) not in (None, "Z")
 
 
 def members_of_group(pgid: int) -> list[str]:
@@ -193,19 +306,54 @@ async def open_rig(
     directory: Path,
     prepared: Path,
     *,
+    shape: Shape = ALONE,
+    database_url: str | None = None,
     agent: str = "anthropic",
     config: FakeSlackConfig = QUICK_RETRIES,
     settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[Rig]:
-    """A world and a running Orion with a tripwire around every port; at the end nothing of a sandbox may be left."""
+    """A world and a running Orion with a tripwire around every port; at the end nothing of a sandbox may be left.
+
+    Args:
+        database_url: of an empty database, for a shape that is shared: then Slack speaks to two processes, behind a balancer.
+    """
     slack = SlackTripwire()
     state_dir = new_state_dir(directory)
     mailbox_path = directory / f"{state_dir.name}.mailbox"
     mailbox_path.mkdir()
     command = ("tests.crash.server", str(mailbox_path), "--agent", agent)
+    if shape.is_shared:
+        assert database_url is not None, "a shared shape needs a database"
+        settings = {**(settings or {}), "ORION_DATABASE_URL": database_url}
     pace = ModelPace(word_s=0.01, slow_word_s=0.5)
     async with (
         open_world(config, pace=pace, wrap=slack.wrap) as world,
         open_orion(world, state_dir, prepared, command=command, **(settings or {})) as stage,
+        _open_others(world, stage, command, shape) as others,
     ):
-        yield Rig(stage=stage, agent=agent, mailbox=Mailbox(mailbox_path), slack=slack)
+        yield Rig(
+            shape=shape,
+            stage=stage,
+            others=others,
+            agent=agent,
+            mailbox=Mailbox(mailbox_path),
+            slack=slack,
+        )
+
+
+@asynccontextmanager
+async def _open_others(
+    world: World, stage: Stage, command: Sequence[str], shape: Shape
+) -> AsyncIterator[Sequence[OrionProcess]]:
+    if not shape.is_shared:
+        yield []
+        return
+    other = beside(stage.orion, "other", command=command)
+    async with open_balancer([stage.orion.port, other.port]) as url:
+        try:
+            await other.start()
+            world.fake_slack.events_url = f"{url}/slack/events"
+            yield [other]
+        finally:
+            await other.reap()
+    assert other.tracebacks() == []

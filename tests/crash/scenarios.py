@@ -57,7 +57,8 @@ class Pooled(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.rig.stage.orion.until_waiting()
+        for process in play.rig.processes:
+            await process.until_waiting()
 
 
 class Announcement(Question):
@@ -163,7 +164,8 @@ class Shutdown(Question):
 
     @override
     async def go_on(self, play: Play) -> None:
-        await play.rig.stage.orion.terminate()
+        play.worker.ask_to_end()
+        await play.rig.until_out(play.worker)
 
 
 class Start(Question):
@@ -176,12 +178,12 @@ class Start(Question):
     async def begin(self, play: Play) -> None:
         await play.ask_twice(answer_s=3)
         await play.rig.acknowledged(play.asked[1])
-        play.rig.stage.orion.kill_group()
-        await play.rig.has_died()
+        play.worker.kill_group()
+        await play.rig.until_out(play.worker)
 
     @override
     async def go_on(self, play: Play) -> None:
-        await play.rig.stage.orion.launch()
+        await play.worker.launch()
 
 
 class Environment(Question):
@@ -192,15 +194,16 @@ class Environment(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        orion = play.rig.stage.orion
-        await orion.terminate()
+        orion = play.worker
+        for process in play.rig.processes:
+            await process.terminate()
         for made in ("environments", "snapshots", "names"):
             shutil.rmtree(orion.state_dir / made, ignore_errors=True)
         await play.say("@Orion a first word to a service that is not there yet")
 
     @override
     async def go_on(self, play: Play) -> None:
-        await play.rig.stage.orion.launch()
+        await play.worker.launch()
 
 
 class Refusal(Question):

@@ -15,12 +15,12 @@ PREFIX = "/api/"
 
 
 class SlackTripwire:
-    """Stands before the world's addresses; at the armed call the service is killed, and the call never answered."""
+    """Stands before the world's addresses; at the armed call its caller comes to harm, and when that kills it the call is never answered."""
 
     def __init__(self) -> None:
         self.passed: list[Point] = []
         self._wanted: Point | None = None
-        self._kill: Callable[[], None] | None = None
+        self._harm: Callable[[int], bool | None] | None = None
         self._count = 0
 
     def wrap(self, app: ASGIApp) -> ASGIApp:
@@ -32,45 +32,49 @@ class SlackTripwire:
 
         return wrapped
 
-    def arm(self, point: Point, kill: Callable[[], None]) -> None:
-        self._wanted, self._kill, self._count = point, kill, 0
+    def arm(self, point: Point, harm: Callable[[int], bool | None]) -> None:
+        """`harm` is given the caller's port, and returns whether the caller is dead; None: it has hung up, and the next one is waited for."""
+        self._wanted, self._harm, self._count = point, harm, 0
 
     def disarm(self) -> None:
-        self._wanted = self._kill = None
+        self._wanted = self._harm = None
         self.passed.clear()
 
     async def _call(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         body = await _read(receive)
         step = f"slack.{scope['path'].removeprefix(PREFIX)}{_kind(body)}"
         dead = asyncio.Event()
+        port = int(scope["client"][1])
 
         async def again() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
         async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and self._meets(step, "after"):
+            if message["type"] == "http.response.start" and self._meets(step, "after", port):
                 dead.set()
             if not dead.is_set():
                 await send(message)
 
-        if self._meets(step, "before"):
+        if self._meets(step, "before", port):
             dead.set()
         else:
             await app(scope, again, answer)
         while dead.is_set() and (await receive())["type"] != "http.disconnect":
             pass  # a killed service hangs up at once
 
-    def _meets(self, step: str, side: Side) -> bool:
-        """Whether this was the armed point: the service is dead then."""
+    def _meets(self, step: str, side: Side, port: int) -> bool:
+        """Whether this was the armed point, and the caller is dead."""
         self.passed.append(Point(step=step, side=side))
         if self._wanted is None or (step, side) != (self._wanted.step, self._wanted.side):
             return False
         self._count += 1
-        if self._count < self._wanted.number or self._kill is None:
+        if self._count < self._wanted.number or self._harm is None:
             return False
-        kill, self._wanted, self._kill = self._kill, None, None
-        kill()
-        return True
+        is_dead = self._harm(port)
+        if is_dead is None:
+            return False
+        self._wanted = self._harm = None
+        return is_dead
 
 
 def _is_call(path: str) -> bool:

@@ -22,6 +22,7 @@ from app.web.hosting import serve
 from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.plain_http import NO_TLS
+from tests.ports import free_port
 from tests.waiting import pauses
 
 RUN_TIMEOUT_S = 120.0
@@ -242,6 +243,14 @@ async def open_orion(
     assert left == []
     assert orion.sandbox_directories() == []
     assert orion.tracebacks() == []
+
+
+def beside(orion: OrionProcess, name: str, *, command: Sequence[str]) -> OrionProcess:
+    """Another process of the same Orion, on the same database and state directory, not started; its log is its own."""
+    settings = orion.environment | {"ORION_PORT": str(free_port())}
+    process = OrionProcess(state_dir=orion.state_dir, settings=settings, command=command)
+    process.log_path = orion.state_dir.with_suffix(f".{name}.log")
+    return process
 
 
 def run_of(message: Mapping[str, Any]) -> str | None:

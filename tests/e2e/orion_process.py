@@ -140,6 +140,23 @@ class OrionProcess:
                     start_new_session=True,
                 )
 
+    @property
+    def is_up(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def is_frozen(self) -> bool:
+        """Source: Linux, proc_pid_stat(5): the state of a process that a signal stopped is T."""
+        return self.is_up and process_state(self.pid) == "T"
+
+    def freeze(self) -> None:
+        """The process alone, as a paused virtual machine would be; its children go on."""
+        self._living.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._living.send_signal(signal.SIGCONT)
+
     def kill_group(self) -> None:
         """SIGKILL to the whole process group."""
         with suppress(ProcessLookupError):
@@ -158,10 +175,14 @@ class OrionProcess:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await self._living.wait()
 
-    async def terminate(self) -> int:
-        """SIGTERM; returns the exit code."""
+    def ask_to_end(self) -> None:
+        """SIGTERM."""
         if self.exit_code is None:
             self._living.terminate()
+
+    async def terminate(self) -> int:
+        """SIGTERM; returns the exit code."""
+        self.ask_to_end()
         async with asyncio.timeout(STOP_TIMEOUT_S):
             return await self._living.wait()
 
@@ -169,6 +190,8 @@ class OrionProcess:
         """Nothing of its process group is left when this returns."""
         if self._process is None:
             return
+        if self.is_frozen:
+            self.thaw()
         try:
             await self.terminate()
         except TimeoutError:
@@ -219,9 +242,9 @@ class OrionProcess:
             while await self.waiting_sandboxes() == 0:
                 await asyncio.sleep(POLL_S)
 
-    async def left_sandboxes(self) -> list[str]:
-        """What there is of sandboxes, none when all of them wait in the pool: directories and processes."""
-        waiting = await self.waiting_sandboxes()
+    async def left_sandboxes(self, *, beside: int = 0) -> list[str]:
+        """What there is of sandboxes, none when all of them wait in the pool: directories and processes. `beside`: how many wait in other processes' pools."""
+        waiting = await self.waiting_sandboxes() + beside
         directories = self.sandbox_directories()
         if len(directories) == waiting and self.living_sandboxes() <= set(directories):
             return []
@@ -266,6 +289,26 @@ class OrionProcess:
     def _living(self) -> asyncio.subprocess.Process | ForkedProcess:
         assert self._process is not None, "not started"
         return self._process
+
+
+def process_state(pid: int | str) -> str | None:
+    """One letter; None when there is no such process. Source: Linux, proc_pid_stat(5)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return stat.rpartition(") ")[2].split()[0]
+
+
+def owns_connection(pid: int, port: int) -> bool:
+    """Whether the process has a TCP connection from that port of this machine. Source: Linux, proc_pid_net(5), proc_pid_fd(5)."""
+    table = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in table if int(row[1].partition(":")[2], 16) == port}
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            if str(descriptor.readlink()) in sockets:
+                return True
+    return False
 
 
 def new_state_dir(parent: Path) -> Path:

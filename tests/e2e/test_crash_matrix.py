@@ -1,4 +1,4 @@
-"""The crash matrix in short: kill -9 at the points that matter most, and at random under load. In full: those that are long."""
+"""The crash matrix in short: harm at the points that matter most, and at random under load. In full: those that are long."""
 
 import time
 from collections.abc import Callable
@@ -10,8 +10,10 @@ from tests.crash.__main__ import run
 from tests.crash.killing import Row
 from tests.crash.load import SMALL, run_load
 from tests.crash.matrix import Section, run_section
+from tests.crash.place import Place
 from tests.crash.points import Point
 from tests.crash.report import render
+from tests.crash.rig import ALONE, FROZEN, KILLED, Shape
 from tests.crash.scenarios import Pooled, Question, Refusal
 from tests.e2e.harness import WITH_POOL
 
@@ -32,12 +34,27 @@ CHOSEN = {
 }
 
 
+CHOSEN_OF_TWO = {"after slack.chat.postMessage[progress]", "before process.events.item"}
+
+
 async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> None:
     """Accepted and not placed; posted and not recorded; with a sandbox; writing; ended and not told; told and not closed."""
-    rows = await _rows(tmp_path, prepared, Section(scenario=Question(), agent="small"), CHOSEN)
+    place = Place(directory=tmp_path, prepared=prepared)
+    rows = await _rows(place, Section(scenario=Question()), CHOSEN)
     assert len(rows) == len(CHOSEN)
     assert [row for row in rows if row.faults] == []
-    assert {row.signal for row in rows} == {9}
+
+
+@pytest.mark.postgresql
+@pytest.mark.parametrize("shape", [KILLED, FROZEN], ids=lambda shape: shape.key)
+async def test_of_two_processes_the_other_finishes(
+    tmp_path: Path, prepared: Path, postgres_server: str, shape: Shape
+) -> None:
+    """Posted and not recorded; writing. A frozen one does no harm when it goes on."""
+    place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
+    rows = await _rows(place, Section(scenario=Question()), CHOSEN_OF_TWO, shape=shape)
+    assert len(rows) == len(CHOSEN_OF_TWO)
+    assert [row for row in rows if row.faults] == []
 
 
 @pytest.mark.long
@@ -45,7 +62,7 @@ async def test_killed_where_a_sandbox_waited(tmp_path: Path, prepared: Path) -> 
     """A run that was given it, before its agent was told the question and while it writes; the pool, while it makes the next."""
     section = Section(scenario=Pooled(), settings=WITH_POOL)
     chosen = {"before sandbox.write_files", "before process.events.item", "after provider.create"}
-    rows = await _rows(tmp_path, prepared, section, chosen)
+    rows = await _rows(Place(directory=tmp_path, prepared=prepared), section, chosen)
     assert len(rows) == len(chosen)
     assert [row for row in rows if row.faults] == []
 
@@ -53,16 +70,16 @@ async def test_killed_where_a_sandbox_waited(tmp_path: Path, prepared: Path) -> 
 @pytest.mark.long
 async def test_killed_while_refusing(tmp_path: Path, prepared: Path) -> None:
     """Who is refused is told so, also when the service dies between the decision and the telling."""
-    section = Section(scenario=Refusal(), agent="small")
-    rows = await _rows(tmp_path, prepared, section, {"before replies.refuse"})
-    assert [(row.signal, row.faults) for row in rows] == [(9, ())]
+    place = Place(directory=tmp_path, prepared=prepared)
+    rows = await _rows(place, Section(scenario=Refusal()), {"before replies.refuse"})
+    assert [row.faults for row in rows] == [()]
 
 
 async def test_killed_at_random_under_load(
     tmp_path: Path, prepared: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Every event twice, as mention and as message: nothing lost, nothing doubled, threads in order."""
-    result = await run_load(tmp_path, prepared, SMALL)
+    result = await run_load(Place(directory=tmp_path, prepared=prepared), SMALL)
     record_property("killed at random: last restart to last answer [s]", round(result.last_s, 1))
     assert result.faults == []
     assert (result.lost, result.doubled, result.disordered) == (0, 0, 0)
@@ -71,22 +88,28 @@ async def test_killed_at_random_under_load(
 
 @pytest.mark.long
 @pytest.mark.alone
+@pytest.mark.postgresql
 @pytest.mark.timeout(3 * 3600)
-async def test_the_whole_matrix(tmp_path: Path, prepared: Path, papers: Path) -> None:
-    """At every step of every scenario, and at random under heavy load."""
+async def test_the_whole_matrix(
+    tmp_path: Path, prepared: Path, postgres_server: str, papers: Path
+) -> None:
+    """At every step of every scenario, and at random under heavy load, in each shape."""
     started = time.monotonic()
-    rows, loads = await run((), prepared, tmp_path)
+    place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
+    rows, loads = await run(place)
     (papers / "crash-test.md").write_text(render(rows, loads, took_s=time.monotonic() - started))
     assert [row for row in rows if not row.is_good] == []
     assert [fault for load in loads for fault in load.faults] == []
 
 
-async def _rows(directory: Path, prepared: Path, section: Section, chosen: set[str]) -> list[Row]:
+async def _rows(
+    place: Place, section: Section, chosen: set[str], *, shape: Shape = ALONE
+) -> list[Row]:
     rows: list[Row] = []
 
     def choice(point: Point) -> bool:
         is_middle = point.number > 1 or not point.step.endswith(".item")
         return is_middle and f"{point.side} {point.step}" in chosen
 
-    await run_section(directory, prepared, section, tell=rows.append, choice=choice)
+    await run_section(place, section, shape, tell=rows.append, choice=choice)
     return rows

@@ -12,10 +12,9 @@ import pytest
 
 from app.runs.testing import RunState
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import Stage, World, text_of
+from tests.e2e.harness import Stage, World, beside, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
 from tests.plain_http import NO_TLS
-from tests.ports import free_port
 
 pytestmark = [
     pytest.mark.e2e,
@@ -30,20 +29,10 @@ ANSWERED_WITHIN_S = 60.0
 DEAD_WITHIN_S = 2.0
 
 
-def beside(stage: Stage, name: str, *command: str) -> OrionProcess:
-    """Another process of the same Orion, not started; its log is its own."""
-    settings = stage.orion.environment | {"ORION_PORT": str(free_port())}
-    process = OrionProcess(
-        state_dir=stage.orion.state_dir, settings=settings, command=command or WORKER
-    )
-    process.log_path = stage.orion.state_dir.with_suffix(f".{name}.log")
-    return process
-
-
 @asynccontextmanager
 async def workers_of(stage: Stage, *names: str) -> AsyncIterator[list[OrionProcess]]:
     async with AsyncExitStack() as stack:
-        workers = [beside(stage, name) for name in names]
+        workers = [beside(stage.orion, name, command=WORKER) for name in names]
         for worker in workers:
             stack.push_async_callback(worker.reap)
             await worker.start()
@@ -147,7 +136,7 @@ async def test_threads_files_are_kept_in_one_place(
     async with start_orion(world, ORION_DATABASE_URL=postgres_url) as stage:
         elsewhere = new_state_dir(stage.orion.state_dir.parent)
         for command, starts in ((WORKER, False), (FRONT, True)):
-            process = beside(stage, command[-1], *command)
+            process = beside(stage.orion, command[-1], command=command)
             process.environment["ORION_STATE_DIR"] = str(elsewhere)
             try:
                 if starts:

@@ -1,0 +1,43 @@
+"""Where the crash tests are played."""
+
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from app.playground.slack.types import FakeSlackConfig
+from tests.crash.rig import QUICK_RETRIES, Rig, Shape, open_rig
+from tests.postgres import create_database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    directory: Path
+    prepared: Path
+    server_url: str | None = None
+    """Of a PostgreSQL, without a database's name; for the shared shapes."""
+
+    @asynccontextmanager
+    async def open_rig(
+        self,
+        shape: Shape,
+        agent: str,
+        settings: Mapping[str, str],
+        *,
+        config: FakeSlackConfig = QUICK_RETRIES,
+    ) -> AsyncIterator[Rig]:
+        url = None
+        if shape.is_shared:
+            assert self.server_url is not None, "a shared shape needs a PostgreSQL"
+            url = create_database(self.server_url, f"orion_{secrets.token_hex(4)}")
+        async with open_rig(
+            self.directory,
+            self.prepared,
+            shape=shape,
+            database_url=url,
+            agent=agent,
+            config=config,
+            settings=settings,
+        ) as rig:
+            yield rig
