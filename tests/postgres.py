@@ -7,7 +7,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,8 +24,8 @@ LOCKED_RULE = f"host all {LOCKED_ROLE} 127.0.0.1/32 scram-sha-256"
 
 
 @contextmanager
-def run_postgres() -> Iterator[str]:
-    """Yields the URL of the server, without a database's name. Ended by its pid.
+def run_postgres(settings: Sequence[str] = UNSAFE_BUT_QUICK) -> Iterator[str]:
+    """Yields the URL of the server, without a database's name. Ended by its pid. Without settings it waits for its disk.
 
     Raises:
         FileNotFoundError: PostgreSQL is not installed.
@@ -48,7 +48,7 @@ def run_postgres() -> Iterator[str]:
         port = _free_port()
         argv = [str(_program("postgres")), "-D", str(data)]
         argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
-        for setting in UNSAFE_BUT_QUICK:
+        for setting in settings:
             argv += ["-c", setting]
         with Path(home, "log").open("wb") as log:
             server = subprocess.Popen(argv, cwd=home, stdout=log, stderr=log, user=user)

@@ -32,7 +32,7 @@ class Rate:
 
 
 METHOD_RATES: Final[Mapping[str, Rate]] = {
-    "chat.postMessage": Rate(burst=56, per_s=4.8),
+    "chat.postMessage": Rate(burst=110, per_s=2.9),
     "chat.update": Rate(burst=15, per_s=0.8, reserve=5),
     "conversations.replies": Rate(burst=15, per_s=0.8),
     "agents.sessions.setStatus": Rate(burst=18, per_s=0.8, reserve=14),
@@ -42,7 +42,8 @@ METHOD_RATES: Final[Mapping[str, Rate]] = {
 }
 """Of a workspace. Slack's: several hundred posts a minute; 50 of tier 3 (update, replies, status), 100 of tier 4.
 
-How large a burst Slack bears is not published. Source: Slack Web API rate limits, read 2026-11.
+How many Slack bears at once is not published: in no minute are there more than 284 posts, 110 of them at once, and of the
+others no more than is published for a minute. Source: Slack Web API rate limits, read 2026-11.
 """
 CHANNEL_RATES: Final[Mapping[str, Rate]] = {"chat.postMessage": Rate(burst=4, per_s=0.95)}
 """Of one channel. Slack's: about one a second. Source: Slack Web API, chat.postMessage, read 2026-11."""

@@ -19,10 +19,11 @@ from tests.bench.processes import BenchError, Server, open_server, run_to_end
 from tests.bench.scale import Bench
 from tests.bench.table import Row
 from tests.ports import free_port
+from tests.postgres import create_database, run_postgres
 
-Kind = Literal["orion", "orion-memory", "orion-held", "bolt"]
+Kind = Literal["orion", "orion-memory", "orion-held", "front", "bolt"]
 """`orion-memory`: its database in memory, so that the disk is left out. `orion-held`: one place for runs and an agent that
-never answers, so events are stored and placed, but not run.
+never answers, so events are stored and placed, but not run. `front`: without work, on a PostgreSQL.
 """
 MEMORY_DIRECTORY = Path("/dev/shm")  # noqa: S108 - Linux's file system in memory
 SYNC_BYTES = 32 * 1024
@@ -43,17 +44,19 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
         "orion": [],
         "orion-memory": [],
         "orion-held": [],
+        "front": [],
         "bolt": [],
     }
     sync_s: list[float] = []
     closed: dict[Kind, list[LoadResult]] = {"orion": [], "bolt": []}
     cpu_ms: dict[Kind, list[float]] = {kind: [] for kind in opened}
-    async with open_slack(bench) as slack:
+    async with open_slack(bench) as slack, _open_postgres() as postgres:
         for round_number in range(scale.ack_rounds):
             for kind, results in opened.items():
                 if kind == "orion-held" and round_number > 0:
                     continue  # it explains the figure; once is enough
-                async with _server(bench, kind, slack) as (server, database):
+                url = create_database(postgres, f"front{round_number}") if kind == "front" else ""
+                async with _server(bench, kind, slack, url) as (server, database):
                     before_s = server.cpu_s
                     results.append(await load(bench, server, "open", scale.ack_seconds))
                     deliveries = results[-1].answered + results[-1].failed
@@ -68,7 +71,7 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
                 async with _server(bench, kind, slack) as (server, _):
                     results.append(await load(bench, server, "closed", scale.saturation_seconds))
     rate = f"{scale.ack_rate:.0f} events/s"
-    orion, memory, held, bolt = opened.values()
+    orion, memory, held, front, bolt = opened.values()
     return (
         _row(f"ack p50, {rate}, runs going (fake sandbox)", "p50_ms", orion, bolt, times=2),
         _row(f"ack p95, {rate}, runs going (fake sandbox)", "p95_ms", orion, bolt),
@@ -82,6 +85,8 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
         ),
         _row(f"ack p99, {rate}, database in memory", "p99_ms", memory, bolt, times=3),
         _row(f"ack p99, {rate}, placed, not run", "p99_ms", held, bolt),
+        _row(f"ack p50, {rate}, serve --no-work on PostgreSQL", "p50_ms", front, bolt, times=2),
+        _row(f"ack p99, {rate}, serve --no-work on PostgreSQL", "p99_ms", front, bolt),
         Row(
             figure=f"the disk by itself: p99 of fdatasync, {rate}",
             unit="ms",
@@ -110,7 +115,9 @@ async def measure_acks(bench: Bench) -> Sequence[Row]:
         Row(
             figure="events not acknowledged with 200",
             unit="",
-            orion=sum(result.failed for result in (*orion, *memory, *held, *closed["orion"])),
+            orion=sum(
+                result.failed for result in (*orion, *memory, *held, *front, *closed["orion"])
+            ),
             baseline=sum(result.failed for result in (*bolt, *closed["bolt"])),
             target=0,
         ),
@@ -151,8 +158,17 @@ async def open_slack(bench: Bench) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def _server(bench: Bench, kind: Kind, slack: Server) -> AsyncIterator[tuple[Server, Path]]:
-    """Yields it with the path of Orion's database."""
+async def _open_postgres() -> AsyncIterator[str]:
+    """One that waits for its disk."""
+    with run_postgres(settings=()) as url:
+        yield url
+
+
+@asynccontextmanager
+async def _server(
+    bench: Bench, kind: Kind, slack: Server, database_url: str = ""
+) -> AsyncIterator[tuple[Server, Path]]:
+    """Yields it with the path of Orion's database, unless that is at a URL."""
     if kind == "bolt":
         async with open_bolt(bench, api_url=f"{slack.url}/api/") as server:
             yield server, bench.directory
@@ -165,9 +181,10 @@ async def _server(bench: Bench, kind: Kind, slack: Server) -> AsyncIterator[tupl
                 api_url=f"{slack.url}/api/",
                 holds=kind == "orion-held",
                 capacity=1 if kind == "orion-held" else 32,
+                database_url=database_url,
+                works=kind != "front",
             ) as server:
-                (database,) = place.directory.glob("*/orion.db")
-                yield server, database
+                yield server, next(place.directory.glob("*/orion.db"), place.directory)
 
 
 async def _until_placed(database: Path, count: int) -> None:
@@ -218,6 +235,7 @@ async def open_instant_orion(
     work_s: float = 0,
     capacity: int = 32,
     database_url: str = "",
+    works: bool = True,
 ) -> AsyncIterator[Server]:
     """`orion serve` on a fresh state directory, and on PostgreSQL if its URL is given, with the fake sandbox and the instant agent."""
     port = port or free_port()
@@ -235,6 +253,8 @@ async def open_instant_orion(
         "ORION_DATABASE_URL": database_url,
     }
     argv = ["tests.bench.orion_server", *(["--hold"] if holds else ["--work-s", str(work_s)])]
+    if not works:
+        argv.append("--no-work")
     async with open_server(
         argv, port=port, directory=bench.directory, settings=settings, stop_timeout_s=1
     ) as server:

@@ -1,6 +1,6 @@
 """Slack's limits under a burst: what is refused, and how soon people see that Orion has begun.
 
-`python -m tests.bench.limited [--questions 100] [--work-s 5]`: that many questions at once over twenty channels, Slack's
+`python -m tests.bench.limited [--questions 100] [--work-s 5]`: that many questions at once over fifty channels, Slack's
 limits on. Prints for each method its calls and those that were answered with a 429; from a question to its first sign
 (Slack's own "working" state, or a message below it) and to its answer.
 """

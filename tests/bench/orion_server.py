@@ -1,6 +1,6 @@
 """`orion serve` with an agent and a sandbox that cost nothing.
 
-Run as `python -m tests.bench.orion_server [--hold | --work-s S]`; settings come from the environment. With `--hold` no agent ever
+Run as `python -m tests.bench.orion_server [--hold | --work-s S] [--no-work]`; settings come from the environment. With `--hold` no agent ever
 answers, so that with one place for runs nothing runs after the placing.
 """
 
@@ -8,7 +8,7 @@ import argparse
 import sys
 
 from app.cli.commands.serve import serve
-from app.compose.adapters import Overrides
+from app.compose.adapters import Overrides, Role
 from app.settings.settings import load_settings
 from tests.bench.instant import InstantAdapter, InstantProvider
 
@@ -17,10 +17,12 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--hold", action="store_true")
     parser.add_argument("--work-s", type=float, default=0, help="how long an agent works")
+    parser.add_argument("--no-work", action="store_true")
     given = parser.parse_args()
     provider = InstantProvider(holds=given.hold, work_s=given.work_s)
     overrides = Overrides(provider=provider, adapter=InstantAdapter())
-    return serve(load_settings(env_file=None), overrides=overrides)
+    role = Role.FRONT if given.no_work else Role.WHOLE
+    return serve(load_settings(env_file=None), role=role, overrides=overrides)
 
 
 if __name__ == "__main__":

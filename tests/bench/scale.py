@@ -22,6 +22,9 @@ class Scale:
     costs_seconds: float = 30.0
     worker_runs: int = 96
     """In the batch that one and three workers do."""
+    real_runs: int = 18
+    """In the same, of mentions in real sandboxes."""
+    at_once_rounds: int = 3
     worker_ends: int = 3
     """Workers killed, and as many ended."""
 
@@ -39,6 +42,8 @@ QUICK = Scale(
     crowd_seconds=2.0,
     costs_seconds=5.0,
     worker_runs=24,
+    real_runs=6,
+    at_once_rounds=1,
     worker_ends=1,
 )
 

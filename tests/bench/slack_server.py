@@ -29,7 +29,7 @@ from app.playground.slack.types import (
 )
 from app.playground.stack import create_stack
 
-CHANNELS = tuple(f"channel-{number}" for number in range(20))
+CHANNELS = tuple(f"channel-{number}" for number in range(50))
 """Beside those that are there: in one, Slack takes a message a second, and Orion keeps to that."""
 
 

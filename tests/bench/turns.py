@@ -147,13 +147,14 @@ async def ask(person: FakeSlackClient, *, timeout_s: float = ANSWER_TIMEOUT_S) -
 
 async def ask_in(
     person: FakeSlackClient,
+    text: str = QUESTION,
     *,
     channel: str = "general",
     thread_ts: str | None = None,
     timeout_s: float = ANSWER_TIMEOUT_S,
 ) -> tuple[str, float]:
     """The message, in a thread that is there or a new one, and the same seconds."""
-    root = await person.say(f"@Orion {QUESTION}", channel=channel, thread_ts=thread_ts)
+    root = await person.say(f"@Orion {text}", channel=channel, thread_ts=thread_ts)
     try:
         answer = await person.wait_for_reply(
             thread_ts or root,

@@ -1,6 +1,7 @@
 """Several processes on one PostgreSQL: what three do against one, and what becomes of the runs of one that is killed or ended.
 
-Their handlers sleep; what is left is the handing out of runs. Taking over is counted from the kill to the beginning elsewhere.
+Handlers sleep, so that what is left is the handing out of runs; and once nothing is replaced, and a model writes for 8 s. Taking over is
+counted from the kill to the beginning elsewhere.
 """
 
 import asyncio
@@ -8,16 +9,22 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from statistics import median
 
 from app.runs.testing import Run
+from sandbox_runtime.task_group import open_task_group
 from tests.bench.load import percentile
+from tests.bench.processes import open_server
 from tests.bench.scale import Bench
+from tests.bench.slack_server import CHANNELS
 from tests.bench.table import Row
+from tests.bench.turns import FIRST_ANSWER_TIMEOUT_S, ask, ask_in, open_scene
 from tests.dispatchers import Crowd, accept, accepting, new_run
+from tests.fake_slack_client import FakeSlackClient, open_client
+from tests.ports import free_port
 from tests.postgres import create_database, run_postgres
 from tests.waiting import until
 
@@ -26,6 +33,9 @@ WORKERS = 3
 LEAST_SPEED_UP, LARGEST_SHARE = 2.6, 1.25
 TAKEN_OVER_WITHIN_S, GIVEN_BACK_WITHIN_S = 20.0, 2.0
 IDLE_S = 10.0
+REAL_SLOTS, REAL_SPEED_UP, MODEL_S = 2, 2.3, 8
+REAL_ANSWER_TIMEOUT_S = 200.0
+"""Of the last one of a batch, which has to wait for all the others."""
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,6 +51,7 @@ async def measure_workers(bench: Bench) -> Sequence[Row]:
         for number in range(scale.worker_ends):
             taken_s += await _end(bench, create_database(server, f"killed{number}"), signal.SIGKILL)
             given_s += await _end(bench, create_database(server, f"ended{number}"), signal.SIGTERM)
+        real_alone_s, real_together_s = await _real_batches(bench, create_database(server, "real"))
     even = scale.worker_runs / WORKERS
     return (
         Row(
@@ -55,6 +66,13 @@ async def measure_workers(bench: Bench) -> Sequence[Row]:
             unit="x",
             orion=max(shares) / even,
             target=LARGEST_SHARE,
+        ),
+        Row(
+            figure=f"{scale.real_runs} mentions answered, real sandboxes, {REAL_SLOTS} slots each, a model that writes for {MODEL_S} s: three workers against one",
+            unit="x",
+            orion=real_alone_s / real_together_s,
+            sign=">=",
+            target=REAL_SPEED_UP,
         ),
         Row(figure="a worker's dispatcher that has nothing to do", unit="%", orion=idle, target=3),
         Row(
@@ -88,6 +106,58 @@ async def _batch(bench: Bench, url: str, *, workers: int) -> tuple[float, Sequen
         await until(lambda: len(crowd.effects()) == count, timeout_s=60 + count)
         notes = crowd.notes("effect")
         return notes[-1].at - started, list(Counter(note.pid for note in notes).values())
+
+
+async def _real_batches(bench: Bench, url: str) -> Sequence[float]:
+    """From the first of as many mentions at once to the last answer: with one worker, and with three; before them a front."""
+    async with open_scene(bench) as scene, open_client(scene.world.url) as person:
+        given = {"ORION_DATABASE_URL": url, "ORION_MAX_CONCURRENT_RUNS": str(REAL_SLOTS)}
+        settings = scene.settings(traces=False) | given
+        took_s = []
+        async with open_server(
+            ("app.cli", "serve", "--no-work"),
+            port=scene.port,
+            directory=bench.directory,
+            settings=settings,
+        ):
+            for count in (1, WORKERS):
+                async with _open_workers(bench, settings, count):
+                    await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
+                    took_s.append(await _answered(person, bench.scale.real_runs))
+    return took_s
+
+
+@asynccontextmanager
+async def _open_workers(
+    bench: Bench, settings: Mapping[str, str], count: int
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for _ in range(count):
+            port = free_port()
+            own = {**settings, "ORION_PORT": str(port)}
+            worker = open_server(
+                ("app.cli", "worker"), port=port, directory=bench.directory, settings=own
+            )
+            await stack.enter_async_context(worker)
+        yield
+
+
+async def _answered(person: FakeSlackClient, count: int) -> float:
+    """Seconds until the last of so many that are asked at once."""
+
+    async def ask_slowly(number: int) -> float:
+        root, took_s = await ask_in(
+            person,
+            f"!slow {MODEL_S}",
+            channel=CHANNELS[number % len(CHANNELS)],
+            timeout_s=REAL_ANSWER_TIMEOUT_S,
+        )
+        return float(root) + took_s
+
+    started = time.time()
+    async with open_task_group() as group:
+        asked = [group.create_task(ask_slowly(number)) for number in range(count)]
+    return max(task.result() for task in asked) - started
 
 
 async def _idle(bench: Bench, url: str) -> float:

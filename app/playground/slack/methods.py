@@ -140,9 +140,9 @@ class Rate:
 
 # Source: docs.slack.dev, "Rate limits": tier 1: 1+, 2: 20+, 3: 50+, 4: 100+ a minute, bursts tolerated, 429 with Retry-After
 # in seconds; chat.postMessage about 1/s a channel plus a workspace cap of several hundred a minute. Read 2026-11. The size
-# of a tolerated burst is not published; these are cautious.
+# of a tolerated burst is not published; these are cautious, and of several hundred posts 300 fit into any minute.
 TIER_3, TIER_4 = Rate(50, 20), Rate(100, 40)
-POST_PER_CHANNEL, POST_PER_WORKSPACE = Rate(60, 5), Rate(300, 60)
+POST_PER_CHANNEL, POST_PER_WORKSPACE = Rate(60, 5), Rate(180, 120)
 SPECIAL = Rate(600, 100)
 
 
