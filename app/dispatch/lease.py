@@ -123,8 +123,7 @@ class ProcessLease:
             LeaseLostError: this process was given up for dead.
             TimeoutError: the database has been away for 300 s.
         """
-        if _bound_to.get(self._number) != self._number:
-            raise LeaseLostError("this process was given up for dead, and is another one now")
+        self._require_bound()
         if not self._leases.is_shared or _now_s() - self._renewed_s < SURE_S:
             return
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
@@ -137,7 +136,12 @@ class ProcessLease:
                     continue
                 if not lives:
                     raise LeaseLostError("this process was given up for dead")
+                self._require_bound()  # it may have come back meanwhile
                 return
+
+    def _require_bound(self) -> None:
+        if _bound_to.get(self._number) != self._number:
+            raise LeaseLostError("this process was given up for dead, and is another one now")
 
     def tell(self, hear: Callable[[int], None]) -> None:
         """Has `hear` called with the number of living processes whenever it has changed."""
@@ -153,10 +157,11 @@ class ProcessLease:
 
     async def join(self) -> None:
         """Makes this process known, under an id that it has not had before."""
-        started_s = _now_s()
-        await self._leases.join()
-        self._renewed_s = started_s
-        self._number += 1
+        async with self._lock:
+            self._number += 1
+            started_s = _now_s()
+            await self._leases.join()
+            self._renewed_s = started_s
 
     async def leave(self) -> None:
         """Gives all back; this process is known no more."""

@@ -19,6 +19,8 @@ class Shared:
         self.lives = True
         self.failures = 0
         self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
 
     async def join(self) -> None:
         self.lives = True
@@ -28,6 +30,7 @@ class Shared:
         if self.failures:
             self.failures -= 1
             raise OSError("away")
+        await self.answers.wait()
         return int(self.lives)
 
 
@@ -90,6 +93,32 @@ async def test_who_was_given_up_does_nothing_even_after_it_has_come_back() -> No
         may_go_on.set()
     assert refused == [True, True]
     await lease.confirm()
+
+
+async def test_who_asks_while_it_comes_back_is_refused_too() -> None:
+    """The answer is then that of the process which it is now."""
+    leases = Shared()
+    lease = Late(leases)  # type: ignore[arg-type]
+    await lease.join()
+    lease.bind()
+    await lease.late()
+    leases.lives = False
+    leases.answers.clear()
+    async with asyncio.timeout(5), open_task_group() as group:
+        old_work = group.create_task(_refused(lease))
+        await asyncio.sleep(0)
+        group.create_task(lease.join())
+        await asyncio.sleep(0)
+        leases.answers.set()
+    assert old_work.result()
+
+
+async def _refused(lease: ProcessLease) -> bool:
+    try:
+        await lease.confirm()
+    except LeaseLostError:
+        return True
+    return False
 
 
 async def test_where_nobody_else_can_be_there_is_no_gate() -> None:

@@ -11,6 +11,7 @@ from tests.crash.play import Kills, Play, Scenario
 from tests.crash.points import Point
 from tests.crash.rig import Rig, Shape, is_alive
 from tests.crash.steps import bare, is_spared
+from tests.e2e.orion_process import OrionProcess
 
 FROZEN_S = LEASE_S + 2 * RENEW_INTERVAL_S
 """So long at the least: then another process has given it up for dead."""
@@ -122,6 +123,10 @@ async def harmed(
         rig.stage.orion.kill_group()  # where the point was not reached
         survivors = await rig.survivors_of(rig.stage.orion.pid)
     since = time.monotonic()
+    if victim is not None and victim.is_frozen and _is_alone(rig, victim):
+        # It keeps the directory in which another one would begin to start.
+        await asyncio.sleep(FROZEN_S)
+        faults += await rig.thawed(victim)
     for process in rig.processes:
         if not process.is_up and (process is not victim or not rig.shape.is_shared):
             await process.start()
@@ -149,3 +154,7 @@ async def harmed(
         faults=tuple(faults),
         note=f"{len(survivors)} processes lived until the restart" if survivors else "",
     )
+
+
+def _is_alone(rig: Rig, victim: OrionProcess) -> bool:
+    return not any(process.is_up for process in rig.processes if process is not victim)

@@ -158,16 +158,20 @@ class Rig:
         return found
 
     async def thawed(self, process: OrionProcess) -> list[str]:
-        """Lets a frozen process go on; returns, once it has seen that it was given up for dead or has ended, what was wrong."""
-        seen = len(process.log_lines("lease.lost"))
+        """Lets a frozen process go on; returns, once it is known among the living (again) or has ended, what was wrong."""
         process.thaw()
         with suppress(TimeoutError):
             async with asyncio.timeout(NOTICED_WITHIN_S):
-                while process.is_up and len(process.log_lines("lease.lost")) == seen:
+                while process.is_up and not await self._is_known(process):
                     await asyncio.sleep(POLL_S)
                 await asyncio.sleep(LATE_S)
                 return []
-        return ["thawed, it did not see that it was given up for dead"]
+        return ["thawed, it did not come back"]
+
+    async def _is_known(self, process: OrionProcess) -> bool:
+        async with open_store(self.stage.orion.database) as store:
+            living = await store.leases.living()
+        return any(each.name.endswith(f":{process.pid}") for each in living)
 
     async def acknowledged(self, ts: str, *, timeout_s: float = REACHED_WITHIN_S) -> bool:
         """Waits until Slack was told that the message is accepted, or nobody is there to tell it."""
