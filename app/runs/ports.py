@@ -136,6 +136,7 @@ class ReplySink(Protocol):
 
         Raises:
             ConnectionError: Slack cannot be reached now; it may have got through.
+            LeaseLostError: nothing was sent: the run may be another process's by now.
         """
         ...
 
@@ -147,6 +148,9 @@ class ReplySink(Protocol):
         """Turns the thinking message into the result, posting further parts below. Harmless to repeat.
 
         `resumed`: an earlier process may have posted some parts, so look for them first.
+
+        Raises:
+            LeaseLostError: the run may be another process's by now.
         """
         ...
 

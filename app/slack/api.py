@@ -60,6 +60,13 @@ class SlackUnreachable(SlackFault):
     """No answer, or none that says what happened."""
 
 
+class SlackLeaseLost(SlackFault, LeaseLostError):
+    """Nothing was sent: it may be another process's by now."""
+
+    def __init__(self) -> None:
+        super().__init__("lease_lost")
+
+
 @asynccontextmanager
 async def within(seconds: float) -> AsyncIterator[None]:
     """Bounds what is done with Slack. Raises: SlackUnreachable: `timeout`, when the block takes longer."""
@@ -154,7 +161,7 @@ class SlackApi:
         try:
             await self._may_write()
         except LeaseLostError as exc:
-            raise SlackRefusal("lease_lost") from exc
+            raise SlackLeaseLost from exc
 
     def _wait_s(self, state: RetryCallState) -> float:
         fault = state.outcome.exception() if state.outcome else None

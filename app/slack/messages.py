@@ -5,7 +5,13 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from app.runs.model import RunId, RunRequest
-from app.slack.api import SlackApi, SlackFault, SlackRefusal, SlackUnreachable
+from app.slack.api import (
+    SlackApi,
+    SlackFault,
+    SlackLeaseLost,
+    SlackRefusal,
+    SlackUnreachable,
+)
 from app.slack.blocks import MessagePart
 from app.slack.payloads import object_of, text_of
 
@@ -58,7 +64,7 @@ class OwnMessages:
                     return ts
             try:
                 response = await self._api.once("chat.postMessage", arguments, has_turn=has_turn)
-            except SlackRefusal:
+            except (SlackRefusal, SlackLeaseLost):
                 raise
             except SlackFault as exc:
                 fault, has_turn = exc, False
@@ -93,7 +99,7 @@ class OwnMessages:
                 await self._api.upload(
                     channel=request.channel, thread_ts=request.thread_ts, name=name, content=content
                 )
-            except SlackRefusal:
+            except (SlackRefusal, SlackLeaseLost):
                 raise
             except SlackFault as exc:
                 fault, maybe_shared = exc, True

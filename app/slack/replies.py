@@ -18,7 +18,7 @@ from app.runs.model import (
     RunRequest,
 )
 from app.runs.ports import LiveReply
-from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
+from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
 from app.slack.blocks import (
     MessagePart,
     announcement_text,
@@ -92,6 +92,8 @@ class SlackReplies:
             self._failed(run.id, "place", exc)
             self._status.active(run)
             return None
+        except SlackLeaseLost:
+            raise
         except SlackFault as exc:
             self._failed(run.id, "place", exc)
             raise ConnectionError("slack cannot be reached") from exc
@@ -142,6 +144,8 @@ class SlackReplies:
                 line_s += self._line_s(run, "conversations.replies")
             async with within(self._api.policy.write_timeout_s + line_s):
                 await self._finish(run, result, known, resumed=resumed)
+        except SlackLeaseLost:
+            raise
         except SlackFault as exc:
             self._failed(run.id, "finish", exc)
             failure = exc.word

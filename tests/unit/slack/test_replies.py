@@ -298,13 +298,14 @@ async def test_who_has_lost_its_lease_writes_nothing(
         raise LeaseLostError
 
     async with open_slack(slack_options, may_write=may_write) as slack:
-        assert await slack.replies.place(run, position=FREE, maybe_posted=True) is None
+        with pytest.raises(LeaseLostError):
+            await slack.replies.place(run, position=FREE, maybe_posted=True)
         placed = dataclasses.replace(run, reply_ts="1795302364.000200")
         async with slack.replies.live(placed) as live:
             live.show(Progress(phase="Working", elapsed_s=1))
             await asyncio.sleep(0.2)
-        delivery = await slack.replies.finish(placed, DONE, resumed=False)
-        assert delivery.failure == "lease_lost"
+        with pytest.raises(LeaseLostError):
+            await slack.replies.finish(placed, DONE, resumed=False)
         await slack.replies.announce(placed, DONE)
         await slack.replies.attach(placed, name="a.patch", content="x", resumed=False)
     assert asked >= 4
