@@ -60,7 +60,7 @@ class SlackUnreachable(SlackFault):
     """No answer, or none that says what happened."""
 
 
-class SlackLeaseLost(SlackFault, LeaseLostError):
+class SlackLeaseLost(SlackFault, LeaseLostError):  # noqa: N818 - a fault, as above
     """Nothing was sent: it may be another process's by now."""
 
     def __init__(self) -> None:
