@@ -3,6 +3,7 @@
 import asyncio
 import fcntl
 import os
+import re
 import secrets
 import sqlite3
 import time
@@ -86,6 +87,38 @@ def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
     return postgres_engine(location, connections=1, timeout_s=timeout_s)
 
 
+NETWORK_FILE_SYSTEMS = re.compile(
+    r"nfs\d?|cifs|smb\w*|afs|ceph|glusterfs|lustre|gpfs|beegfs|fuse\.(?:sshfs|glusterfs|s3fs|rclone|gcsfuse|mountpoint-s3|ceph.*)"
+)
+"""By their names in Linux, on which SQLite's locks or its shared memory do not hold. Source: sqlite.org, "Write-Ahead Logging", read 2026-11: all processes must be on one host."""
+
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+
+def refuse_network_file_system(path: Path, *, mounts: Path = MOUNTS) -> None:
+    """Keeps SQLite from a disk that other hosts may write to.
+
+    Args:
+        path: absolute.
+        mounts: where Linux says what is mounted. Source: proc_pid_mountinfo(5).
+
+    Raises:
+        UnreadableStoreError: it is, or would be, on one.
+    """
+    kind, where = "", Path("/")
+    for line in mounts.read_text().splitlines():
+        fields, _, described = line.partition(" - ")
+        mounted = Path(re.sub(r"\\(\d{3})", lambda one: chr(int(one[1], 8)), fields.split()[4]))
+        if path.resolve().is_relative_to(mounted) and len(mounted.parts) >= len(where.parts):
+            kind, where = described.split()[0], mounted
+    if NETWORK_FILE_SYSTEMS.fullmatch(kind):
+        raise UnreadableStoreError(
+            f"{path} is on a network file system ({where} is {kind}), which SQLite's locks do not hold on",
+            "give ORION_STATE_DIR a local disk, or ORION_DATABASE_URL a PostgreSQL",
+        )
+
+
 def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection) -> sa.Engine:
     """Returns an engine for one thread: one connection, as more would only fight for SQLite's one write lock."""
     return sa.create_engine(
@@ -130,6 +163,7 @@ def postgres_engine(
                 "keepalives_interval": max(1, int(timeout_s / 4)),
                 "keepalives_count": 2,
                 "prepare_threshold": None,
+                "client_encoding": "utf8",  # a database without an encoding would give bytes
             },
         )
     except ModuleNotFoundError as exc:

@@ -40,6 +40,7 @@ from app.store.engine import (
     insert_for,
     name_of,
     postgres_engine,
+    refuse_network_file_system,
     sqlite_engine,
 )
 from app.store.grants import SqlGrantStore
@@ -170,6 +171,7 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
     """
     if isinstance(location, Path):
         location.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        refuse_network_file_system(location)
         engine, threads = sqlite_engine(location), 1
     else:
         engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS

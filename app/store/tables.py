@@ -167,7 +167,13 @@ def values_of(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
-schema = sa.Table("orion_schema", metadata, sa.Column("version", sa.Integer, primary_key=True))
+schema = sa.Table(
+    "orion_schema",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True),
+    # The lowest version that an Orion may read and write to work on these tables; null = no lower one than theirs.
+    sa.Column("oldest", sa.Integer, nullable=True),
+)
 
 runs = sa.Table(
     "orion_runs",

@@ -15,12 +15,14 @@ import pytest
 import sqlalchemy as sa
 
 from app.aio import open_task_group
+from app.runs.testing import Run
 from app.store.engine import (
     CALL_TIMEOUT_S,
     LOCK_KEY,
     UnreadableStoreError,
     open_engine,
     postgres_engine,
+    refuse_network_file_system,
     refuse_old_server,
 )
 from app.store.migrations import newest_version
@@ -151,6 +153,60 @@ def test_an_old_server_is_refused_by_its_version(version: tuple[int, ...]) -> No
     with pytest.raises(UnreadableStoreError, match=r"is PostgreSQL .+: Orion needs PostgreSQL 13"):
         refuse_old_server(version, "postgresql://h/d")
     refuse_old_server((13, 0), "postgresql://h/d")
+
+
+@pytest.mark.parametrize(("encoding", "is_refused"), [("SQL_ASCII", False), ("LATIN1", True)])
+def test_a_database_that_cannot_keep_every_text_is_refused(
+    postgres_url: str, encoding: str, *, is_refused: bool
+) -> None:
+    """One without an encoding keeps it as bytes, and gives it back."""
+    server, _, name = postgres_url.rpartition("/")
+    url = f"{server}/{name}_{encoding.lower()}"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        made = f"CREATE DATABASE {url.rpartition('/')[2]} ENCODING '{encoding}' TEMPLATE template0"
+        connection.execute(f"{made} LC_COLLATE 'C' LC_CTYPE 'C'".encode())
+    run = make_run(make_request(text="a ☂ — umbrella"))
+
+    async def keep() -> Run | None:
+        async with open_store(url) as store:
+            await store.add(run)
+            return await store.get(run.id)
+
+    if is_refused:
+        with pytest.raises(UnreadableStoreError, match=r"keeps text as LATIN1.*ENCODING 'UTF8'"):
+            asyncio.run(keep())
+    else:
+        assert asyncio.run(keep()) == run
+
+
+_MOUNTS = """\
+22 28 0:20 / /sys rw,relatime shared:7 - sysfs sysfs rw
+28 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+95 28 0:44 / /mnt/team\\040disk rw shared:50 - nfs4 server:/export rw,vers=4.2
+96 95 0:45 / /mnt/team\\040disk/here rw shared:51 - xfs /dev/vdb rw
+97 28 0:46 / /home/me/far rw - fuse.sshfs me@far: rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/orion/orion.db", None),
+        ("/mnt/team disk/orion/orion.db", "/mnt/team disk is nfs4"),
+        ("/mnt/team disk/here/orion.db", None),
+        ("/mnt/team disks/orion.db", None),
+        ("/home/me/far/orion.db", "/home/me/far is fuse.sshfs"),
+    ],
+)
+def test_sqlite_wants_a_local_disk(tmp_path: Path, path: str, kind: str | None) -> None:
+    """As Linux names what is mounted, the nearest above the file."""
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(_MOUNTS)
+    if kind is None:
+        refuse_network_file_system(Path(path), mounts=mounts)
+    else:
+        with pytest.raises(UnreadableStoreError, match=f"{kind}.*ORION_DATABASE_URL"):
+            refuse_network_file_system(Path(path), mounts=mounts)
 
 
 def test_the_version_that_is_judged_is_the_servers_own(postgres_url: str) -> None:

@@ -230,6 +230,82 @@ async def test_an_older_store_is_raised_by_migrate_alone(
             await asyncio.to_thread(use)
 
 
+def _say_it_only_adds(tomorrow: Path) -> None:
+    path = tomorrow / f"v{NEWEST + 1}_moods.py"
+    path.write_text(path.read_text() + "\n\nis_additive = True\n")
+
+
+async def test_while_something_is_only_added_today_goes_on(
+    database: Database, tomorrow: Path
+) -> None:
+    """Today's Orion is at work while tomorrow's tables are made, and works and starts on them; a later change ends that."""
+    _say_it_only_adds(tomorrow)
+    async with database.open() as store:
+        await store.leases.join()
+        assert await asyncio.to_thread(database.migrate, versions=tomorrow) == (NEWEST, NEWEST + 1)
+        await store.add(make_run())
+        assert await store.get(make_run().id) == make_run()
+        await store.leases.leave()
+    await _open(database)
+    assert await asyncio.to_thread(database.migrate) == (NEWEST + 1, NEWEST + 1)
+    await asyncio.to_thread(database.prepare, versions=tomorrow)
+    (tomorrow / f"v{NEWEST + 2}_tastes.py").write_text(
+        TOMORROW.replace("mood", "taste")
+        .replace(f'"{NEWEST}"', f'"{NEWEST + 1}"')
+        .replace(
+            f'revision, down_revision = "{NEWEST + 1}"', f'revision, down_revision = "{NEWEST + 2}"'
+        )
+    )
+    await asyncio.to_thread(database.migrate, versions=tomorrow)
+    with pytest.raises(UnreadableStoreError, match="newer Orion"):
+        await _open(database)
+
+
+@pytest.mark.postgresql
+async def test_what_changes_tables_waits_for_the_end_of_all_processes(
+    postgres_url: str, tomorrow: Path
+) -> None:
+    """They are named, and nothing has changed."""
+    database = Database(postgres_url)
+    async with database.open() as store:
+        await store.leases.join()
+        name = store.leases.process.name
+        with pytest.raises(UnreadableStoreError, match=f"is at work .{name}.*stop these"):
+            await asyncio.to_thread(database.migrate, versions=tomorrow)
+        assert database.versions() == [NEWEST]
+        await store.leases.leave()
+    assert await asyncio.to_thread(database.migrate, versions=tomorrow) == (NEWEST, NEWEST + 1)
+
+
+async def test_what_says_that_it_only_adds_does(database: Database, tomorrow: Path) -> None:
+    """Every migration that says so: tables and columns are as before, and new columns need no value of who does not know them."""
+    _say_it_only_adds(tomorrow)
+    await _open(database)
+    before = database.columns()
+    await asyncio.to_thread(database.migrate, versions=tomorrow)
+    assert _not_only_added(before, database.columns()) == []
+    database.execute("DROP TABLE orion_defaults")
+    assert _not_only_added(before, database.columns()) == ["orion_defaults"]
+    for path in VERSIONS.glob("v*.py"):
+        calls = set(re.findall(r"op\.(\w+)\(", path.read_text()))
+        if "is_additive = True" in path.read_text().splitlines():
+            assert calls <= {"add_column", "create_table", "create_index"}, path.name
+            assert "nullable=False" not in path.read_text() or "server_default" in path.read_text()
+
+
+def _not_only_added(
+    before: Mapping[str, Mapping[str, bool]], after: Mapping[str, Mapping[str, bool]]
+) -> list[str]:
+    """Tables that lack something, or want a value that was not there."""
+    return [
+        table
+        for table, columns in before.items()
+        if table not in after
+        or any(after[table].get(name) is not is_null for name, is_null in columns.items())
+        or not all(after[table][name] for name in set(after[table]) - set(columns))
+    ]
+
+
 async def test_a_migration_is_whole_or_nothing(database: Database, tomorrow: Path) -> None:
     """When a later step fails, the earlier ones are undone, and the store works as before."""
     await _open(database)
@@ -253,7 +329,7 @@ async def test_migrating_an_empty_database_makes_its_tables(database: Database) 
     ("damage", "reason"),
     [
         (("DELETE FROM orion_schema",), "version is missing"),
-        (("INSERT INTO orion_schema VALUES (99)",), "version is missing"),
+        (("INSERT INTO orion_schema VALUES (99, NULL)",), "version is missing"),
         (("DROP TABLE orion_runs",), "version is missing"),
         (("DROP TABLE orion_sessions",), "no table orion_sessions"),
         (("ALTER TABLE orion_runs DROP COLUMN trace_id",), "no column trace_id"),
@@ -318,6 +394,7 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
         *(f"DROP TABLE {name}" for name in added),
         "ALTER TABLE orion_runs DROP COLUMN checkpoint",
         *(f"ALTER TABLE orion_sessions DROP COLUMN kept_{name}" for name in kept),
+        "ALTER TABLE orion_schema DROP COLUMN oldest",
         "UPDATE orion_schema SET version = 10",
     )
     assert database.migrate() == (10, newest_version())

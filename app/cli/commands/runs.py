@@ -207,11 +207,11 @@ def migrate(settings: Settings) -> str:
     """Raises the tables of the run store to this version of Orion, all or nothing; says what was done. Does nothing when there is no database yet.
 
     Raises:
-        StateDirectoryBusyError: Orion is running there.
+        StateDirectoryBusyError: Orion is running there, on SQLite.
         UnreadableStoreError: it cannot be raised; nothing has been changed.
     """
     database, name = settings.database, name_of(settings.database)
-    with own_state_directory(settings.service.state_dir):
+    with own_state_directory(settings.service.state_dir, shares=isinstance(database, str)):
         if isinstance(database, Path) and not database.exists():
             return f"{name}: not there yet, `orion serve` makes it"
         before, after = migrate_store(database)

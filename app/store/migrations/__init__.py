@@ -5,7 +5,7 @@ is in its file's name, so that a start needs no alembic to know it. Blocking cod
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -23,17 +23,28 @@ from app.store.engine import (
     open_engine,
     refuse_old_server,
 )
-from app.store.tables import metadata, runs, schema
+from app.store.tables import Now, metadata, processes, runs, schema
 
 VERSIONS = Path(__file__).parent / "versions"
 FIRST_VERSION = 1
 """Databases made before there was a version table hold it, too."""
+FIRST_WITH_PROCESSES, FIRST_WITH_OLDEST = 10, 13
+_ENCODINGS = ("UTF8", "SQL_ASCII")
+"""That keep whatever is given to them; the latter as bytes."""
+_FIRST_SCHEMA = sa.Table(
+    schema.name, sa.MetaData(), sa.Column("version", sa.Integer, primary_key=True)
+)
+_ADDITIVE = re.compile(r"^is_additive = True$", re.MULTILINE)
 
 
 def newest_version(versions: Path = VERSIONS) -> int:
     """Returns the version that an Orion with these migrations reads and writes."""
-    names = (re.match(r"v(\d+)_", path.name) for path in versions.glob("v*.py"))
-    return max(int(name[1]) for name in names if name)
+    return max(_files(versions))
+
+
+def _files(versions: Path) -> Mapping[int, Path]:
+    names = ((path, re.match(r"v(\d+)_", path.name)) for path in versions.glob("v*.py"))
+    return {int(name[1]): path for path, name in names if name}
 
 
 def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
@@ -50,20 +61,22 @@ def prepare(engine: sa.Engine, name: str, *, versions: Path = VERSIONS) -> None:
     newest = newest_version(versions)
     with map_errors(name):
         with engine.connect() as connection:
-            _refuse_old_server(connection, name)
+            _refuse_server(connection, name)
             version = _version(connection, name)
         if version is None:
             with lock_tables(engine) as connection:
                 version = _version(connection, name)  # another process may have been quicker
                 if version is None:
                     version = _create(connection, newest)
-        _refuse_other_versions(version, newest, name)
         with engine.connect() as connection:
+            _refuse_other_versions(connection, version, newest, name)
             _refuse_missing_columns(connection, name)
 
 
 def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[int, int]:
     """Raises the tables to the newest version, all or nothing; returns the versions before and after. Makes missing ones.
+
+    Processes may be at work there while something is only added.
 
     Args:
         location: the path of an SQLite file, or a `postgresql://…` URL.
@@ -74,16 +87,44 @@ def migrate_store(location: Path | str, *, versions: Path = VERSIONS) -> tuple[i
     """
     name, newest = name_of(location), newest_version(versions)
     with open_engine(location) as engine, map_errors(name), lock_tables(engine) as connection:
-        _refuse_old_server(connection, name)
+        _refuse_server(connection, name)
         before = _version(connection, name)
         if before is None:
             before = _create(connection, newest)
         if before > newest:
-            _refuse_other_versions(before, newest, name)
+            _refuse_other_versions(connection, before, newest, name)
         if before < newest:
+            oldest = _oldest_after(connection, before, versions)
+            if oldest > before:
+                _refuse_living(connection, before, name)
             _upgrade(connection, before, versions)
+            connection.execute(sa.update(schema).values(oldest=oldest))
         _refuse_missing_columns(connection, name)
-        return before, newest
+        return before, max(before, newest)
+
+
+def _oldest_after(connection: sa.Connection, before: int, versions: Path) -> int:
+    """Returns the lowest version of an Orion that may work on the tables once they are raised."""
+    pending = sorted((number, path) for number, path in _files(versions).items() if number > before)
+    changed = [number for number, path in pending if not _ADDITIVE.search(path.read_text())]
+    return changed[-1] if changed else _oldest(connection, before)
+
+
+def _oldest(connection: sa.Connection, version: int) -> int:
+    if version < FIRST_WITH_OLDEST:
+        return version
+    return connection.scalar(sa.select(schema.c.oldest)) or version
+
+
+def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
+    if version < FIRST_WITH_PROCESSES or connection.dialect.name == "sqlite":
+        return
+    living = sa.select(processes.c.name).where(processes.c.alive_until >= Now())
+    if names := connection.scalars(living).all():
+        raise UnreadableStoreError(
+            f"{name} is at work ({', '.join(sorted(names))})",
+            "stop these processes first: they cannot read the tables of the new version",
+        )
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
@@ -100,7 +141,7 @@ def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
     config.set_main_option("script_location", _escaped(Path(__file__).parent))
     config.set_main_option("version_locations", _escaped(versions))
     config.set_main_option("path_separator", "newline")
-    schema.create(connection, checkfirst=True)
+    _FIRST_SCHEMA.create(connection, checkfirst=True)
     if not _rows(connection):  # from before there was a version table
         command.stamp(config, str(before))
     command.upgrade(config, "head")
@@ -135,9 +176,15 @@ def examine(engine: sa.Engine, name: str) -> None:
         raise describe_damage(name, found)
 
 
-def _refuse_old_server(connection: sa.Connection, name: str) -> None:
+def _refuse_server(connection: sa.Connection, name: str) -> None:
     if connection.dialect.name == "postgresql":
         refuse_old_server(connection.dialect.server_version_info or (0,), name)
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding not in _ENCODINGS:
+            raise UnreadableStoreError(
+                f"{name} keeps text as {encoding}, which has no emoji",
+                "make one with: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0",
+            )
 
 
 def _version(connection: sa.Connection, name: str) -> int | None:
@@ -155,8 +202,8 @@ def _rows(connection: sa.Connection) -> Sequence[int]:
     return connection.scalars(sa.select(schema.c.version)).all()
 
 
-def _refuse_other_versions(version: int, newest: int, name: str) -> None:
-    if version > newest:
+def _refuse_other_versions(connection: sa.Connection, version: int, newest: int, name: str) -> None:
+    if version > newest and _oldest(connection, version) > newest:
         raise UnreadableStoreError(
             f"{name} was written by a newer Orion (its tables have version {version}, this Orion reads {newest})",
             "update Orion, or give it another database (ORION_STATE_DIR, ORION_DATABASE_URL)",
