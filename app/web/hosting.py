@@ -233,8 +233,14 @@ async def _running(server: EmbeddedServer, listeners: list[socket.socket]) -> As
     try:
         async with open_task_group() as group:
             running = group.create_task(server.run_to_end(listeners))
-            async with asyncio.timeout(START_TIMEOUT_S):
-                await server.ready.wait()
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await server.ready.wait()
+            except TimeoutError as exc:
+                server.stop()
+                async with asyncio.timeout(STOP_TIMEOUT_S):
+                    await server.ended.wait()
+                raise TimeoutError(f"not served within {START_TIMEOUT_S:g} s") from exc
             if not running.done():
                 try:
                     yield

@@ -4,6 +4,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from sandbox_runtime.task_group import open_task_group
 from tests.crash.killing import Row, dry_run, harm_at, harmed, missing_steps
@@ -29,8 +30,10 @@ from tests.crash.steps import KILLED_IN, SLACK_CALLS
 from tests.e2e.harness import WITH_POOL
 
 LANES = 2
-SHARED_LANES = 5
+SHARED_LANES = 6
 """Where each harm is mostly waited for until a lease is over."""
+CHUNK = 12
+"""Points of a section that are tried one after the other."""
 Tell = Callable[[Row], None]
 Try = Callable[[Rig], Awaitable[Row]]
 DRAINING_S = (1.0, 9.9)
@@ -79,22 +82,30 @@ async def run_matrix(place: Place, shape: Shape, *, only: Sequence[str]) -> list
         sys.stdout.write(line_of_row(row) + "\n")
         sys.stdout.flush()
 
-    def wanted(sections: Sequence[Section]) -> list[tuple[str, Awaitable[None]]]:
-        return [
-            (section.scenario.name, run_section(place, section, shape, tell=tell))
-            for section in sections
-            if not only or section.scenario.name in only
-        ]
+    waiting: list[tuple[str, Awaitable[None]]] = []
 
-    waiting = wanted(SECTIONS)
+    def add(sections: Sequence[Section]) -> None:
+        for section in sections:
+            name = section.scenario.name
+            if not only or name in only:
+                hand_on = partial(_hand_on, waiting, name)
+                one = run_section(place, section, shape, tell=tell, hand_on=hand_on)
+                waiting.append((name, one))
+
+    add(SECTIONS)
     if not only or RECONCILIATION in only:
         waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell)))
     async with open_task_group() as group:
         for _ in range(SHARED_LANES if shape.is_shared else LANES):
             group.create_task(_lane(waiting, shape, tell))
-    await _lane(wanted(BY_THEMSELVES), shape, tell)
+    add(BY_THEMSELVES)
+    await _lane(waiting, shape, tell)
     names = [*(section.scenario.name for section in SECTIONS), RECONCILIATION]
     return sorted(rows, key=lambda row: (row.agent != "small", names.index(row.scenario)))
+
+
+def _hand_on(waiting: list[tuple[str, Awaitable[None]]], name: str, one: Awaitable[None]) -> None:
+    waiting.append((name, one))
 
 
 async def _lane(waiting: list[tuple[str, Awaitable[None]]], shape: Shape, tell: Tell) -> None:
@@ -129,24 +140,41 @@ async def run_section(
     *,
     tell: Tell,
     choice: Callable[[Point], bool] = lambda _point: True,
+    hand_on: Callable[[Awaitable[None]], None] | None = None,
 ) -> None:
-    """A dry run, then a row for each of its points; after a fault the next ones get a new Orion."""
-    tries: list[Try] | None = None
-    while tries is None or tries:
+    """A dry run, then a row for each of its points. `hand_on`: is given the points beyond the first `CHUNK`, so many at a time."""
+    async with place.open_rig(shape, section.agent, section.settings) as rig:
+        tries = [
+            _at(section.scenario, point)
+            for point in await find_points(rig, section)
+            if choice(point)
+        ]
+        if isinstance(section.scenario, Shutdown):
+            tries += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
+        if hand_on is not None:
+            for first in range(CHUNK, len(tries), CHUNK):
+                hand_on(_go_on(place, section, shape, tries[first : first + CHUNK], tell))
+            del tries[CHUNK:]
+        await _try_in(rig, tries, tell)
+    await _go_on(place, section, shape, tries, tell)
+
+
+async def _go_on(
+    place: Place, section: Section, shape: Shape, tries: list[Try], tell: Tell
+) -> None:
+    """After a fault the next ones get a new Orion."""
+    while tries:
         async with place.open_rig(shape, section.agent, section.settings) as rig:
-            if tries is None:
-                tries = [
-                    _at(section.scenario, point)
-                    for point in await find_points(rig, section)
-                    if choice(point)
-                ]
-                if isinstance(section.scenario, Shutdown):
-                    tries += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
-            is_good = True
-            while tries and is_good:
-                row = await tries.pop(0)(rig)
-                tell(row)
-                is_good = row.is_good
+            await _try_in(rig, tries, tell)
+
+
+async def _try_in(rig: Rig, tries: list[Try], tell: Tell) -> None:
+    """Until one ends in a fault."""
+    while tries:
+        row = await tries.pop(0)(rig)
+        tell(row)
+        if not row.is_good:
+            return
 
 
 async def find_points(rig: Rig, section: Section) -> Sequence[Point]:

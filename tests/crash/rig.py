@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
+
 from app.playground.model.server import ModelPace
 from app.playground.slack.types import TEAM_ID, FakeSlackConfig
 from app.runs.testing import Run, RunState, Thread
@@ -264,8 +266,12 @@ class Rig:
         return faults
 
     async def _left_sandboxes(self) -> list[str]:
-        beside = sum([await process.waiting_sandboxes() for process in self.others])
-        return await self.stage.orion.left_sandboxes(beside=beside)
+        await self.start_all()
+        try:
+            beside = sum([await process.waiting_sandboxes() for process in self.others])
+            return await self.stage.orion.left_sandboxes(beside=beside)
+        except httpx.HTTPError:  # one that was asked to end, and is about to
+            return ["a process does not answer"]
 
     async def survivors_of(self, pid: int) -> list[str]:
         """What outlives its service for 5 s: processes of its group, and of its sandboxes; `pid: command` each."""
@@ -360,4 +366,4 @@ async def _open_others(
             yield [other]
         finally:
             await other.reap()
-    assert other.tracebacks() == []
+    assert other.tracebacks() == [], other.tracebacks()

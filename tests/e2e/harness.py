@@ -240,9 +240,9 @@ async def open_orion(
         await orion.reap()
         left = orion.sandbox_processes()
         shutil.rmtree(state_dir / "environments", ignore_errors=True)
-    assert left == []
-    assert orion.sandbox_directories() == []
-    assert orion.tracebacks() == []
+    assert left == [], left
+    assert orion.sandbox_directories() == [], orion.sandbox_directories()
+    assert orion.tracebacks() == [], orion.tracebacks()
 
 
 def beside(orion: OrionProcess, name: str, *, command: Sequence[str]) -> OrionProcess:
