@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from fastapi import APIRouter
-from sqlalchemy.exc import SQLAlchemyError
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
@@ -106,18 +105,15 @@ async def read_account(
     earlier: Account | None,
 ) -> Account | None:
     """Implements ReadAccount from the database that processes share."""
-    try:
-        if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
-            await earlier.spending.load()
-            return earlier
-        run = await store.get(grant.run_id)
-        if run is None:
-            return None
-        spending = await ledger.load_spending(run)
-        spending.is_own_key = bool(grant.own_key_protocol)
-        keys = await own_keys.of(run.request.team, run.request.user)
-    except (SQLAlchemyError, TimeoutError) as exc:
-        raise OSError(f"the database does not answer: {type(exc).__name__}") from exc
+    if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
+        await earlier.spending.load()
+        return earlier
+    run = await store.get(grant.run_id)
+    if run is None:
+        return None
+    spending = await ledger.load_spending(run)
+    spending.is_own_key = bool(grant.own_key_protocol)
+    keys = await own_keys.of(run.request.team, run.request.user)
     return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))
 
 

@@ -1,5 +1,6 @@
 """Prices and budgets from the settings and `orion.toml`, checked against each other."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -8,18 +9,24 @@ from agent_scripts.registry import agent_spec
 from app.aio import retry_store
 from app.compose.models import asks_by_itself, needs_own_key, usable_agents
 from app.compose.providers import usable_clouds
+from app.log import get_logger
 from app.runs.budget import Budgets, Ledger, Prices, SpendingStore, to_micro
 from app.runs.model import Clock
 from app.settings.group import SettingsError
 from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 
+LAST_WRITE_S = 10.0
+"""For a database that is away while a service ends; what it does not take then is lost: the last calls' cost."""
+
+_log = get_logger(__name__)
+
 
 @asynccontextmanager
 async def open_ledger(
     settings: Settings, store: SpendingStore, clock: Clock
 ) -> AsyncIterator[Ledger]:
-    """Opens what counts, and keeps to the budgets; all of it is written at the end.
+    """Opens what counts, and keeps to the budgets; all of it is written at the end, if the database takes it within `LAST_WRITE_S`.
 
     Raises:
         SettingsError: a budget cannot be kept.
@@ -37,7 +44,11 @@ async def open_ledger(
     try:
         yield ledger
     finally:
-        await retry_store(ledger.write)
+        try:
+            async with asyncio.timeout(LAST_WRITE_S):
+                await retry_store(ledger.write)
+        except OSError as exc:
+            _log.warning("budget.not_written", reason=str(exc) or f"not within {LAST_WRITE_S:g} s")
 
 
 def load_budgets(settings: Settings) -> Budgets:

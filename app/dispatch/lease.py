@@ -188,7 +188,7 @@ class ProcessLease:
                     await self._attendant.take_over()
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database
                 if not is_sick:
-                    _log.warning("lease.not_renewed", error=type(exc).__name__)
+                    _log.warning("lease.not_renewed", error=type(exc).__name__, reason=str(exc))
                 punctual, is_sick = 0, True
 
     async def _come_back(self) -> None:

@@ -91,6 +91,7 @@ class StopSignals:
 
     async def listen_forever(self, store: RunStore) -> None:
         """Hears of stops that other processes wrote into the records of the runs that are going here."""
+        is_sick = False
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             watched = [run_id for run_id, request in self._watched.items() if request.user is None]
@@ -99,7 +100,10 @@ class StopSignals:
             try:
                 stopped = await store.stop_requested(watched)
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database; the next look is 0.5 s away
-                _log.warning("stops.unheard", error=type(exc).__name__)
+                if not is_sick:
+                    _log.warning("stops.unheard", error=type(exc).__name__, reason=str(exc))
+                is_sick = True
                 continue
+            is_sick = False
             for run_id, user in stopped.items():
                 self.notify(run_id, user)

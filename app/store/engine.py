@@ -221,12 +221,17 @@ class Database:
 
         Raises:
             TimeoutError: not done within `CALL_TIMEOUT_S`.
-            sqlalchemy.exc.SQLAlchemyError
+            OSError: the database cannot be reached, or not be used now.
+            sqlalchemy.exc.SQLAlchemyError: any other mistake.
         """
 
         def in_transaction() -> T:
-            with self.engine.begin() as connection:
-                return work(connection)
+            try:
+                with self.engine.begin() as connection:
+                    return work(connection)
+            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as exc:
+                reason = getattr(exc, "orig", exc)
+                raise OSError(f"{self.name} cannot be used now ({_first_line(reason)})") from exc
 
         async with asyncio.timeout(CALL_TIMEOUT_S):
             return await asyncio.get_running_loop().run_in_executor(self.executor, in_transaction)

@@ -1,6 +1,6 @@
 """Grants of runs where all processes on a database find them, and what is reported of them."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
@@ -22,7 +22,7 @@ class SqlGrantStore:
     """Implements GrantStore; `SqlRunStore.grants` is one."""
 
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self._call = database.call
 
     async def open(self, grant: ModelGrant, *, process: str) -> None:
         row = {
@@ -98,12 +98,6 @@ class SqlGrantStore:
             return news
 
         return await self._call(work)
-
-    async def _call(self, work: Callable[[sa.Connection], T]) -> T:
-        try:
-            return await self._database.call(work)
-        except sa.exc.SQLAlchemyError as exc:
-            raise OSError(f"the database does not answer: {type(exc).__name__}") from exc
 
 
 def _take(connection: sa.Connection, of: sa.ColumnElement[bool]) -> GrantNews:

@@ -18,6 +18,7 @@ _DATABASE: Final = "tests/e2e/test_sick_database.py"
 _MACHINE: Final = "tests/e2e/test_sick_machine.py"
 _DELIVERY: Final = "tests/faults/test_delivery.py"
 _CLOUDS: Final = "tests/e2e/test_cloud_faults.py::test_whatever_goes_wrong_there"
+_PROCESSES: Final = "tests/e2e/test_sick_processes.py"
 _DEPLOYS: Final = "tests/e2e/test_deploys.py"
 
 
@@ -262,6 +263,36 @@ FAULTS: Final = (
         name="SIGTERM, and a new version starts",
         thread="one message each, the answer: of the old process within 10 s, else of the new one",
         test=f"{_DEPLOYS}::test_a_deploy_answers_every_question_once",
+    ),
+    Fault(
+        system="PostgreSQL",
+        name="away for 20 s in the middle of a run",
+        thread="one message, the answer; no attempt is counted",
+        test=f"{_PROCESSES}::test_a_database_that_is_away_for_20_s",
+    ),
+    Fault(
+        system="PostgreSQL",
+        name="gone, and brought back an hour later",
+        thread="nothing new, and no sandbox is left; Slack gets 500; then one message, the answer",
+        test=f"{_PROCESSES}::test_a_database_that_does_not_come_back",
+    ),
+    Fault(
+        system="Processes",
+        name="one is killed",
+        thread="one message, the answer, of another one within 60 s",
+        test="tests/e2e/test_processes.py::test_a_killed_workers_run_is_answered_by_another",
+    ),
+    Fault(
+        system="Processes",
+        name="the clock of one is off by 10 min",
+        thread="one message, the answer",
+        test=f"{_PROCESSES}::test_the_clock_of_one_process_is_wrong",
+    ),
+    Fault(
+        system="Processes",
+        name="a sandbox is led to one that does not have its run",
+        thread="one message, the answer; models are asked and counted as ever",
+        test="tests/e2e/test_on_postgresql.py::test_a_sandbox_that_reaches_another_process_is_served",
     ),
 )
 

@@ -1,6 +1,6 @@
-"""`orion serve` whose wall clock is off by what a file says; `time.monotonic` goes on as ever.
+"""`orion serve`, or another role, whose wall clock is off by what a file says; `time.monotonic` goes on as ever.
 
-`python -m tests.e2e.skewed_server FILE`. In the process, and not the machine's clock, which others share. Every clock the
+`python -m tests.e2e.skewed_server FILE [ROLE]`, a role as `Role` names it. In the process, and not the machine's clock, which others share. Every clock the
 service and its engine read: `time.time` and `time.time_ns` (`datetime.now` cannot be replaced).
 """
 
@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from app.cli.commands.serve import serve
+from app.compose.adapters import Role
 from app.settings.settings import load_settings
 
 _true_time_ns = time.time_ns
@@ -22,7 +23,8 @@ def main() -> int:
 
     time.time_ns = skewed_ns
     time.time = lambda: skewed_ns() / 1e9
-    return serve(load_settings(env_file=None))
+    role = Role(sys.argv[2]) if len(sys.argv) > 2 else Role.WHOLE
+    return serve(load_settings(env_file=None), role=role)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import pytest
 from app.store.runs import open_store
 from tests.e2e.clouds import open_stage_at
 from tests.e2e.conftest import OpenOrion
+from tests.e2e.fault_table import fault
 from tests.e2e.giving_keys import SECRET
 from tests.e2e.harness import World, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
@@ -140,6 +141,7 @@ async def test_a_sandbox_that_reaches_another_process_is_served(
         ts = await stage.client.say("@Orion run: echo 4711")
         assert "4711" in text_of(await stage.answer(ts, timeout_s=150))
         record = await stage.record(ts)
+        fault("Processes: a sandbox is led to one that does not have its run").assert_holds(record)
         assert record.result.usage.model_calls == 2
         tree = await stage.world.whole_trace(str(record.trace_id))
         assert str(tree).count("'type': 'generation'") == 2

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import httpx
-from sqlalchemy.exc import SQLAlchemyError
 
 from agent_scripts.adapter import ModelProtocol
 from app.compose.budgets import find_problems
@@ -118,7 +117,7 @@ async def _database(settings: Settings) -> str:
             server = await store.describe_server()
     except UnreadableStoreError as exc:
         raise _ProblemError(exc.reason, exc.fix) from exc
-    except (OSError, SQLAlchemyError) as exc:
+    except OSError as exc:
         raise _ProblemError(
             f"{name}: {exc}", "check that it can be reached, its owner and free space"
         ) from exc

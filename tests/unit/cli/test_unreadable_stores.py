@@ -181,7 +181,7 @@ def test_an_older_store_waits_for_migrate(tmp_path: Path) -> None:
         assert words in migrated.stdout
     listed = _run(path.parent, "runs", "list", "--json", "--limit", "100")
     assert len(json.loads(listed.stdout)) == 6
-    _sql("UPDATE orion_schema SET version = version + 1")(path)
+    _sql("UPDATE orion_schema SET version = version + 1, oldest = NULL")(path)
     assert "update Orion" in orion(path.parent, "migrate")
 
 
