@@ -31,7 +31,7 @@ from app.runs.maintenance import Retention
 from app.runs.ports import Dispatcher
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
-from app.slack.api import SlackFault
+from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import SlackConnection
 from app.slack.listeners import open_entry
 from app.store.engine import own_state_directory
@@ -42,7 +42,9 @@ from app.web.routes import WebParts, install_routes
 
 SHUTDOWN_GRACE_S = 10.0
 """For runs that are about to end; the others are resumed by the next process."""
-IDENTIFY_INTERVAL_S = 10.0
+IDENTIFY_INTERVAL_S, IDENTIFY_TIMEOUT_S = 10.0, 3.0
+REFUSED_TOKENS = frozenset({"invalid_auth", "not_authed", "account_inactive", "token_revoked"})
+"""Source: Slack Web API, auth.test, errors, read 2026-11."""
 HOOK_GRACE_S = 1.8
 """For messages that a request has brought to be placed: Slack waits 3 s in all, and a cold start takes one."""
 SWEEP_PATH = "/ops/sweep"
@@ -151,6 +153,8 @@ async def open_service(
             pools=core.runners.pools,
             state_dir=settings.service.state_dir,
         )
+        if not role.is_brief:
+            await _identify(outside.slack)
         await adapters.dispatcher.start(overrides.wrap("handlers", core.service))
         drain = partial(
             _drain,
@@ -312,17 +316,30 @@ async def _background(*work: Coroutine[None, None, None]) -> AsyncIterator[Calla
         end()
 
 
-async def _identify_forever(slack: SlackConnection) -> None:
-    """Learns who the bot is, however long Slack takes; events are understood without it."""
-    while True:
-        try:
+async def _identify(slack: SlackConnection) -> None:
+    """Learns who the bot is, once; a Slack that cannot be reached is no reason not to start.
+
+    Raises:
+        SettingsError: the token is no good: whatever this process did, nobody would hear of it.
+    """
+    try:
+        async with asyncio.timeout(IDENTIFY_TIMEOUT_S):
             identity = await slack.identify()
-        except SlackFault as exc:
-            _log.warning("slack.identify_failed", reason=str(exc))
-            await asyncio.sleep(IDENTIFY_INTERVAL_S)
-        else:
-            _log.info("slack.identified", team=identity.team_id, bot_user=identity.bot_user_id)
-            return
+    except SlackRefusal as exc:
+        if exc.word in REFUSED_TOKENS:
+            raise SettingsError(f"SLACK_BOT_TOKEN: Slack refuses it: {exc.word}") from exc
+        _log.warning("slack.identify_failed", reason=str(exc))
+    except (SlackFault, TimeoutError) as exc:
+        _log.warning("slack.identify_failed", reason=str(exc) or type(exc).__name__)
+    else:
+        _log.info("slack.identified", team=identity.team_id, bot_user=identity.bot_user_id)
+
+
+async def _identify_forever(slack: SlackConnection) -> None:
+    """Tries again until it is known, however long Slack takes; events are understood without it. Raises: as `_identify`."""
+    while slack.identity() is None:
+        await asyncio.sleep(IDENTIFY_INTERVAL_S)
+        await _identify(slack)
 
 
 app = create_function_app() if "VERCEL" in host_environment() else create_app()

@@ -52,7 +52,9 @@ def read_settings(
     try:
         make_private(settings.service.state_dir)
     except OSError as exc:
-        fail(f"ORION_STATE_DIR cannot be used: {exc}")
+        path = settings.service.state_dir
+        reason = "it is a file" if path.is_file() else exc.strerror or exc
+        fail(f"ORION_STATE_DIR={path} cannot be used: {reason}")
     if shared and not isinstance(settings.database, str):
         fail(
             f"{shared} works beside other processes, and SQLite is for one: set ORION_DATABASE_URL to a postgresql:// URL, or run `orion serve`",

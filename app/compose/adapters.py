@@ -77,8 +77,9 @@ def _vendor(settings: Settings, protocol: ModelProtocol) -> Vendor:
 
 async def _check_own_keys(settings: Settings, store: SqlRunStore) -> None:
     secret = settings.models.own_keys_secret
-    if secret is not None and isinstance(settings.database, str):
-        await store.installation.check_own_keys(read_secrets(secret.get_secret_value()))
+    if isinstance(settings.database, str):
+        texts = read_secrets(secret.get_secret_value()) if secret is not None else ()
+        await store.installation.check_own_keys(texts)
 
 
 async def _load_signing_key(settings: Settings, store: SqlRunStore) -> bytes:

@@ -133,6 +133,9 @@ class RepositorySettings(SettingsGroup):
         return self
 
 
+_ESCAPES = "in user and password write %3A for a colon, %2F for a slash, %40 for @, %23 for #"
+
+
 def _check_database_url(value: SecretStr | None) -> SecretStr | None:
     """Shows of a wrong one no more than its scheme: the rest may be a password."""
     if value is None:
@@ -146,9 +149,11 @@ def _check_database_url(value: SecretStr | None) -> SecretStr | None:
     try:
         _ = url.port
     except ValueError as exc:
-        raise ValueError(
-            "has a port that is no number; in user and password write %3A for a colon, %2F for a slash, %40 for @, %23 for #"
-        ) from exc
+        raise ValueError(f"has a port that is no number up to 65535; {_ESCAPES}") from exc
+    if any(sign in url.path.strip("/") + url.fragment for sign in "@/#") or "@" in (
+        url.password or ""
+    ):
+        raise ValueError(f"cannot be told apart; {_ESCAPES}")
     if not url.hostname and "host" not in parse_qs(url.query):
         raise ValueError("names no host")
     if not url.path.strip("/"):

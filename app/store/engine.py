@@ -31,6 +31,8 @@ LOCK_KEY = 7_091_511
 
 _HELD = ("55P03", "57014")
 """A lock or a statement took too long. Source: PostgreSQL documentation, Appendix A, Error Codes, read 2026-11."""
+_FORBIDDEN = "42501"
+"""A privilege is missing. Source: the same."""
 MIGRATION_TIMEOUT_S = 600.0
 """For one statement of a migration, over all rows that there are; its locks are waited for as long as any other call."""
 
@@ -306,11 +308,18 @@ def _explain_unreached(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreEr
 def _explain(error: sa.exc.DBAPIError, name: str) -> UnreadableStoreError:
     """Returns the error in words. Source of the codes: SQLite, Result and Error Codes, read 2026-11; the low byte is the primary one."""
     reason = _first_line(error.orig)
-    if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL: a table or column is not there
-        return describe_half_made(name, reason)
-    is_held = getattr(error.orig, "sqlstate", "") in _HELD
-    match sqlite3.SQLITE_BUSY if is_held else getattr(error.orig, "sqlite_errorcode", 0) & 0xFF:
-        case sqlite3.SQLITE_ERROR:  # the same
+    if getattr(error.orig, "sqlstate", "") == _FORBIDDEN:
+        return UnreadableStoreError(
+            f"{name} does not let this user make or read its tables ({reason})",
+            "let the user own the database, or: GRANT ALL ON SCHEMA public TO the user",
+        )
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    if isinstance(error, sa.exc.ProgrammingError):  # PostgreSQL's for the same
+        code = sqlite3.SQLITE_ERROR
+    elif getattr(error.orig, "sqlstate", "") in _HELD:
+        code = sqlite3.SQLITE_BUSY
+    match code:
+        case sqlite3.SQLITE_ERROR:  # a table or column is not there
             return describe_half_made(name, reason)
         case sqlite3.SQLITE_NOTADB:
             return UnreadableStoreError(

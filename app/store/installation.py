@@ -48,24 +48,28 @@ class SqlInstallation:
         return await self._database.call(work)
 
     async def check_own_keys(self, texts: Sequence[str]) -> None:
-        """Sees that this process has the secret of the others, and makes the first of `texts` the one to have; none = nothing is checked.
+        """Sees that this process has the secret of the others, if they have one, and makes the first of `texts` the one to have.
 
         Raises:
-            UnreadableStoreError: it has another one, so keys that people have given would be unreadable at one process or the other.
+            UnreadableStoreError: it has another one, or none, so keys that people have given would not be used at one process or the other.
         """
         checks = [_check_of(text) for text in texts]
-        if not checks:
-            return
         await self.load()
 
         def work(connection: sa.Connection) -> None:
             known = connection.scalar(sa.select(installation.c.own_keys_check).with_for_update())
+            if known and not checks:
+                raise UnreadableStoreError(
+                    f"ORION_OWN_KEYS_SECRET is missing, with which other processes seal people's keys in {self._database.name}",
+                    "give all the same; how to do without, stands in docs/operate.md",
+                )
             if known and known not in checks:
                 raise UnreadableStoreError(
                     f"ORION_OWN_KEYS_SECRET is not the one with which other processes seal people's keys in {self._database.name}",
                     "give all the same; how to change it, or to begin anew, stands in docs/operate.md",
                 )
-            connection.execute(sa.update(installation).values(own_keys_check=checks[0]))
+            if checks:
+                connection.execute(sa.update(installation).values(own_keys_check=checks[0]))
 
         await self._database.call(work)
 

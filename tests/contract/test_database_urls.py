@@ -84,6 +84,33 @@ def test_an_url_of_another_kind_is_a_bad_setting(command: tuple[str, ...], state
     assert "bad settings:\nORION_DATABASE_URL: must start with postgresql://" in told
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["postgresql://u:p@{}/w#1@h:1/d", "postgresql://u:{}@x@h/d", "postgresql://u:p@h:99999/d"],
+)
+def test_signs_that_must_be_escaped_are_named_and_not_what_they_stand_in(
+    url: str, state_dir: Path
+) -> None:
+    """Where a password was not escaped nobody knows where it ends."""
+    told = refusal("doctor", url=url.format(SECRET), state_dir=state_dir, code=2)
+    assert "write %3A for a colon, %2F for a slash, %40 for @, %23 for #" in told
+
+
+@pytest.mark.postgresql
+def test_a_user_who_may_not_make_tables_is_told_which_right_is_missing(
+    postgres_url: str, state_dir: Path
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE guest LOGIN")
+        try:
+            url = postgres_url.replace("orion@", "guest@")
+            told = refusal("runs", "list", url=url, state_dir=state_dir)
+        finally:
+            connection.execute("DROP ROLE guest")
+    assert "does not let this user make or read its tables (permission denied" in told
+    assert "GRANT ALL ON SCHEMA public" in told
+
+
 def with_password(url: str) -> str:
     return url.replace("orion@", f"orion:{SECRET}@")
 

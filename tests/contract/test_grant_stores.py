@@ -159,10 +159,12 @@ async def test_all_processes_share_one_name_and_one_key(location: Path | str) ->
 
 
 async def test_another_secret_for_peoples_keys_is_refused(store: SqlRunStore) -> None:
-    """It may be changed where all have both for a while; who has none checks nothing."""
+    """It may be changed where all have both for a while; who has none is refused beside those that have one."""
     check = store.installation.check_own_keys
     await check([])
     await check([SECRET])
+    with pytest.raises(UnreadableStoreError, match=r"ORION_OWN_KEYS_SECRET is missing"):
+        await check([])
     with pytest.raises(UnreadableStoreError, match=r"ORION_OWN_KEYS_SECRET is not the one") as told:
         await check([OTHER])
     assert OTHER not in str(told.value)

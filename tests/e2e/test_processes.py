@@ -131,6 +131,27 @@ async def test_what_waits_goes_on_when_a_worker_ends(
                 assert len(await stage.bot_messages(ts)) == 1
 
 
+async def test_a_worker_whom_slack_does_not_know_takes_nothing(
+    world: World, start_orion: OpenOrion, postgres_url: str
+) -> None:
+    """What it did nobody would hear of: it ends and names the setting, and another one answers."""
+    async with start_orion(world, ORION_DATABASE_URL=postgres_url, command=FRONT) as stage:
+        stranger = beside(stage.orion, "stranger", command=WORKER)
+        stranger.environment["SLACK_BOT_TOKEN"] = "xoxb-of-nobody"  # noqa: S105
+        try:
+            await stranger.launch()
+            assert await stranger.died(timeout_s=30)
+            assert stranger.exit_code == 1
+            assert stranger.log.splitlines()[-1].endswith(
+                "orion cannot start: SLACK_BOT_TOKEN: Slack refuses it: invalid_auth"
+            )
+        finally:
+            await stranger.reap()
+        ts = await stage.client.say("@Orion hello")
+        async with workers_of(stage, "worker"):
+            await stage.answer(ts)
+
+
 async def test_threads_files_are_kept_in_one_place(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

@@ -211,4 +211,5 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command in (("serve",), ("runs", "list"), ("migrate",)):
         said = orion(tmp_path / "file" / "state", *command)
-        assert said.startswith("ORION_STATE_DIR cannot be used: ")
+        assert said.startswith("ORION_STATE_DIR=")
+        assert "cannot be used: Not a directory" in said
