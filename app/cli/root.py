@@ -68,11 +68,18 @@ def playground(
         int, typer.Option(min=0, max=65535, help="Port of the page; 0 = a free one.")
     ] = 0,
     state_dir: Annotated[Path | None, typer.Option(help="Default: a directory of its own.")] = None,
+    without_orion: Annotated[
+        bool, typer.Option("--without-orion", help="Print the settings for processes of your own.")
+    ] = False,
 ) -> None:
     """Try Orion on this machine: a local fake Slack, an offline model, a trace page."""
-    from app.cli.commands.playground import run_playground
+    from app.cli.commands.playground import run_playground, run_stand_ins
 
-    exit_with(run_playground(port=port, state_dir=state_dir))
+    exit_with(
+        run_stand_ins(port=port)
+        if without_orion
+        else run_playground(port=port, state_dir=state_dir)
+    )
 
 
 @app.command()

@@ -4,12 +4,19 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.orion_process import scrubbed_environment
+from tests.e2e.orion_process import (
+    OrionProcess,
+    new_state_dir,
+    put_environments,
+    scrubbed_environment,
+)
+from tests.fake_slack_client import open_client
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(120)]
@@ -64,6 +71,49 @@ def _is_there(pid: int) -> bool:
 
 def _environment(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
+
+
+async def test_alone_it_serves_processes_of_ones_own(tmp_path: Path, prepared: Path) -> None:
+    """By the settings that it prints; they need nothing else."""
+    playground = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "app.cli", "playground", "--without-orion"),
+        env=scrubbed_environment(),
+        cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(60):
+            settings = await _printed_settings(playground, last="SLACK_APP_TOKEN")
+        directory = new_state_dir(tmp_path)
+        put_environments(prepared, directory)
+        orion = OrionProcess(state_dir=directory, settings=settings)
+        async with open_client(settings["LANGFUSE_BASE_URL"]) as person:
+            try:
+                await orion.start()
+                root = await person.say("@Orion hello")
+                await person.wait_for_reply(root, lambda reply: "hello" in str(reply["blocks"]))
+            finally:
+                await orion.reap()
+        playground.terminate()
+        assert await playground.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            playground.kill()
+        await playground.wait()
+
+
+async def _printed_settings(
+    playground: asyncio.subprocess.Process, *, last: str
+) -> Mapping[str, str]:
+    assert playground.stdout is not None
+    found: dict[str, str] = {}
+    async for line in playground.stdout:
+        name, separator, value = line.decode().strip().partition("=")
+        if separator:
+            found[name] = value
+        if name == last:
+            break
+    return found
 
 
 def _serving_child(parent: int) -> int:

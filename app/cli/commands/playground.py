@@ -41,9 +41,8 @@ def run_playground(*, port: int, state_dir: Path | None) -> int:
             migrate(settings.at(directory))
             return asyncio.run(_run(settings, port=port, directory=directory))
     except (SettingsError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
-        reason = str(exc).replace("ORION_STATE_DIR", "--state-dir")  # which is what sets it here
-        if isinstance(exc, OSError) and exc.errno == errno.EADDRINUSE:
-            reason = f"port {port} (--port) is in use by another program"
+        reason = _port_reason(exc, port) if isinstance(exc, OSError) else str(exc)
+        reason = reason.replace("ORION_STATE_DIR", "--state-dir")  # which is what sets it here
         print(f"the playground cannot start: {reason}", file=sys.stderr)
         return 1
 
@@ -60,10 +59,45 @@ def _make_state_dir(directory: Path) -> None:
         raise OSError(f"--state-dir {directory} cannot be used: {exc.strerror}") from exc
 
 
-async def _run(settings: Settings, *, port: int, directory: Path) -> int:
+def run_stand_ins(*, port: int) -> int:
+    """Serves the local Slack, models and traces alone, until a signal; prints the settings by which Orion processes reach them."""
+    try:
+        return asyncio.run(_run_stand_ins(port=port))
+    except OSError as exc:
+        print(f"the playground cannot start: {_port_reason(exc, port)}", file=sys.stderr)
+        return 1
+
+
+async def _run_stand_ins(*, port: int) -> int:
+    stopping = _until_signal()
+    config = FakeSlackConfig()
+    async with serve(create_stack(config), port=port) as url:
+        settings = {**orion_environment(url, config), "SLACK_APP_TOKEN": config.app_token}
+        del settings[
+            "SLACK_SIGNING_SECRET"
+        ]  # by Socket Mode each process that hears finds the way by itself
+        _announce(
+            url, [], hint="It has no Orion. With these settings, in a `.env`, yours reach it:"
+        )
+        print("\n".join(f"{name}={value}" for name, value in settings.items()), flush=True)
+        await stopping.wait()
+    return 0
+
+
+def _until_signal() -> asyncio.Event:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
+
+
+def _port_reason(problem: OSError, port: int) -> str:
+    is_taken = problem.errno == errno.EADDRINUSE
+    return f"port {port} (--port) is in use by another program" if is_taken else str(problem)
+
+
+async def _run(settings: Settings, *, port: int, directory: Path) -> int:
+    stopping = _until_signal()
     banners = list(await _isolation(settings.at(directory)))
     model = _real_model(settings)
     if model:
@@ -175,7 +209,12 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _announce(url: str, banners: list[str]) -> None:
+def _announce(
+    url: str,
+    banners: list[str],
+    *,
+    hint: str = "Write `@Orion hello` in #general. Ctrl-C ends it.",
+) -> None:
     lines = [
         "",
         f"  The playground is open:  {url}",
@@ -183,5 +222,5 @@ def _announce(url: str, banners: list[str]) -> None:
         "",
     ]
     lines += [f"  ! {banner}" for banner in banners if banner]
-    lines += ["  Write `@Orion hello` in #general. Ctrl-C ends it.", ""]
+    lines += [f"  {hint}", ""]
     print("\n".join(lines), flush=True)
