@@ -241,7 +241,7 @@ class Attempt:
         self, recalled: RecalledStart, *, environment_id: str | None, is_new: bool
     ) -> Checkpoint:
         """Returns how it stands, while its agent works on."""
-        cost = self.cost
+        cost, earlier = self.cost, self.checkpoint
         return Checkpoint(
             choice=encode_choice(self.choice),
             began_at=self.time.started_at,
@@ -259,6 +259,8 @@ class Attempt:
             is_cut_short=cost.is_cut_short,
             excess=cost.excess.sentence if cost.excess else "",
             notes=tuple(self.notes),
+            was_handed_over=self.hand_over.is_set()
+            or (earlier is not None and earlier.was_handed_over),
         )
 
     async def count_again(self) -> None:

@@ -211,7 +211,7 @@ class AgentRunner:
     async def _go_on(
         self, attempt: Attempt, checkpoint: Checkpoint
     ) -> TurnFinished | Checkpoint | None:
-        """Goes on with the agent that an earlier slice left; None = its sandbox is gone."""
+        """Goes on with the agent that an earlier slice left; None = its sandbox is gone, or it failed as its broker went: the turn must be run again."""
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(ATTACH_TIMEOUT_S):
@@ -235,16 +235,19 @@ class AgentRunner:
             if checkpoint.resumed is Resumption.ATTACHED:
                 return await self._follow_attached(attempt, turn, paths)
             turn.recall.restore(checkpoint)
-            return await self._go_on_with(attempt, turn, paths)
+            return await self._go_on_with(attempt, turn, paths, checkpoint)
 
     async def _go_on_with(
-        self, attempt: Attempt, turn: "_Turn", paths: AgentPaths
-    ) -> TurnFinished | Checkpoint:
+        self, attempt: Attempt, turn: "_Turn", paths: AgentPaths, checkpoint: Checkpoint
+    ) -> TurnFinished | Checkpoint | None:
         workspace = turn.workspace
         finished = await self._process.follow(attempt, workspace.sandbox, paths)
         start = self._start(attempt, turn, paths)
         if finished is None:
             return self._leave(attempt, turn, turn.recall.recalled(start))
+        if finished.error is not None and checkpoint.was_handed_over and attempt.stop.user is None:
+            workspace.is_usable = False
+            return None  # likely what it asked the model for when that process ended
         # The end of one that was not seen to end is not certain: only that of its sandbox is.
         workspace.is_usable = attempt.has_exited
         turn.recall.take(finished)

@@ -273,6 +273,8 @@ class Checkpoint:
     """The budget that has ended it."""
     notes: tuple[str, ...] = field(default=(), repr=False)
     """To be told below the answer."""
+    was_handed_over: bool = False
+    """A process has ended while it followed the agent, and with it whatever the agent was asking a model for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

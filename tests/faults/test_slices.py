@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.testing import (
@@ -28,7 +29,8 @@ from app.runs.testing import (
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.task_group import open_task_group
-from sandbox_runtime.types import SandboxId
+from sandbox_runtime.testing.fake import FakeProvider
+from sandbox_runtime.types import Capability, SandboxId
 from tests.faults.building import POLICY, Core, core_of, ended, open_core, request_of
 from tests.faults.plan_agent import Plan, PlanAdapter
 
@@ -74,12 +76,36 @@ async def of(core: Core, run_id: RunId) -> Run:
     return run
 
 
+class Attachable(FakeProvider):
+    """Whose sandboxes the next process can go on with."""
+
+    @property
+    @override
+    def capabilities(self) -> frozenset[Capability]:
+        return super().capabilities | {Capability.ATTACH}
+
+    @override
+    def release(self, sandbox_id: SandboxId) -> None:
+        """It goes on anyway, as long as this object does."""
+
+
 @asynccontextmanager
 async def ready_core(
-    tmp_path: Path, policy: RunPolicy = POLICY, *, adapter: PlanAdapter | None = None
+    tmp_path: Path,
+    policy: RunPolicy = POLICY,
+    *,
+    adapter: PlanAdapter | None = None,
+    store: MemoryRunStore | None = None,
+    provider: FakeProvider | None = None,
 ) -> AsyncIterator[Core]:
     """With its environment made, so that slices are the agent's alone."""
-    async with open_core(policy, socket=str(tmp_path / "broker.sock"), adapter=adapter) as core:
+    async with open_core(
+        policy,
+        socket=str(tmp_path / "broker.sock"),
+        adapter=adapter,
+        store=store,
+        sandboxes=provider,
+    ) as core:
         await core.runtime.runner.prepare_environment()
         yield core
 
@@ -355,6 +381,28 @@ async def test_the_setting_is_a_bound(slice_s: float, tmp_path: Path) -> None:
         run_id = await placed(core, [{"final": "done"}])
         assert await core.service.advance(run_id) == Done()
         assert (await of(core, run_id)).attempt == 1
+
+
+@pytest.mark.parametrize("is_handed_over", [True, False])
+async def test_an_agent_that_fails_after_a_hand_over(
+    tmp_path: Path, *, is_handed_over: bool
+) -> None:
+    """What it asked its model for may have gone with the process that ended: the turn is run again. Between slices nothing has."""
+    store, provider = MemoryRunStore(), Attachable()
+    failing: Plan = [{"text": "half"}, {"tool": "one"}, {"sleep": 1.2}]
+    async with (
+        ready_core(tmp_path, store=store, provider=provider) as first,
+        ready_core(tmp_path, store=store, provider=provider) as core,
+    ):
+        run_id = await placed(first, failing)
+        if is_handed_over:
+            first.service.hand_over()
+            assert await first.service.advance(run_id) == AgainIn(seconds=0)
+        else:
+            await first_slices(first, run_id)
+        await slices(core, run_id, 20)
+        run = await of(core, run_id)
+        assert (run.state, run.attempt) == (RunState.FAILED, 2 if is_handed_over else 1)
 
 
 async def test_who_drains_leaves_alone_what_only_it_can_go_on_with(tmp_path: Path) -> None:
