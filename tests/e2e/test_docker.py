@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.playground.slack.types import FakeSlackConfig, JsonObject
+from app.runs.testing import RunState
 from tests.docker_image import ensure_image
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
@@ -110,6 +111,13 @@ async def _play(stage: Stage, namespace: str) -> None:
     assert not set(left) & set(await _containers(namespace))
     last = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
     assert "4711" in text_of(await stage.answer(last, thread_ts=ts))
+
+    deployed = await stage.client.say("@Orion !slow 15")  # longer than an orderly end waits
+    await stage.client.wait_for_reply(deployed, lambda reply: "I write slowly" in text_of(reply))
+    assert await stage.orion.terminate() == 0
+    await stage.orion.start()
+    assert "press Stop" in text_of(await stage.answer(deployed))
+    assert (await stage.record(deployed)).state is RunState.SUCCEEDED
 
 
 async def _attach(stage: Stage, namespace: str) -> None:
