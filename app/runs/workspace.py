@@ -223,6 +223,8 @@ class Workspaces:
         self._on_gone = on_gone
         self._pool = pool
         self._opening: set[SessionId] = set()
+        self._left: dict[SessionId, Sandbox] = {}
+        """Between two slices, where no other process could go on with them."""
         self._idle = IdleSandboxCache(
             provider=provider,
             store=store,
@@ -310,6 +312,9 @@ class Workspaces:
         session = await retry_store(lambda: self._store.get(session_id))
         sandbox = None
         if session is not None and session.sandbox_id:
+            left = self._left.get(session_id)
+            if left is not None and left.id == session.sandbox_id:
+                del self._left[session_id]
             try:
                 sandbox = await self._provider.attach(SandboxId(session.sandbox_id))
             except SandboxError as exc:
@@ -352,7 +357,7 @@ class Workspaces:
             )
             yield workspace
             if workspace.is_left:
-                self._leave(sandbox)
+                self._leave(sandbox, between_slices_of=session.id)
                 return
             await attempt.may_act()
             saved = await save(attempt, workspace, self._provider) if workspace.is_usable else None
@@ -409,10 +414,12 @@ class Workspaces:
             return False
         return True
 
-    def _leave(self, sandbox: Sandbox) -> None:
+    def _leave(self, sandbox: Sandbox, *, between_slices_of: SessionId | None = None) -> None:
         """Owns it no more, for whoever attaches to it next; where nobody else could, it stays this process's."""
         if Capability.ATTACH in self._provider.capabilities:
             self._provider.release(sandbox.id)
+        elif between_slices_of is not None:
+            self._left[between_slices_of] = sandbox
 
     async def abandon(self, run: Run) -> None:
         """Destroys the sandbox in which an earlier process left a run that will not go on; a failure to is logged."""
@@ -438,8 +445,14 @@ class Workspaces:
                 await self._idle.end_all()
 
     async def destroy_overdue(self) -> None:
-        """Destroys the idle sandboxes whose time is over."""
+        """Destroys the idle sandboxes whose time is over, and those left between slices of a run that has begun anew elsewhere."""
         await self._idle.destroy_overdue()
+        for session_id, sandbox in list(self._left.items()):
+            session = await self._store.get(session_id)
+            if session is None or session.sandbox_id != sandbox.id:
+                if self._left.get(session_id) is sandbox:
+                    del self._left[session_id]
+                await destroy_sandbox(sandbox)
 
     async def remove_unused(self, before: datetime, elsewhere: OpenProvider) -> int:
         """Removes sessions last used before then, with what they saved; returns how many.

@@ -405,6 +405,18 @@ async def test_an_agent_that_fails_after_a_hand_over(
         assert (run.state, run.attempt) == (RunState.FAILED, 2 if is_handed_over else 1)
 
 
+async def test_a_sandbox_left_for_a_run_that_goes_on_elsewhere(tmp_path: Path) -> None:
+    """The process is frozen between two slices, and the turn is begun anew in another one: what was left is taken away."""
+    async with ready_core(tmp_path) as core:
+        run_id = await placed(core, ENDLESS)
+        run = await first_slices(core, run_id)
+        await core.runtime.workspaces.destroy_overdue()
+        assert core.provider.alive == 1
+        await core.store.sessions.update(session_id_for(run.thread), sandbox_id="another")
+        await core.runtime.workspaces.destroy_overdue()
+        assert core.provider.alive == 0
+
+
 async def test_who_drains_leaves_alone_what_only_it_can_go_on_with(tmp_path: Path) -> None:
     """The sandboxes of this provider end with their process: the turn is worked on to its end."""
     async with ready_core(tmp_path) as core:
