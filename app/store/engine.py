@@ -407,10 +407,16 @@ def own_state_directory(directory: Path, *, shares: bool = False) -> Iterator[St
 
     Raises:
         StateDirectoryBusyError: naming the directory and the owner's pid.
+        PermissionError: it is another user's.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = directory / "orion.lock"
-    with path.open("a+") as file:
+    try:
+        file = (directory / "orion.lock").open("a+")
+    except PermissionError as exc:
+        raise PermissionError(
+            f"ORION_STATE_DIR={directory} cannot be written to by user {os.geteuid()}, who has to own it"
+        ) from exc
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_alone = True

@@ -48,7 +48,7 @@ async def test_what_slack_refuses_at_the_start_is_one_line(world: World, shared:
         ({}, "orion cannot start: SLACK_APP_TOKEN: Slack refuses it: invalid_auth"),
         (
             {"SLACK_API_URL": f"http://127.0.0.1:{free_port()}/api/"},
-            "orion cannot start: Slack cannot be reached: ClientConnectorError",
+            "/api/ (SLACK_API_URL): ClientConnectorError",
         ),
     ):
         state = str(shared.orion.state_dir / "another")

@@ -55,17 +55,17 @@ def serve(
     try:
         asyncio.run(_serve(settings, role, overrides or Overrides()))
     except EXPECTED as exc:
-        print(f"orion cannot start: {_reason(exc)}", file=sys.stderr)
+        print(f"orion cannot start: {_reason(exc, settings)}", file=sys.stderr)
         return 1
     return 0
 
 
-def _reason(problem: Exception) -> str:
+def _reason(problem: Exception, settings: Settings) -> str:
     match problem:
         case SlackRefusal():
             return f"SLACK_APP_TOKEN: Slack refuses it: {problem}"
         case SlackFault():
-            return f"Slack cannot be reached: {problem}"
+            return f"Slack cannot be reached at {settings.slack.api_url} (SLACK_API_URL): {problem}"
         case _:
             return str(problem)
 

@@ -7,15 +7,19 @@ import os
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from app.store.engine import own_state_directory
 from app.store.migrations import newest_version
 from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
+
+NOBODY = 65_534
 
 RUNS = 60
 PAGE = 4096
@@ -213,3 +217,30 @@ def test_a_state_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         said = orion(tmp_path / "file" / "state", *command)
         assert said.startswith("ORION_STATE_DIR=")
         assert "cannot be used: Not a directory" in said
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        yield Path(directory)
+
+
+def test_a_state_directory_of_another_user_is_named_with_who_has_to_own_it(
+    open_to_all: Path,
+) -> None:
+    """As a container finds it that was started before the directory was made for it."""
+    open_to_all.chmod(0o755)
+    state = open_to_all / "state"
+    state.mkdir(mode=0o500)
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(NOBODY)
+    try:
+        with (
+            pytest.raises(PermissionError, match=r"state cannot be written to by user \d+, who"),
+            own_state_directory(state),
+        ):
+            pass
+    finally:
+        if is_root:
+            os.seteuid(0)
