@@ -102,6 +102,13 @@ class Balancer(Relay):
 
 
 @asynccontextmanager
+async def open_relay(connect: Callable[[], Awaitable[Connection]]) -> AsyncIterator[Relay]:
+    relay = Relay(connect)
+    async with _serving(relay):
+        yield relay
+
+
+@asynccontextmanager
 async def open_cutting_proxy(url: str) -> AsyncIterator[CuttingProxy]:
     proxy = CuttingProxy(url)
     async with _serving(proxy):

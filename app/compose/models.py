@@ -135,8 +135,6 @@ def _missing_for_functions(settings: Settings) -> Iterator[str]:
         yield "ORION_DATABASE_URL: missing; functions share nothing but a PostgreSQL database"
     if settings.slack.app_token is not None:
         yield "SLACK_APP_TOKEN: functions keep no socket open; unset it, and give SLACK_SIGNING_SECRET"
-    if settings.service.public_url is not None:
-        yield "ORION_PUBLIC_URL: a grant of the broker ends with its slice, so functions leave the model key to the sandboxes' network; unset it"
     if settings.limits.slice_s > MAX_SLICE_S:
         yield f"ORION_SLICE_S: functions work {MAX_SLICE_S:g} s at a time at most (is {settings.limits.slice_s:g})"
     name = settings.sandbox.provider

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.log import get_logger
 
 _STREAMED = ("/broker/",)
-"""Paths whose answers are passed on as they come; the others' wait until all of it is done."""
+"""Paths whose answers are passed on as they come, but for their end; the others' wait until all of it is done."""
 
 _log = get_logger(__name__)
 
@@ -32,8 +32,13 @@ class InvocationApp:
 
         async def hold(message: Message) -> None:
             nonlocal is_sent
-            is_sent = is_streamed
-            if is_streamed:
+            is_end = message["type"] == "http.response.body" and not message.get("more_body")
+            if is_streamed and is_end:
+                # What is written down about it must be done before its end has been sent.
+                await send({**message, "more_body": True})
+                held.append({"type": "http.response.body", "body": b"", "more_body": False})
+            elif is_streamed:
+                is_sent = True
                 await send(message)
             else:
                 held.append(message)

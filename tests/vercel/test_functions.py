@@ -1,5 +1,6 @@
 """A deployment answers: the real functions in the real runtime, the real queue service, emulated sandboxes, PostgreSQL."""
 
+import asyncio
 import json
 import sys
 import time
@@ -18,6 +19,7 @@ from tests.e2e.clouds import CLOUDS, KEY, QUICK_RETRIES, Cloud
 from tests.e2e.harness import Stage, open_world, text_of
 from tests.e2e.orion_process import OrionProcess, new_state_dir
 from tests.emulators.machine_network import Address
+from tests.relay import Connection, open_relay
 from tests.vercel.deployment import Deployment
 from tests.vercel.platform import DEPLOYMENT, Platform, open_platform
 from tests.waiting import until
@@ -59,10 +61,10 @@ class Place:
     directory: Path
 
     @asynccontextmanager
-    async def deploy(self, **settings: str) -> AsyncIterator[Deployed]:
-        """Sandboxes reach the model alone, to which their network adds the key; at the end none is left, nor a message to come."""
+    async def deploy(self, *, port: int = 0, **settings: str) -> AsyncIterator[Deployed]:
+        """Sandboxes reach the model alone, to which their network adds the key, or what is at that port; at the end none is left, nor a message to come."""
         async with open_world(QUICK_RETRIES) as world:
-            internet = [Address(host="127.0.0.1", port=urlsplit(world.url).port or 0)]
+            internet = [Address(host="127.0.0.1", port=port or urlsplit(world.url).port or 0)]
             with CLOUDS["vercel"](internet) as cloud:
                 given = {
                     **orion_environment(world.url, world.config),
@@ -123,6 +125,31 @@ async def test_slices_each_in_a_process_of_its_own(place: Place) -> None:
         await until(lambda: len(_numbers(deployed, record.id)) >= 3, timeout_s=60)
         numbers = _numbers(deployed, record.id)
         assert numbers == list(range(1, len(numbers) + 1))
+
+
+async def test_the_broker_behind_the_function_that_hears(place: Place) -> None:
+    """With ORION_PUBLIC_URL sandboxes ask it instead of the model, also between two slices: each call is counted, and none of them has the key."""
+    hears: list[str] = []
+
+    async def connect() -> Connection:
+        return await asyncio.open_connection("127.0.0.1", urlsplit(hears[0]).port or 0)
+
+    async with open_relay(connect) as relay:
+        url = f"http://127.0.0.1:{relay.port}"
+        async with place.deploy(
+            port=relay.port, ORION_PUBLIC_URL=url, ORION_SLICE_S="3"
+        ) as deployed:
+            hears.append(deployed.platform.hears.url)
+            ts = await deployed.client.say("@Orion run: echo 4711")
+            assert "4711" in text_of(await deployed.answer(ts, timeout_s=ANSWERED_S))
+            slow = await deployed.client.say("@Orion !slow 12")
+            assert "press Stop" in text_of(await deployed.answer(slow, timeout_s=ANSWERED_S))
+            assert len(_numbers(deployed, deployed.run_id(slow))) >= 3
+            for asked, calls in ((ts, 2), (slow, 1)):
+                record = await deployed.record(asked)
+                assert (record.state, record.attempt) == (RunState.SUCCEEDED, 1)
+                assert record.result.usage.model_calls == calls
+            assert KEY.encode() not in deployed.cloud.sent()
 
 
 async def test_a_process_killed_in_a_slice(place: Place) -> None:

@@ -40,7 +40,6 @@ def test_nothing_is_missing() -> None:
             "local",
             "ORION_SANDBOX: functions need a cloud's sandboxes (is 'local')",
         ),
-        ("ORION_PUBLIC_URL", "https://orion.example", "ORION_PUBLIC_URL: a grant of the broker"),
         ("ORION_SLICE_S", "200", "ORION_SLICE_S: functions work 100 s at a time at most (is 200)"),
     ],
 )
