@@ -25,7 +25,7 @@ other one has given it up for dead and everything has its end, and goes on then:
 
 The figures are seconds until every question of the thread has its end: from the beginning of the restart, with the start of the
 service in it, or from the harm, with what is left of a lease of 14 s in it; and with whole runs, of which the scenario `shutdown` has
-the agent write for 15 s. The agent is a small script in the real sandbox, under the real supervisor, but where another one is
+the agent write for 20 s. The agent is a small script in the real sandbox, under the real supervisor, but where another one is
 named. Each run makes its own sandbox; in the scenario `pool`, and with the real agent at random, it is given one that waited. A
 point without a figure was not passed in that shape; a call to Slack that has left a process arrives, so it is not frozen before.
 """

@@ -154,7 +154,7 @@ class Shutdown(Question):
 
     @override
     async def begin(self, play: Play) -> None:
-        await play.ask_twice(answer_s=15)
+        await play.ask_twice(answer_s=20)
         stage = play.rig.stage
         await stage.thinking(play.asked[1], thread_ts=play.asked[0])
         async with asyncio.timeout(ANSWERED_WITHIN_S):
