@@ -68,6 +68,10 @@ async def test_one_hears_and_another_answers(
                 assert ready.status_code == 200, ready.text
                 events = await http.post(f"{process.url}/slack/events", content=b"{}")
                 assert (events.status_code != 404) is hears
+            _, told = await stage.cli("doctor")
+            assert "2 running, by host and pid: " in told
+            assert f":{stage.orion.pid} (without work)" in told
+            assert f":{worker.pid}" in told
             assert await worker.terminate() == 0
 
 

@@ -125,11 +125,25 @@ async def _database(settings: Settings) -> str:
 
 
 async def _engine(settings: Settings) -> str:
+    if isinstance(settings.database, str):
+        return await _processes(settings.database)
     try:
         with own_state_directory(settings.service.state_dir):
             return "no Orion is running here"
     except StateDirectoryBusyError as exc:
         return str(exc).partition(";")[0]
+
+
+async def _processes(database: str) -> str:
+    try:
+        async with open_store(database) as store:
+            living = await store.leases.living()
+    except UnreadableStoreError as exc:
+        raise _ProblemError(exc.reason, exc.fix) from exc
+    if not living:
+        return "no Orion is running on the database"
+    told = (f"{one.name}{'' if one.is_working else ' (without work)'}" for one in living)
+    return f"{len(living)} running, by host and pid: {', '.join(sorted(told))}"
 
 
 async def _sandbox(settings: Settings) -> str:
