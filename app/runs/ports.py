@@ -86,11 +86,7 @@ class Dispatcher(Protocol):
         ...
 
     async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> None:
-        """Records these changes of a run that this process has, and lets it be advanced, by any process.
-
-        Raises:
-            LeaseLostError
-        """
+        """Records these changes of a run that this process has, and lets it be advanced, by any process. Raises: LeaseLostError."""
         ...
 
     def borrow(self, run_id: RunId) -> AbstractAsyncContextManager[Run | None]:
@@ -147,10 +143,7 @@ class ReplySink(Protocol):
     async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
         """Turns the thinking message into the result, posting further parts below. Harmless to repeat.
 
-        `resumed`: an earlier process may have posted some parts, so look for them first.
-
-        Raises:
-            LeaseLostError: the run may be another process's by now.
+        `resumed`: an earlier process may have posted some parts, so look for them first. Raises: LeaseLostError: as `place`.
         """
         ...
 
