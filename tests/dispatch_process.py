@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from app.aio import retry_store
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease, open_lease
 from app.errors import ErrorCode
-from app.runs.testing import Advance, Done, Run, RunId, RunState
+from app.runs.testing import Advance, AgainIn, Done, Run, RunId, RunState
 from app.store.runs import SqlRunStore, open_store
 
 
@@ -28,6 +29,7 @@ class JournalHandlers:
         self._lease = lease
         self._journal = journal
         self.hold_s = 0.0
+        self._handed_over = asyncio.Event()
 
     def note(self, what: str, run_id: str = "-") -> None:
         with self._journal.open("a") as file:
@@ -43,14 +45,18 @@ class JournalHandlers:
         run = await retry_store(lambda: self._store.get(run_id))
         assert run is not None
         await retry_store(lambda: self._store.begin(run))
-        await asyncio.sleep(self.hold_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.hold_s):
+                await self._handed_over.wait()
+                return AgainIn(seconds=0)
         await self._lease.confirm()
         self.note("effect", run_id)
         await retry_store(lambda: self._store.update(run_id, state=RunState.SUCCEEDED))
         return Done()
 
     def hand_over(self) -> None:
-        """They go on to their end, or are cancelled."""
+        """What still goes is another process's."""
+        self._handed_over.set()
 
     async def end(self, run_id: RunId, code: ErrorCode) -> None:
         self.note(f"end-{code}", run_id)
