@@ -309,15 +309,17 @@ def _people(waiting: sa.CTE) -> sa.Select[tuple[str, str, int, datetime]]:
     person = sa.select(waiting.c.team, waiting.c.user).distinct().subquery("person")
     of_person = (runs.c.team == person.c.team) & (runs.c.user == person.c.user)
     of_person &= runs.c.created_at >= _later(-TURNS_WINDOW.total_seconds())
-
-    def of(value: sa.ColumnElement[T]) -> sa.ScalarSelect[T]:
-        return sa.select(value).where(of_person).correlate(person).scalar_subquery()
-
-    return sa.select(
-        person.c.team,
-        person.c.user,
-        of(sa.func.count().filter(_UNFINISHED, _IS_ADVANCED, runs.c.needs_slot)).label("slots"),
-        of(sa.type_coerce(sa.func.max(runs.c.claimed_at), sa.Double)).label("served_at"),
+    has_slot = _UNFINISHED & _IS_ADVANCED & runs.c.needs_slot
+    # Grouped, so that it is done once for each person: SQLite would ask subqueries again for each run that waits.
+    return (
+        sa.select(
+            person.c.team,
+            person.c.user,
+            sa.func.count(runs.c.id).filter(has_slot).label("slots"),
+            sa.type_coerce(sa.func.max(runs.c.claimed_at), sa.Double).label("served_at"),
+        )
+        .select_from(person.outerjoin(runs, of_person))
+        .group_by(person.c.team, person.c.user)
     )
 
 
