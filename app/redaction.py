@@ -11,12 +11,15 @@ import html
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 from urllib.parse import quote, quote_plus
 
 MIN_SECRET_CHARS: Final = 8
 """Shorter values would blank ordinary words."""
+MAX_SHORT_CHARS, REMEMBERED = 64, 1_000
+"""Texts whose masked form is kept, so as not to be found again: the last so many."""
 MAX_DEPTH: Final = 40
 """Nesting that `mask_value` follows; what lies deeper is dropped, so hostile JSON cannot exhaust the stack."""
 
@@ -111,6 +114,7 @@ def _well_formed(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=REMEMBERED)
 def is_secret_name(name: str) -> bool:
     """Whether a field or variable of that name holds a secret (`max_tokens`, `primary_key` and `PWD` do not)."""
     if name.upper() in ("PWD", "OLDPWD"):  # the shell's directories
@@ -137,8 +141,13 @@ class Masker:
             if len(spelling) >= MIN_SECRET_CHARS and spelling not in "[redacted:secret]"
         }
         self._spellings = sorted(spellings, key=lambda spelling: (-len(spelling), spelling))
+        self._mask_short = lru_cache(maxsize=REMEMBERED)(self._mask)
 
     def mask(self, text: str) -> str:
+        # A log says the same names and ids again and again.
+        return self._mask_short(text) if len(text) <= MAX_SHORT_CHARS else self._mask(text)
+
+    def _mask(self, text: str) -> str:
         text = _well_formed(text)
         for spelling in self._spellings:
             if spelling in text:
