@@ -8,8 +8,8 @@ goes on in another.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 
 from typing_extensions import Unpack
@@ -86,6 +86,7 @@ class RunDispatcher:
         self._failures: Counter[RunId] = Counter()
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
+        self._accepting = 0
         self._accepted: dict[RunId, None] = {}
         """The last ones: each mention comes as two events, and the second one needs no write."""
 
@@ -94,7 +95,8 @@ class RunDispatcher:
             raise OSError(f"run {run.id} could not be stored: the service is stopping")
         if run.id in self._accepted:
             return False
-        is_new = await self._store.add(run)
+        with self._giving_way():
+            is_new = await self._store.add(run)
         self._accepted[run.id] = None
         if len(self._accepted) > REMEMBERED:
             del self._accepted[next(iter(self._accepted))]
@@ -102,6 +104,21 @@ class RunDispatcher:
         if is_new or await self._leases.holds(run.id):
             self._place([run], resumed=False)
         return is_new
+
+    @contextmanager
+    def _giving_way(self) -> Iterator[None]:
+        """Lets fewer runs be placed while one is accepted."""
+        self._accepting += 1
+        self._give_way()
+        try:
+            yield
+        finally:
+            self._accepting -= 1
+            self._give_way()
+
+    def _give_way(self) -> None:
+        if self._placements is not None:
+            self._placements.give_way(is_accepting=self._accepting > 0)
 
     async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
         await self._leases.schedule(run.id, **changes)

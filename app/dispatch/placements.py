@@ -3,6 +3,8 @@
 import asyncio
 from contextlib import suppress
 
+from anyio import CapacityLimiter
+
 from app.aio import TaskGroup
 from app.errors import LeaseLostError
 from app.log import get_logger
@@ -12,7 +14,9 @@ from app.runs.ports import RunHandlers
 PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
 """Those that were begun before look for their message first, which Slack allows 50 times a minute: new ones do not wait behind them.
 
-More would only queue for the store's connection, and for the interpreter's lock, which acknowledgements need as well."""
+More would only queue for the store's connection."""
+PLACED_MEANWHILE = 1
+"""While an acknowledgement is under way, which needs the interpreter's lock as well and is due sooner."""
 RETRY_INTERVAL_S = 5.0
 
 _log = get_logger(__name__)
@@ -28,8 +32,8 @@ class Placements:
         """`group`: in which they go on; it outlives them by `close`."""
         self._handlers = handlers
         self._group = group
-        self._slots = asyncio.Semaphore(PLACED_AT_ONCE)
-        self._slots_again = asyncio.Semaphore(PLACED_AGAIN_AT_ONCE)
+        self._slots = CapacityLimiter(PLACED_AT_ONCE)
+        self._slots_again = CapacityLimiter(PLACED_AGAIN_AT_ONCE)
         self._tasks: dict[RunId, asyncio.Task[None]] = {}
         self._closed = asyncio.Event()
 
@@ -40,6 +44,10 @@ class Placements:
         task = self._group.create_task(self._place(run, resumed=resumed), name=f"place-{run.id}")
         self._tasks[run.id] = task
         task.add_done_callback(lambda _task: self._tasks.pop(run.id))
+
+    def give_way(self, *, is_accepting: bool) -> None:
+        """Begins fewer while runs are accepted; those that have begun go on."""
+        self._slots.total_tokens = PLACED_MEANWHILE if is_accepting else PLACED_AT_ONCE
 
     async def settle(self, *, timeout_s: float) -> None:
         """Waits so long for those that have begun."""

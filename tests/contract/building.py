@@ -48,6 +48,8 @@ class Handlers:
         self.hold: Callable[[RunId], float] = lambda _run_id: 0.0
         self.may_end = asyncio.Event()
         self.may_end.set()
+        self.may_place = asyncio.Event()
+        self.may_place.set()
         self.again: set[RunId] = set()
         self.broken: set[RunId] = set()
         """`advance` fails for them."""
@@ -61,6 +63,7 @@ class Handlers:
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         self.placed.append((run.id, resumed))
+        await self.may_place.wait()
         await self.dispatcher.schedule(run, state=RunState.PLACED)
 
     async def advance(self, run_id: RunId, *, until: datetime | None = None) -> Advance:

@@ -9,6 +9,7 @@ import pytest
 
 from app.runs.testing import Run, RunState
 from app.store.memory import MemoryRunStore
+from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
 from tests.contract.building import (
     CAPACITY,
@@ -251,3 +252,29 @@ async def test_what_was_committed_after_its_asker_had_given_up_is_placed(
     await until(lambda: handlers.ended == [request.run_id])
     await handlers.submit(request)
     assert handlers.placed == [(request.run_id, False)]
+
+
+async def test_while_one_is_accepted_few_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An acknowledgement is due sooner than a thinking message: of those that came before it, one is placed meanwhile."""
+    store = MemoryRunStore()
+    stored = asyncio.Event()
+    add, late = store.add, make_request(ts="1795302365.000100")
+
+    async def add_late(run: Run) -> bool:
+        if run.id == late.run_id:
+            await stored.wait()
+        return await add(run)
+
+    monkeypatch.setattr(store, "add", add_late)
+    async with started(store) as handlers, open_task_group() as group:
+        group.create_task(handlers.submit(late))
+        await asyncio.sleep(0)
+        handlers.may_place.clear()
+        for number in range(3):
+            await handlers.submit(make_request(ts=f"179530236{number}.000200"))
+        await until(lambda: len(handlers.placed) == 1)
+        await asyncio.sleep(0.05)
+        assert len(handlers.placed) == 1
+        stored.set()
+        await until(lambda: len(handlers.placed) == 4)
+        handlers.may_place.set()

@@ -1,0 +1,53 @@
+"""In what order and how many at once accepted runs are placed."""
+
+import asyncio
+
+from app.dispatch.placements import PLACED_AT_ONCE, Placements
+from app.runs.testing import AgainIn, Run, RunId
+from sandbox_runtime.task_group import open_task_group
+from tests.building import make_request, make_run
+from tests.waiting import until
+
+RUNS = [make_run(make_request(ts=f"1795302364.{number:06}")) for number in range(40)]
+
+
+class Handlers:
+    """Placing goes on until it is allowed to end."""
+
+    def __init__(self) -> None:
+        self.begun: list[RunId] = []
+        self.may_end = asyncio.Event()
+
+    async def place(self, run: Run, *, resumed: bool) -> None:
+        del resumed
+        self.begun.append(run.id)
+        await self.may_end.wait()
+
+    async def advance(self, run_id: RunId, *, until: object = None) -> AgainIn:
+        raise NotImplementedError
+
+    async def end(self, run_id: RunId, code: object) -> None:
+        raise NotImplementedError
+
+    def hand_over(self) -> None:
+        raise NotImplementedError
+
+
+async def test_placings_give_way_to_acceptances() -> None:
+    """Meanwhile one is placed at a time, so that none waits for ever; then as many as ever, in their order."""
+    handlers = Handlers()
+    async with open_task_group() as group:
+        placements = Placements(handlers, group=group)
+        placements.give_way(is_accepting=True)
+        for run in RUNS:
+            placements.add(run)
+        await until(lambda: len(handlers.begun) == 1)
+        await asyncio.sleep(0.05)
+        assert handlers.begun == [RUNS[0].id]
+        placements.give_way(is_accepting=False)
+        await until(lambda: len(handlers.begun) == PLACED_AT_ONCE)
+        placements.give_way(is_accepting=True)
+        handlers.may_end.set()
+        await until(lambda: len(handlers.begun) == len(RUNS))
+        assert handlers.begun == [run.id for run in RUNS]
+        await placements.close(grace_s=1)
