@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from app.runs.model import FINAL_STATES, GrantNews, ReportedCall, RunId
 from app.runs.ports import ModelGrant
 from app.store.engine import Database, insert_for
-from app.store.tables import grant_calls, grants, runs
+from app.store.tables import grant_calls, grants, in_states, runs
 
 LEFT_FOR = timedelta(days=1)
 """That grants of processes which have died stay, after they have expired."""
@@ -45,7 +45,7 @@ class SqlGrantStore:
         await self._call(work)
 
     async def find(self, run_id: RunId) -> ModelGrant | None:
-        is_over = sa.exists().where(runs.c.id == run_id, runs.c.state.in_(FINAL_STATES))
+        is_over = sa.exists().where(runs.c.id == run_id, in_states(runs, FINAL_STATES))
         query = sa.select(grants.c.content).where(grants.c.run_id == run_id, ~is_over)
         found: ModelGrant | None = await self._call(lambda connection: connection.scalar(query))
         return found

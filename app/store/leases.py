@@ -15,6 +15,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -25,7 +26,7 @@ from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunId
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.store.engine import Database
-from app.store.tables import Now, UtcTime, processes, run_of, runs, values_of
+from app.store.tables import Now, UtcTime, in_states, processes, run_of, runs, values_of
 
 LEASE_S = 14.0
 """How long a process that is not heard of keeps what it has, where others could take it over."""
@@ -39,7 +40,7 @@ CLAIMED_AT_ONCE = 64
 
 T = TypeVar("T")
 
-_UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
+_UNFINISHED = in_states(runs, UNFINISHED_STATES)
 _IS_UNPLACED = runs.c.due_at.is_(None) & runs.c.claimed_at.is_(None)
 _IS_ADVANCED = runs.c.owner.is_not(None) & runs.c.due_at.is_(None) & runs.c.claimed_at.is_not(None)
 
@@ -182,13 +183,13 @@ class SqlLeases:
         return await self._call(lambda connection: connection.scalar(query)) is not None
 
     async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
-        key = (runs.c.id == run_id) & _UNFINISHED
-        values: dict[str, object] = {**changes, "owner": None, "due_at": Now()}
-        statement = sa.update(runs).where(key, runs.c.owner == self.id).values(**values)
+        statement = _schedule(frozenset(changes))
+        values = {f"new_{name}": value for name, value in changes.items()}
+        values |= {"run_id": run_id, "process": self.id}
 
         def work(connection: sa.Connection) -> None:
-            is_changed = connection.execute(statement).rowcount == 1
-            if not is_changed and connection.scalar(sa.select(runs.c.id).where(key)) is not None:
+            is_changed = connection.execute(statement, values).rowcount == 1
+            if not is_changed and connection.scalar(_IS_UNFINISHED, values) is not None:
                 raise LeaseLostError(run_id)
 
         await self._call(work)
@@ -226,6 +227,18 @@ class SqlLeases:
         own = (runs.c.id == run_id) & (runs.c.owner == self.id) & runs.c.due_at.is_not(None)
         statement = sa.update(runs).where(own).values(owner=None)
         await self._call(lambda connection: connection.execute(statement))
+
+
+_OF_RUN = (runs.c.id == sa.bindparam("run_id")) & _UNFINISHED
+_IS_UNFINISHED = sa.select(runs.c.id).where(_OF_RUN)
+
+
+@lru_cache
+def _schedule(names: frozenset[str]) -> sa.Update:
+    """Returns the statement for changes of these columns: to compose it takes longer than to carry it out."""
+    changes: dict[str, object] = {name: sa.bindparam(f"new_{name}") for name in names}
+    own = sa.update(runs).where(_OF_RUN, runs.c.owner == sa.bindparam("process"))
+    return own.values({**changes, "owner": None, "due_at": Now()})
 
 
 def _later(seconds: float) -> sa.ColumnElement[datetime]:
@@ -270,7 +283,7 @@ def _must_wait() -> sa.ColumnElement[bool]:
         .where(
             other.c.thread_key == runs.c.thread_key,
             other.c.id != runs.c.id,
-            other.c.state.in_(UNFINISHED_STATES),
+            in_states(other, UNFINISHED_STATES),
             comes_first | is_advanced,
         )
         .correlate(runs)

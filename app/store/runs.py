@@ -49,7 +49,16 @@ from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
-from app.store.tables import UtcTime, model_calls, run_files, run_of, runs, spent_days, values_of
+from app.store.tables import (
+    UtcTime,
+    in_states,
+    model_calls,
+    run_files,
+    run_of,
+    runs,
+    spent_days,
+    values_of,
+)
 
 
 class SqlRunFiles:
@@ -155,9 +164,9 @@ READ_AT_ONCE = 50
 REFUSAL_CODES = frozenset({ErrorCode.NOT_ALLOWED, ErrorCode.REQUEST_INVALID, ErrorCode.QUEUE_FULL})
 """Runs that ended in these before they began did not cost anything, so they do not count against a person's hourly limit."""
 
-_UNFINISHED = runs.c.state.in_(UNFINISHED_STATES)
+_UNFINISHED = in_states(runs, UNFINISHED_STATES)
 """Named one by one, not as "not in": so the index on the state finds the few among all that are kept."""
-_ENDED = runs.c.state.in_(FINAL_STATES)
+_ENDED = in_states(runs, FINAL_STATES)
 
 
 @asynccontextmanager
@@ -243,11 +252,11 @@ class SqlRunStore:
         while_in: Collection[RunState] = UNFINISHED_STATES,
         **changes: Unpack[RunChanges],
     ) -> Run:
-        is_there = runs.c.state.in_(UNFINISHED_STATES & frozenset(while_in))
+        is_there = in_states(runs, UNFINISHED_STATES & frozenset(while_in))
         return await self._change(run_id, is_there, changes)
 
     async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
-        as_checked = runs.c.state.in_(BEGINNING_STATES) & (runs.c.revision == run.revision)
+        as_checked = in_states(runs, BEGINNING_STATES) & (runs.c.revision == run.revision)
         begun: RunChanges = {"state": RunState.RUNNING, "attempt": run.attempt + 1}
         return await self._change(run.id, as_checked, begun | changes)
 
@@ -297,7 +306,7 @@ class SqlRunStore:
             if run is None:
                 return False
             request = run.request.model_copy(update={"text": text})
-            statement = sa.update(runs).where(runs.c.id == run_id, runs.c.state.in_(WAITING_STATES))
+            statement = sa.update(runs).where(runs.c.id == run_id, in_states(runs, WAITING_STATES))
             amended = statement.values(
                 request=request,
                 revision=runs.c.revision + 1,
@@ -451,34 +460,53 @@ def _counts() -> sa.Select[int, int, int]:
 
 def _count_elsewhere() -> sa.Select[int]:
     """Selects the count of runs that go or come before a run when people take turns: as the one in memory counts."""
-    run_id: sa.BindParameter[str] = sa.bindparam("run_id")
-    is_waiting = runs.c.state.in_(WAITING_STATES)
-    ranked = (
+    own, before = runs.alias("own"), runs.alias("before")
+    turn = (
+        sa.select(sa.func.count())
+        .where(
+            in_states(before, UNFINISHED_STATES),
+            before.c.team == own.c.team,
+            before.c.user == own.c.user,
+            _order(before) < _order(own),
+        )
+        .correlate(own)
+        .scalar_subquery()
+        .label("turn")
+    )
+    asker = (
+        sa.select(turn, own.c.created_at, in_states(own, STARTED_STATES).label("goes"))
+        .where(own.c.id == sa.bindparam("run_id"))
+        .cte("asker")
+    )
+    is_waiting = in_states(runs, WAITING_STATES)
+    waits_longer = is_waiting & (
+        runs.c.created_at < sa.select(asker.c.created_at).scalar_subquery()
+    )
+    # Counted by person: ranking every run that waits took most of the time when a thousand did.
+    person = (
         sa.select(
-            runs.c.id,
-            runs.c.state,
-            runs.c.created_at,
-            sa.func.row_number()
-            .over(
-                partition_by=(runs.c.team, runs.c.user),
-                order_by=(sa.case((is_waiting, 1), else_=0), runs.c.created_at, runs.c.id),
-            )
-            .label("round"),
+            sa.func.count().filter(~is_waiting).label("going"),
+            sa.func.count().filter(is_waiting).label("waiting"),
+            sa.func.count().filter(waits_longer).label("longer"),
         )
         .where(_UNFINISHED)
-        .cte("ranked")
+        .group_by(runs.c.team, runs.c.user)
+        .cte("person")
     )
-    own = ranked.alias("own")
-    comes_before = (ranked.c.round < own.c.round) | (
-        (ranked.c.round == own.c.round) & (ranked.c.created_at < own.c.created_at)
+    turns = asker.c.turn - person.c.going
+    in_earlier_rounds = sa.case(
+        (turns <= 0, 0), (turns < person.c.waiting, turns), else_=person.c.waiting
     )
-    return (
-        sa.select(sa.func.count())
-        .where(own.c.id == run_id, ranked.c.id != run_id)
-        .where(
-            ranked.c.state.in_(STARTED_STATES) | (ranked.c.state.in_(WAITING_STATES) & comes_before)
-        )
-    )
+    in_same_round = sa.case(((turns >= 0) & (person.c.longer > turns), 1), else_=0)
+    ahead = sa.func.sum(person.c.going + in_earlier_rounds + in_same_round)
+    itself = sa.case((asker.c.goes, 1), else_=0)
+    return sa.select(ahead - itself).select_from(asker.join(person, sa.true())).group_by(itself)
+
+
+def _order(one: sa.FromClause) -> sa.Tuple:
+    """Returns by what a person's own runs come one after the other: those that go were the first."""
+    is_waiting = sa.case((in_states(one, WAITING_STATES), 1), else_=0)
+    return sa.tuple_(is_waiting, one.c.created_at, one.c.id)
 
 
 _COUNTS, _COUNT_ELSEWHERE = _counts(), _count_elsewhere()

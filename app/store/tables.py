@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.budget import SpentCall
-from app.runs.model import ChannelChange, ModelCall, Process, Run
+from app.runs.model import ChannelChange, ModelCall, Process, Run, RunState
 from app.runs.options import Defaults
 from app.runs.ports import ModelGrant
 from app.runs.session import Session
@@ -192,7 +192,7 @@ runs = sa.Table(
     sa.Column("needs_slot", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Index("ix_orion_runs_thread", "thread_key", "message_ts"),
     sa.Index("ix_orion_runs_user", "team", "user", "created_at"),
-    sa.Index("ix_orion_runs_state", "state"),
+    sa.Index("ix_orion_runs_state", "state", "team", "user", "created_at"),
     sa.Index(
         "ix_orion_runs_due",
         "due_at",
@@ -201,6 +201,14 @@ runs = sa.Table(
     ),
 )
 _RUN_FIELDS = tuple(field.name for field in fields(Run))
+
+
+def in_states(table: sa.FromClause, states: Collection[RunState]) -> sa.ColumnElement[bool]:
+    """Whether a row of `runs`, or of an alias of it, is in one of these states.
+
+    They stand in the statement itself: a list of parameters would be spelled out anew each time it is carried out.
+    """
+    return table.c.state.in_([sa.literal_column(f"'{state}'") for state in sorted(states)])
 
 
 def run_of(row: sa.RowMapping) -> Run:
