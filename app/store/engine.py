@@ -86,7 +86,7 @@ def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
     """Returns an engine of one connection, on an SQLite file or a `postgresql://…` URL, whose commits survive a power loss."""
     if isinstance(location, Path):
         return sqlite_engine(location, connection=_AcceptingConnection)
-    return postgres_engine(location, connections=1, timeout_s=timeout_s)
+    return postgres_engine(location, connections=1, timeout_s=timeout_s, looks_first=False)
 
 
 NETWORK_FILE_SYSTEMS = re.compile(
@@ -135,9 +135,13 @@ def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection
 
 
 def postgres_engine(
-    url: str, *, connections: int = POSTGRES_CONNECTIONS, timeout_s: float = CALL_TIMEOUT_S
+    url: str,
+    *,
+    connections: int = POSTGRES_CONNECTIONS,
+    timeout_s: float = CALL_TIMEOUT_S,
+    looks_first: bool = True,
 ) -> sa.Engine:
-    """Returns an engine for as many threads as connections. One that the server has dropped meanwhile is replaced unseen.
+    """Returns an engine for as many threads as connections.
 
     Nothing is kept in a session, so it may be a pooler's that gives one for each transaction (PgBouncer, Neon, Supabase).
 
@@ -146,6 +150,8 @@ def postgres_engine(
         connections: the most at once.
         timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
             to connect half of it.
+        looks_first: whether a connection still lives, so that one which the server has dropped meanwhile is replaced unseen;
+            else its transaction fails, as an error that says `connection_invalidated`.
 
     Raises:
         UnreadableStoreError: its driver is not installed.
@@ -156,7 +162,9 @@ def postgres_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=True,
+            pool_pre_ping=looks_first,
+            # The driver begins no transactions: `begin` does, with their limits, in one round trip.
+            isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
                 "tcp_user_timeout": timeout_ms,
@@ -178,17 +186,21 @@ def postgres_engine(
         # A process that is frozen in a transaction must not keep the others from what it has locked.
         "idle_in_transaction_session_timeout": min(timeout_s, IDLE_TIMEOUT_S),
     }
-    sa.event.listen(engine, "begin", lambda one: limit_transaction(one, **limits_s))
+    begin = f"BEGIN; {_limits(**limits_s)}"
+    sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(begin))
     return engine
 
 
 def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
     """Sets these limits of PostgreSQL's until the transaction ends; nothing on SQLite, which has none."""
     if connection.dialect.name != "sqlite":
-        settings = (
-            f"SET LOCAL {name} = {limit_s * 1000:.0f}" for name, limit_s in limits_s.items()
-        )
-        connection.exec_driver_sql("; ".join(settings))  # in one round trip
+        connection.exec_driver_sql(_limits(**limits_s))
+
+
+def _limits(**limits_s: float) -> str:
+    return "; ".join(
+        f"SET LOCAL {name} = {limit_s * 1000:.0f}" for name, limit_s in limits_s.items()
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import sqlalchemy as sa
 
@@ -15,13 +16,13 @@ BUSY_INTERVAL_S = 0.001
 """Between looks whether the write lock is free; the others hold it for a commit, about a millisecond."""
 
 Write = Callable[[sa.Connection], bool]
+Outcome = bool | Exception
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entry:
     write: Write
-    result: bool | None = None
-    """None: not committed."""
+    committed: asyncio.Future[bool]
 
 
 class GroupCommit:
@@ -34,19 +35,21 @@ class GroupCommit:
         """`engine`: of one connection, closed with this."""
         self._engine = engine
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
-        self._lock = asyncio.Lock()
         self._waiting: list[_Entry] = []
+        self._is_writing = False
 
     async def commit(self, write: Write) -> bool:
-        """Returns what `write` does once that is as durable as the connection's commits. Whoever comes first writes for all who wait by then.
+        """Returns what `write` does once that is as durable as the connection's commits. Those that come during a commit share the next.
 
         Raises:
             OSError: not stored within 2 s, or refused; it may be repeated.
         """
-        own = _Entry(write=write)
+        committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Entry(write=write, committed=committed))
+        self._write_waiting()
         try:
             async with asyncio.timeout(ACCEPT_TIMEOUT_S):
-                return await self._commit(own)
+                return await committed
         except sa.exc.SQLAlchemyError as exc:
             raise OSError(f"nothing could be stored: {type(exc).__name__}") from exc
 
@@ -54,40 +57,45 @@ class GroupCommit:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
         self._thread.shutdown(wait=False)
 
-    async def _commit(self, own: _Entry) -> bool:
-        self._waiting.append(own)
+    def _write_waiting(self) -> None:
+        # Whoever does not wait any more is not written.
+        batch = [each for each in self._waiting if not each.committed.done()]
+        if batch and not self._is_writing:
+            writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batch)
+            self._is_writing = True
+            self._waiting.clear()
+            writing.add_done_callback(partial(self._tell, batch))
+
+    def _tell(self, batch: Sequence[_Entry], writing: asyncio.Future[Sequence[Outcome]]) -> None:
+        self._is_writing = False
+        for each, outcome in zip(batch, writing.result(), strict=True):
+            if each.committed.done():
+                continue
+            if isinstance(outcome, Exception):
+                each.committed.set_exception(outcome)
+            else:
+                each.committed.set_result(outcome)
+        self._write_waiting()
+
+    def _write(self, batch: Sequence[_Entry]) -> Sequence[Outcome]:
         try:
-            async with self._lock:
-                if own.result is None:
-                    batch = [each for each in self._waiting if each.result is None]
-                    try:
-                        await self._write(batch)
-                    except (sa.exc.SQLAlchemyError, ValueError):
-                        if len(batch) == 1:
-                            raise
-                        await self._write([own])  # another one may have been the cause
-            return bool(own.result)
-        finally:
-            self._waiting.remove(own)
+            return self._commit_all(batch)
+        except Exception as exc:  # noqa: BLE001 - told to whom it belongs
+            if len(batch) == 1:
+                return [exc]
+            return [outcome for each in batch for outcome in self._write([each])]  # one is to blame
 
-    async def _write(self, batch: Sequence[_Entry]) -> None:
-        def insert() -> list[bool]:
-            with self._engine.begin() as connection:
-                return [each.write(connection) for each in batch]
-
-        def work() -> list[bool]:
-            until = time.monotonic() + ACCEPT_TIMEOUT_S
-            while True:
-                try:
-                    return insert()
-                except sa.exc.OperationalError as exc:
-                    if not _is_busy(exc) or time.monotonic() > until:
-                        raise
-                time.sleep(BUSY_INTERVAL_S)
-
-        results = await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        for each, result in zip(batch, results, strict=True):
-            each.result = result
+    def _commit_all(self, batch: Sequence[_Entry]) -> Sequence[bool]:
+        until = time.monotonic() + ACCEPT_TIMEOUT_S
+        while True:
+            try:
+                with self._engine.begin() as connection:
+                    return [each.write(connection) for each in batch]
+            except sa.exc.OperationalError as exc:
+                # The server may have dropped an idle connection: the next one is a new one.
+                if not (_is_busy(exc) or exc.connection_invalidated) or time.monotonic() > until:
+                    raise
+            time.sleep(BUSY_INTERVAL_S)
 
 
 def _is_busy(error: sa.exc.OperationalError) -> bool:

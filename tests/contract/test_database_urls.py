@@ -30,7 +30,7 @@ from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
 from tests.pgbouncer import run_pgbouncer
-from tests.postgres import LOCKED_ROLE, create_database, dump_and_restore
+from tests.postgres import LOCKED_ROLE, create_database, dump_and_restore, unreachable
 
 pytestmark = pytest.mark.postgresql
 
@@ -334,6 +334,18 @@ def test_a_server_ends_what_takes_too_long_and_who_stands_still(postgres_url: st
         one.exec_driver_sql("SELECT 1")
     one.close()
     engine.dispose()
+
+
+async def test_connections_that_the_server_has_dropped_are_replaced_unseen(
+    postgres_url: str,
+) -> None:
+    """A failover, or a pooler that closes what stands idle: neither an acceptance nor a call fails for it."""
+    async with open_store(postgres_url) as store:
+        for number in range(2):
+            assert await store.add(make_run(make_request(ts=f"179530236{number}.000100")))
+            with unreachable(postgres_url):
+                pass
+        assert len(await store.recent(limit=9)) == 2
 
 
 @pytest.mark.long
