@@ -4,7 +4,6 @@ import os
 import secrets
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -51,9 +50,3 @@ def postgres_server() -> Iterator[str]:
 def postgres_url(postgres_server: str) -> str:
     """An empty database."""
     return create_database(postgres_server, f"orion_{secrets.token_hex(4)}")
-
-
-@pytest.fixture
-def papers(tmp_path: Path) -> Path:
-    """Where a long proof writes what it found: `TEST_PAPERS=docs make test-all` renews the papers."""
-    return Path(os.environ.get("TEST_PAPERS", tmp_path))

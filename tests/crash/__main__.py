@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tests.crash.killing import Row
-from tests.crash.load import HEAVY, REAL, LoadResult, run_load
+from tests.crash.load import HEAVY, REAL, LoadPlan, LoadResult, run_load
 from tests.crash.matrix import run_matrix
 from tests.crash.place import Place
 from tests.crash.report import line_of_load, render
@@ -24,16 +24,21 @@ LOAD = "load"
 
 
 async def run(
-    place: Place, shapes: Sequence[Shape] = SHAPES, *, only: Sequence[str] = ()
+    place: Place,
+    shapes: Sequence[Shape] = SHAPES,
+    *,
+    only: Sequence[str] = (),
+    each: int = 1,
+    plans: Sequence[LoadPlan] = (HEAVY, REAL),
 ) -> tuple[list[Row], list[LoadResult]]:
     rows: list[Row] = []
     loads: list[LoadResult] = []
     async with asyncio.timeout(TIMEOUT_S):
         for shape in shapes:
             if list(only) != [LOAD]:
-                rows += await run_matrix(place, shape, only=only)
+                rows += await run_matrix(place, shape, only=only, each=each)
             if not only or LOAD in only:
-                for plan in (HEAVY, REAL):
+                for plan in plans:
                     loads.append(await run_load(place, plan, shape))
                     sys.stdout.write(line_of_load(loads[-1]) + "\n")
                     sys.stdout.flush()

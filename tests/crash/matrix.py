@@ -73,8 +73,13 @@ BY_THEMSELVES: Sequence[Section] = (
 RECONCILIATION = "reconciliation"
 
 
-async def run_matrix(place: Place, shape: Shape, *, only: Sequence[str]) -> list[Row]:
-    """All sections, or those named; several beside each other, for they mostly wait. Each row is printed when it is there."""
+async def run_matrix(
+    place: Place, shape: Shape, *, only: Sequence[str], each: int = 1
+) -> list[Row]:
+    """All sections, or those named; several beside each other, for they mostly wait. Each row is printed when it is there.
+
+    `each`: so many-th point of a section is tried, from its first on.
+    """
     rows: list[Row] = []
 
     def tell(row: Row) -> None:
@@ -89,7 +94,7 @@ async def run_matrix(place: Place, shape: Shape, *, only: Sequence[str]) -> list
             name = section.scenario.name
             if not only or name in only:
                 hand_on = partial(_hand_on, waiting, name)
-                one = run_section(place, section, shape, tell=tell, hand_on=hand_on)
+                one = run_section(place, section, shape, tell=tell, each=each, hand_on=hand_on)
                 waiting.append((name, one))
 
     add(SECTIONS)
@@ -140,15 +145,16 @@ async def run_section(
     *,
     tell: Tell,
     choice: Callable[[Point], bool] = lambda _point: True,
+    each: int = 1,
     hand_on: Callable[[Awaitable[None]], None] | None = None,
 ) -> None:
-    """A dry run, then a row for each of its points. `hand_on`: is given the points beyond the first `CHUNK`, so many at a time."""
+    """A dry run, then a row for each of its points, or each so many-th. `hand_on`: is given the points beyond the first `CHUNK`, so many at a time."""
     async with place.open_rig(shape, section.agent, section.settings) as rig:
         tries = [
             _at(section.scenario, point)
             for point in await find_points(rig, section)
             if choice(point)
-        ]
+        ][::each]
         if isinstance(section.scenario, Shutdown):
             tries += [_draining(section.scenario, after_s) for after_s in DRAINING_S]
         if hand_on is not None:

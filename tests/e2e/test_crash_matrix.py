@@ -1,6 +1,5 @@
 """The crash matrix in short: harm at the points that matter most, and at random under load. In full: those that are long."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from tests.crash.load import SMALL, run_load
 from tests.crash.matrix import Section, run_section
 from tests.crash.place import Place
 from tests.crash.points import Point
-from tests.crash.report import render
 from tests.crash.rig import ALONE, FROZEN, KILLED, Shape
 from tests.crash.scenarios import Pooled, Question, Refusal
 from tests.e2e.harness import WITH_POOL
@@ -89,15 +87,13 @@ async def test_killed_at_random_under_load(
 @pytest.mark.long
 @pytest.mark.alone
 @pytest.mark.postgresql
-@pytest.mark.timeout(3 * 3600)
-async def test_the_whole_matrix(
-    tmp_path: Path, prepared: Path, postgres_server: str, papers: Path
+@pytest.mark.timeout(3600)
+async def test_each_sixth_point_in_every_shape(
+    tmp_path: Path, prepared: Path, postgres_server: str
 ) -> None:
-    """At every step of every scenario, and at random under heavy load, in each shape."""
-    started = time.monotonic()
+    """Of every scenario, and at random under load; all of them by `make crash-test`."""
     place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
-    rows, loads = await run(place)
-    (papers / "crash-test.md").write_text(render(rows, loads, took_s=time.monotonic() - started))
+    rows, loads = await run(place, each=6, plans=[SMALL])
     assert [row for row in rows if not row.is_good] == []
     assert [fault for load in loads for fault in load.faults] == []
 

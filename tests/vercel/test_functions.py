@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from urllib.parse import urlsplit
 
 import pytest
@@ -190,7 +191,9 @@ async def test_what_a_slice_costs(place: Place) -> None:
         )
         assert len(followed) >= 3
         assert max(one.api_calls for one in followed) <= MAX_CALLS
-        assert min(one.processor_s for one in followed) <= MAX_PROCESSOR_S
+        assert median(one.processor_s for one in followed) <= MAX_PROCESSOR_S
+        # Placed, begun, ended; so ten minutes, by slices of 30 s, are 23 messages.
+        assert len(slices) <= 45 / 8 + 3
 
 
 async def test_stop(place: Place) -> None:
