@@ -1,9 +1,9 @@
 """Accepted runs on their way to their thinking message, in this process."""
 
 import asyncio
+from collections import deque
 from contextlib import suppress
-
-from anyio import CapacityLimiter
+from dataclasses import dataclass, field
 
 from app.aio import TaskGroup
 from app.errors import LeaseLostError
@@ -22,6 +22,13 @@ RETRY_INTERVAL_S = 5.0
 _log = get_logger(__name__)
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Line:
+    at_once: int
+    waiting: deque[Run] = field(default_factory=deque)
+    going: int = 0
+
+
 class Placements:
     """Has runs placed, so many at once, in the order in which they come.
 
@@ -32,53 +39,69 @@ class Placements:
         """`group`: in which they go on; it outlives them by `close`."""
         self._handlers = handlers
         self._group = group
-        self._slots = CapacityLimiter(PLACED_AT_ONCE)
-        self._slots_again = CapacityLimiter(PLACED_AGAIN_AT_ONCE)
-        self._tasks: dict[RunId, asyncio.Task[None]] = {}
+        self._new = _Line(at_once=PLACED_AT_ONCE)
+        self._again = _Line(at_once=PLACED_AGAIN_AT_ONCE)
+        self._known: set[RunId] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
 
     def add(self, run: Run, *, resumed: bool = False) -> None:
         """Has it placed soon; returns at once. `resumed`: that may have been begun before."""
-        if self._closed.is_set() or run.id in self._tasks:
-            return
-        task = self._group.create_task(self._place(run, resumed=resumed), name=f"place-{run.id}")
-        self._tasks[run.id] = task
-        task.add_done_callback(lambda _task: self._tasks.pop(run.id))
+        if not self._closed.is_set() and run.id not in self._known:
+            self._known.add(run.id)
+            self._join(self._again if resumed else self._new, run)
 
     def give_way(self, *, is_accepting: bool) -> None:
         """Begins fewer while runs are accepted; those that have begun go on."""
-        self._slots.total_tokens = PLACED_MEANWHILE if is_accepting else PLACED_AT_ONCE
+        self._new.at_once = PLACED_MEANWHILE if is_accepting else PLACED_AT_ONCE
+        self._begin(self._new)
 
     async def settle(self, *, timeout_s: float) -> None:
-        """Waits so long for those that have begun."""
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=timeout_s)
+        """Waits so long for all of them."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._tasks:
+                    await asyncio.wait(self._tasks)
 
     async def close(self, *, grace_s: float) -> None:
         """Begins none any more, waits up to `grace_s` for those that have begun, and cancels them then."""
         self._closed.set()
         if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=grace_s)
-        for task in self._tasks.values():
+            await asyncio.wait(self._tasks, timeout=grace_s)
+        for task in self._tasks:
             task.cancel()
 
-    async def _place(self, run: Run, *, resumed: bool) -> None:
-        while not await self._is_placed(run, resumed=resumed):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_INTERVAL_S):
-                    await self._closed.wait()
-            resumed = True
+    def _join(self, line: _Line, run: Run) -> None:
+        line.waiting.append(run)
+        self._begin(line)
+
+    def _begin(self, line: _Line) -> None:
+        while line.waiting and line.going < line.at_once and not self._closed.is_set():
+            run = line.waiting.popleft()
+            line.going += 1
+            task = self._group.create_task(self._place(run, line), name=f"place-{run.id}")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _place(self, run: Run, line: _Line) -> None:
+        is_placed = await self._is_placed(run, resumed=line is self._again)
+        line.going -= 1
+        self._begin(line)
+        if is_placed:
+            self._known.discard(run.id)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RETRY_INTERVAL_S):
+                await self._closed.wait()
+        self._join(self._again, run)
 
     async def _is_placed(self, run: Run, *, resumed: bool) -> bool:
         """Whether nothing is left to do here."""
-        async with self._slots_again if resumed else self._slots:
-            if self._closed.is_set():
-                return True
-            try:
-                await self._handlers.place(run, resumed=resumed)
-            except LeaseLostError:
-                _log.warning("run.lease_lost", run_id=run.id)
-            except Exception:  # noqa: BLE001 - one run that cannot be placed must not end the service
-                _log.exception("run.placing_failed", run_id=run.id)
-                return False
-            return True
+        try:
+            await self._handlers.place(run, resumed=resumed)
+        except LeaseLostError:
+            _log.warning("run.lease_lost", run_id=run.id)
+        except Exception:  # noqa: BLE001 - one run that cannot be placed must not end the service
+            _log.exception("run.placing_failed", run_id=run.id)
+            return False
+        return True

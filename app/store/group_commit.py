@@ -31,9 +31,10 @@ class GroupCommit:
     An acknowledgement waits for nothing else: on the store's connection it would queue behind every step of every run.
     """
 
-    def __init__(self, engine: sa.Engine) -> None:
-        """`engine`: of one connection, closed with this."""
+    def __init__(self, engine: sa.Engine, *, timeout_s: float = ACCEPT_TIMEOUT_S) -> None:
+        """`engine`: of one connection, closed with this. `timeout_s`: for one write to be durable."""
         self._engine = engine
+        self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
         self._waiting: list[_Entry] = []
         self._is_writing = False
@@ -42,13 +43,13 @@ class GroupCommit:
         """Returns what `write` does once that is as durable as the connection's commits. Those that come during a commit share the next.
 
         Raises:
-            OSError: not stored within 2 s, or refused; it may be repeated.
+            OSError: not stored in time, or refused; it may be repeated.
         """
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Entry(write=write, committed=committed))
         self._write_waiting()
         try:
-            async with asyncio.timeout(ACCEPT_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 return await committed
         except sa.exc.SQLAlchemyError as exc:
             raise OSError(f"nothing could be stored: {type(exc).__name__}") from exc
@@ -86,7 +87,7 @@ class GroupCommit:
             return [outcome for each in batch for outcome in self._write([each])]  # one is to blame
 
     def _commit_all(self, batch: Sequence[_Entry]) -> Sequence[bool]:
-        until = time.monotonic() + ACCEPT_TIMEOUT_S
+        until = time.monotonic() + self._timeout_s
         while True:
             try:
                 with self._engine.begin() as connection:

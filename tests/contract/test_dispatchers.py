@@ -6,8 +6,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
-from app.runs.testing import Run, RunState
+from app.runs.testing import Run, RunId, RunState
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
 from tests.building import T0, make_request
@@ -254,18 +255,25 @@ async def test_what_was_committed_after_its_asker_had_given_up_is_placed(
     assert handlers.placed == [(request.run_id, False)]
 
 
-async def test_while_one_is_accepted_few_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+class SlowStore(MemoryRunStore):
+    """Stores one message late."""
+
+    def __init__(self, late: RunId) -> None:
+        super().__init__()
+        self._late = late
+        self.may_store = asyncio.Event()
+
+    @override
+    async def add(self, run: Run) -> bool:
+        if run.id == self._late:
+            await self.may_store.wait()
+        return await super().add(run)
+
+
+async def test_while_one_is_accepted_few_are_placed() -> None:
     """An acknowledgement is due sooner than a thinking message: of those that came before it, one is placed meanwhile."""
-    store = MemoryRunStore()
-    stored = asyncio.Event()
-    add, late = store.add, make_request(ts="1795302365.000100")
-
-    async def add_late(run: Run) -> bool:
-        if run.id == late.run_id:
-            await stored.wait()
-        return await add(run)
-
-    monkeypatch.setattr(store, "add", add_late)
+    late = make_request(ts="1795302365.000100")
+    store = SlowStore(late.run_id)
     async with started(store) as handlers, open_task_group() as group:
         group.create_task(handlers.submit(late))
         await asyncio.sleep(0)
@@ -275,6 +283,6 @@ async def test_while_one_is_accepted_few_are_placed(monkeypatch: pytest.MonkeyPa
         await until(lambda: len(handlers.placed) == 1)
         await asyncio.sleep(0.05)
         assert len(handlers.placed) == 1
-        stored.set()
+        store.may_store.set()
         await until(lambda: len(handlers.placed) == 4)
         handlers.may_place.set()
