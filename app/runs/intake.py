@@ -83,8 +83,7 @@ class Intake:
             created_at=request.received_at,
             trace_id=self._ports.tracer.trace_id(request.run_id),
         )
-        if await self._dispatcher.submit(run):
-            self._log.info("event.accepted", run_id=request.run_id, thread=request.thread.key)
+        await self._dispatcher.submit(run)
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.
