@@ -25,7 +25,7 @@ from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
 from tests.bench.workers import measure_workers
 
-TIMEOUT_S = 1500.0
+TIMEOUT_S = 2400.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    ack_rounds: int = 2
+    ack_rounds: int = 3
     ack_seconds: float = 10.0
     ack_rate: float = 50.0
     saturation_rounds: int = 1
