@@ -1,52 +1,67 @@
-"""How a write becomes durable before Slack is acknowledged: on a connection of its own, in one transaction with those that wait beside it."""
+"""How a row becomes durable before Slack is acknowledged: on a connection of its own, in one statement with those that wait beside it."""
 
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.dml import ReturningInsert
 
 ACCEPT_TIMEOUT_S = 2.0
 """A store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
 BUSY_INTERVAL_S = 0.001
 """Between looks whether the write lock is free; the others hold it for a commit, about a millisecond."""
 
-Write = Callable[[sa.Connection], bool]
+Row = Mapping[str, Any]
 Outcome = bool | Exception
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Entry:
-    write: Write
+    row: Row
     committed: asyncio.Future[bool]
 
 
 class GroupCommit:
-    """Writes on a connection and thread of its own, those that wait together in one transaction.
+    """Inserts rows on a connection and thread of its own, those that wait together in one statement and one transaction.
 
     An acknowledgement waits for nothing else: on the store's connection it would queue behind every step of every run.
     """
 
-    def __init__(self, engine: sa.Engine, *, timeout_s: float = ACCEPT_TIMEOUT_S) -> None:
-        """`engine`: of one connection, closed with this. `timeout_s`: for one write to be durable."""
+    def __init__(
+        self,
+        engine: sa.Engine,
+        insert: ReturningInsert[str],
+        *,
+        timeout_s: float = ACCEPT_TIMEOUT_S,
+    ) -> None:
+        """Makes one that is to be closed.
+
+        Args:
+            engine: of one connection, closed with this.
+            insert: returns the `id` of a row that was not there, and nothing of one that was.
+            timeout_s: for one row to be durable.
+        """
         self._engine = engine
+        self._insert = insert
         self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
         self._waiting: list[_Entry] = []
         self._is_writing = False
 
-    async def commit(self, write: Write) -> bool:
-        """Returns what `write` does once that is as durable as the connection's commits. Those that come during a commit share the next.
+    async def add(self, row: Row) -> bool:
+        """Returns whether the row was not there, once it is as durable as the connection's commits. Those that come during a commit share the next.
 
         Raises:
             OSError: not stored in time, or refused; it may be repeated.
         """
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(write=write, committed=committed))
+        self._waiting.append(_Entry(row=row, committed=committed))
         self._write_waiting()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -91,12 +106,21 @@ class GroupCommit:
         while True:
             try:
                 with self._engine.begin() as connection:
-                    return [each.write(connection) for each in batch]
+                    new = set(connection.scalars(self._insert, [each.row for each in batch]))
             except sa.exc.OperationalError as exc:
                 # The server may have dropped an idle connection: the next one is a new one.
                 if not (_is_busy(exc) or exc.connection_invalidated) or time.monotonic() > until:
                     raise
+            else:
+                return [_take(new, each.row["id"]) for each in batch]
             time.sleep(BUSY_INTERVAL_S)
+
+
+def _take(ids: set[str], row_id: str) -> bool:
+    """Whether it is there, and is no more: of two equal rows the first one is new."""
+    is_there = row_id in ids
+    ids.discard(row_id)
+    return is_there
 
 
 def _is_busy(error: sa.exc.OperationalError) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import ReturningInsert
 from typing_extensions import Unpack
 
 from app.errors import ErrorCode, LeaseLostError
@@ -185,7 +186,8 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
     else:
         engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
     name = name_of(location)
-    acceptances = GroupCommit(accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S))
+    accepting = accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S)
+    acceptances = GroupCommit(accepting, _INSERTS[accepting.dialect.name])
     executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store")
     try:
         loop = asyncio.get_running_loop()
@@ -234,13 +236,7 @@ class SqlRunStore:
         return await self._call(describe_server)
 
     async def add(self, run: Run) -> bool:
-        row = _to_row(run) | {"owner": self.leases.id}
-
-        def work(connection: sa.Connection) -> bool:
-            insert = _INSERTS[connection.dialect.name]
-            return connection.scalar(insert, row) is not None
-
-        return await self._acceptances.commit(work)
+        return await self._acceptances.add(_to_row(run) | {"owner": self.leases.id})
 
     async def get(self, run_id: RunId) -> Run | None:
         return await self._call(lambda connection: _select_one(connection, run_id))
@@ -404,7 +400,7 @@ class SqlRunStore:
         return found
 
 
-_INSERTS: Mapping[str, sa.Insert] = {
+_INSERTS: Mapping[str, ReturningInsert[str]] = {
     "sqlite": sqlite.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
     "postgresql": postgresql.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
 }

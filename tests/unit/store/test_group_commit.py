@@ -1,13 +1,14 @@
-"""Writes that wait together share a transaction, and no fate."""
+"""Rows that wait together share a statement, and no fate."""
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
 
 from app.store.engine import accepting_engine
 from app.store.group_commit import GroupCommit
@@ -15,12 +16,18 @@ from sandbox_runtime.task_group import open_task_group
 from tests.waiting import until
 
 TIMEOUT_S = 1.0
-INSERT = sa.text("INSERT INTO names VALUES (:name)")
+names = sa.Table(
+    "names",
+    sa.MetaData(),
+    sa.Column("id", sa.String, primary_key=True),
+    sa.Column("kind", sa.String, nullable=False),
+)
+INSERT = insert(names).on_conflict_do_nothing().returning(names.c.id)
 
 
 @dataclass
 class Names:
-    """A table of names, written through a group commit whose first write waits until it `may_go_on`."""
+    """A table of names, whose first transaction waits until it `may_go_on`."""
 
     engine: sa.Engine
     commits: GroupCommit
@@ -28,87 +35,87 @@ class Names:
     """Transactions."""
     may_go_on: threading.Event = field(default_factory=threading.Event)
 
-    async def add(self, name: str) -> bool:
-        def work(connection: sa.Connection) -> bool:
-            assert self.may_go_on.wait(10)
-            connection.execute(INSERT, {"name": name})
-            return True
+    async def add(self, name: str, *, kind: str | None = "") -> bool:
+        return await self.commits.add({"id": name, "kind": kind})
 
-        return await self.commits.commit(work)
+    def count(self, _connection: sa.Connection) -> None:
+        self.begun += 1
+        assert self.may_go_on.wait(10)
 
     def written(self) -> list[str]:
         with self.engine.begin() as connection:
-            return sorted(connection.scalars(sa.text("SELECT name FROM names")))
+            return sorted(connection.scalars(sa.select(names.c.id)))
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[sa.Engine]:
+async def table(tmp_path: Path) -> AsyncIterator[Names]:
     engine = accepting_engine(tmp_path / "names.db", timeout_s=1)
-    with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE names (name TEXT PRIMARY KEY)")
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-async def names(engine: sa.Engine) -> AsyncIterator[Names]:
-    commits = GroupCommit(engine, timeout_s=TIMEOUT_S)
-    names = Names(engine=engine, commits=commits)
-
-    def count(_connection: sa.Connection) -> None:
-        names.begun += 1
-
-    sa.event.listen(engine, "begin", count)
-    yield names
-    names.may_go_on.set()
+    names.create(engine)
+    commits = GroupCommit(engine, INSERT, timeout_s=TIMEOUT_S)
+    table = Names(engine=engine, commits=commits)
+    sa.event.listen(engine, "begin", table.count)
+    yield table
+    table.may_go_on.set()
     await commits.close()
 
 
-async def test_those_that_wait_share_the_next_transaction(names: Names) -> None:
+async def test_those_that_wait_share_the_next_transaction(table: Names) -> None:
     """However many they are."""
     async with open_task_group() as group:
-        first = group.create_task(names.add("first"))
-        await until(lambda: names.begun == 1)
-        others = [group.create_task(names.add(f"other {number}")) for number in range(20)]
+        first = group.create_task(table.add("first"))
+        await until(lambda: table.begun == 1)
+        others = [group.create_task(table.add(f"other {number}")) for number in range(20)]
         await asyncio.sleep(0)
-        names.may_go_on.set()
+        table.may_go_on.set()
     assert all(each.result() for each in (first, *others))
-    assert names.begun == 2
-    assert len(names.written()) == 21
+    assert table.begun == 2
+    assert len(table.written()) == 21
 
 
-async def test_one_that_fails_fails_alone(names: Names) -> None:
+async def test_one_that_fails_fails_alone(table: Names) -> None:
     """The others are stored, and it is told that it is not."""
     async with open_task_group() as group:
-        group.create_task(names.add("first"))
-        await until(lambda: names.begun == 1)
-        others = [group.create_task(names.add(name)) for name in ("second", "third")]
-        again = group.create_task(_refused(names, "first"))
+        group.create_task(table.add("first"))
+        await until(lambda: table.begun == 1)
+        others = [group.create_task(table.add(name)) for name in ("second", "third")]
+        wrong = group.create_task(_refused(table, "wrong", kind=None))
         await asyncio.sleep(0)
-        names.may_go_on.set()
-    assert again.result()
+        table.may_go_on.set()
+    assert wrong.result()
     assert all(each.result() for each in others)
-    assert names.written() == ["first", "second", "third"]
+    assert table.written() == ["first", "second", "third"]
 
 
-async def _refused(names: Names, name: str) -> bool:
+async def _refused(table: Names, name: str, *, kind: str | None = "") -> bool:
     try:
-        await names.add(name)
+        await table.add(name, kind=kind)
     except OSError:
         return True
     return False
 
 
-async def test_who_has_given_up_is_not_written(names: Names) -> None:
+async def test_who_has_given_up_is_not_written(table: Names) -> None:
     """Neither after a cancellation nor after the time that Slack waits; who comes then is."""
     async with open_task_group() as group:
-        group.create_task(_refused(names, "first"))  # later than it may
-        await until(lambda: names.begun == 1)
-        cancelled = group.create_task(names.add("cancelled"))
+        group.create_task(_refused(table, "first"))  # later than it may
+        await until(lambda: table.begun == 1)
+        cancelled = group.create_task(table.add("cancelled"))
         await asyncio.sleep(0)
         cancelled.cancel()
         with pytest.raises(TimeoutError):
-            await names.add("late")
-        names.may_go_on.set()
-        assert await names.add("next")
-    assert names.written() == ["first", "next"]
+            await table.add("late")
+        table.may_go_on.set()
+        assert await table.add("next")
+    assert table.written() == ["first", "next"]
+
+
+async def test_of_equal_rows_one_is_new(table: Names) -> None:
+    """In one statement, and after it."""
+    async with open_task_group() as group:
+        group.create_task(table.add("first"))
+        await until(lambda: table.begun == 1)
+        twins = [group.create_task(table.add("twin")) for _ in range(3)]
+        await asyncio.sleep(0)
+        table.may_go_on.set()
+    assert [twin.result() for twin in twins] == [True, False, False]
+    assert not await table.add("twin")
