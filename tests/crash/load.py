@@ -4,11 +4,12 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 from app.errors import ErrorCode
 from app.runs.testing import Run, RunState
@@ -65,7 +66,9 @@ class LoadResult:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Load:
+class Load:
+    """What goes on, and what was seen of it."""
+
     rig: Rig
     plan: LoadPlan
     chance: random.Random
@@ -75,17 +78,23 @@ class _Load:
     restarted: float = 0.0
 
 
-async def run_load(place: Place, plan: LoadPlan, shape: Shape = ALONE) -> LoadResult:
-    """Talk, harm, wait for the end, count."""
+async def run_load(
+    place: Place,
+    plan: LoadPlan,
+    shape: Shape = ALONE,
+    *,
+    befall: Callable[[Load], Coroutine[Any, Any, None]] | None = None,
+) -> LoadResult:
+    """Talk, while harm comes at random or what is to `befall` it instead, wait for the end, count."""
     config = replace(QUICK_RETRIES, deliveries_per_event=2)
     settings = WITH_POOL if plan.agent == "anthropic" else {}
     async with place.open_rig(shape, plan.agent, settings, config=config) as rig:
-        load = _Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
+        load = Load(rig=rig, plan=plan, chance=random.Random(plan.seed))  # noqa: S311 - repeatable
         async with open_task_group() as group:
             watching = group.create_task(_watch(load))
             async with open_task_group() as people:
                 people.create_task(_talk(load))
-                people.create_task(_harm(load))
+                people.create_task((befall or _harm)(load))
             await _settle(load)
             watching.cancel()
         result = await _judge(load)
@@ -93,7 +102,7 @@ async def run_load(place: Place, plan: LoadPlan, shape: Shape = ALONE) -> LoadRe
         return result
 
 
-async def _talk(load: _Load) -> None:
+async def _talk(load: Load) -> None:
     plan, client = load.plan, load.rig.stage.client
     load.threads += [[] for _ in range(plan.threads)]
     for number in range(plan.rounds):
@@ -103,7 +112,7 @@ async def _talk(load: _Load) -> None:
             await asyncio.sleep(plan.pause_s * load.chance.uniform(0.5, 1.5))
 
 
-async def _harm(load: _Load) -> None:
+async def _harm(load: Load) -> None:
     """Harm spread over the talk, each at a moment of its own, to any process; at once after the restart, too."""
     plan, rig = load.plan, load.rig
     each_s = plan.messages * plan.pause_s / plan.kills
@@ -121,7 +130,7 @@ async def _harm(load: _Load) -> None:
         await asyncio.sleep(max(0.0, due - time.monotonic()))
 
 
-async def _watch(load: _Load) -> None:
+async def _watch(load: Load) -> None:
     """Slack's log of deliveries keeps the last thousand only."""
     while True:
         for entry in load.rig.stage.world.fake_slack.deliverer.log():
@@ -132,13 +141,13 @@ async def _watch(load: _Load) -> None:
         await asyncio.sleep(WATCH_INTERVAL_S)
 
 
-def _note_acceptance(load: _Load, entry: Mapping[str, object]) -> None:
+def _note_acceptance(load: Load, entry: Mapping[str, object]) -> None:
     ts, at = entry["message_ts"], datetime.fromisoformat(str(entry["at"]))
     if isinstance(ts, str) and entry["status"] == 200:
         load.accepted_at[ts] = min(at, load.accepted_at.get(ts, at))
 
 
-async def _settle(load: _Load) -> None:
+async def _settle(load: Load) -> None:
     """Returns when nothing moves any more, or it takes too long; the counts then tell."""
     with suppress(TimeoutError):
         async with asyncio.timeout(SETTLED_WITHIN_S + ANSWERED_IN_S * load.plan.messages):
@@ -150,7 +159,7 @@ async def _settle(load: _Load) -> None:
     await asyncio.sleep(1.0)  # for the last deliveries of what is long done
 
 
-async def _judge(load: _Load) -> LoadResult:
+async def _judge(load: Load) -> LoadResult:
     plan = load.plan
     result = LoadResult(
         name=plan.name,
@@ -199,7 +208,7 @@ async def _judge(load: _Load) -> LoadResult:
     return result
 
 
-def _judge_order(load: _Load, records: list[Run], result: LoadResult) -> None:
+def _judge_order(load: Load, records: list[Run], result: LoadResult) -> None:
     for before, after in pairwise(records):
         accepted, late = load.accepted_at, datetime.max.replace(tzinfo=UTC)
         if accepted.get(before.request.message_ts, late) >= accepted.get(

@@ -1,4 +1,4 @@
-"""A deploy: the old process ends what it can and hands over the rest, the new one, with other code, answers it."""
+"""A deploy: old processes end what they can and hand over the rest, new ones, with other code, answer it."""
 
 import asyncio
 import shutil
@@ -10,10 +10,15 @@ import httpx
 import pytest
 
 from app.playground.slack.types import FakeSlackConfig
+from app.store.migrations import newest_version
 from sandbox_runtime.task_group import open_task_group
+from tests.crash.load import Load, LoadPlan, run_load
+from tests.crash.place import Place
+from tests.crash.rig import KILLED
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.fault_table import fault
 from tests.e2e.harness import Stage, has_stop_button, open_world, text_of
+from tests.e2e.orion_process import run_cli
 from tests.forking import REPOSITORY
 from tests.plain_http import NO_TLS
 
@@ -30,6 +35,20 @@ STOPPED_WITHIN_S = 20.0
 SLOW_WORDS = "offline model and I write"
 SPARSE_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 8.0, 8.0, 8.0, 8.0))
 PACKAGES = ("app", "agent_scripts", "sandbox_runtime")
+ROLLED = LoadPlan(name="small", agent="small", threads=8, rounds=6, pause_s=0.8, kills=0)
+BETWEEN_S = 6.0
+"""Between two restarts."""
+ADDITIVE = """\
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "{}", "{}"
+is_additive = True
+
+
+def upgrade() -> None:
+    op.add_column("orion_runs", sa.Column("mood", sa.String(16), nullable=True))
+"""
 CHANGE = (
     '            __import__("logging").getLogger("app.dispatch").warning("dispatcher.changed")\n'
 )
@@ -83,6 +102,46 @@ async def test_a_deploy_answers_every_question_once(
             fault("Orion: SIGTERM, and a new version starts").assert_holds(record)
             assert record.attempt == attempts
             assert len(await stage.bot_messages(ts, thread_ts=long if ts == behind else ts)) == 1
+
+
+@pytest.mark.postgresql
+async def test_a_rolling_restart_loses_nobody(
+    tmp_path: Path,
+    prepared: Path,
+    postgres_server: str,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Two processes, asked all the time: `orion migrate` of a version that only adds something, then one after the other is another version's."""
+    changed = _changed_copy(tmp_path / "next")
+    newest = newest_version()
+    migrations = changed / "app" / "store" / "migrations" / "versions"
+    (migrations / f"v{newest + 1}_moods.py").write_text(ADDITIVE.format(newest + 1, newest))
+    place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
+    ends_s: list[float] = []
+
+    async def roll(load: Load) -> None:
+        processes = load.rig.processes
+        new_code = {"PYTHONPATH": f"{changed}:{REPOSITORY}"}
+        code, said = await run_cli("migrate", environment=processes[0].environment | new_code)
+        assert code == 0, said
+        assert str(newest + 1) in said
+        for process in processes:
+            await asyncio.sleep(BETWEEN_S)
+            began = time.monotonic()
+            assert await process.terminate() == 0
+            ends_s.append(time.monotonic() - began)
+            process.environment |= new_code
+            await process.start()
+        load.restarted = time.monotonic()
+        await asyncio.sleep(BETWEEN_S)
+        assert all(process.log_lines("dispatcher.changed") for process in processes)
+
+    result = await run_load(place, ROLLED, KILLED, befall=roll)
+    record_property("rolling restart: SIGTERM to exit [s]", [round(end_s, 1) for end_s in ends_s])
+    assert result.faults == []
+    assert (result.lost, result.doubled, result.disordered, result.interrupted) == (0, 0, 0, 0)
+    assert result.pairs > 0
+    assert max(ends_s) < STOPPED_WITHIN_S
 
 
 async def _assert_draining(stage: Stage) -> None:
