@@ -347,8 +347,6 @@ class Placing:
     async def place(self, run: Run, *, resumed: bool) -> None:
         """Lets the thinking message of an accepted run stand, and schedules it. `resumed`: an earlier process may have begun to."""
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
-            if not resumed:
-                _log.info("event.accepted")  # here, as the acknowledgement waits for no line
             # `advance` waits for the thinking message, and the thread's next message for this one's.
             async with self.lock_of(run), self.lock_of(run.thread):
                 if resumed:

@@ -62,6 +62,8 @@ class Bucket:
         self._tokens = float(rate.burst)
         self._counted_at: float | None = None
         self._line: list[tuple[bool, int, asyncio.Future[None]]] = []
+        self._urgent = 0
+        """In the line, and still waiting."""
         self._numbers = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
         self._paused_until = 0.0
@@ -80,8 +82,7 @@ class Bucket:
     @property
     def line_s(self) -> float:
         """Returns about how long an urgent call that asks now would wait; 0 = it need not."""
-        urgent = sum(not is_patient for is_patient, _, _ in self._line)
-        return max((1 + urgent - self._grown()) / self._rate.per_s, 0.0)
+        return max((1 + self._urgent - self._grown()) / self._rate.per_s, 0.0)
 
     @property
     def pause_s(self) -> float:
@@ -92,12 +93,15 @@ class Bucket:
         """Returns when a call may go; whoever is cancelled leaves the line."""
         turn = asyncio.get_running_loop().create_future()
         heapq.heappush(self._line, (not is_urgent, next(self._numbers), turn))
+        self._urgent += is_urgent
         self._serve()
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self._tokens += 1
+            else:
+                self._urgent -= is_urgent
             turn.cancel()
             self._serve()
             raise
@@ -125,6 +129,7 @@ class Bucket:
                 return
             heapq.heappop(self._line)
             self._tokens -= 1
+            self._urgent -= not is_patient
             turn.set_result(None)
 
     def _grown(self) -> float:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
+from types import UnionType
 from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
@@ -138,11 +139,18 @@ _TEXTS: Final = (
     *("callback_id", "challenge", "event_id", "response_url", "action_id"),
 )
 _TEXTS_OR_OBJECTS: Final = ("team", "enterprise", "user", "channel")
-_OBJECTS: Final = (
-    *("event", "message", "previous_message", "item", "assistant_thread"),
-    *("function_data", "view"),
+_OBJECTS: Final = frozenset(
+    {
+        *("event", "message", "previous_message", "item", "assistant_thread"),
+        *("function_data", "view"),
+    }
 )
-_LISTS: Final = ("authorizations", "response_urls")
+_KINDS: Final[Mapping[str, type | UnionType]] = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys(_TEXTS_OR_OBJECTS, str | dict),
+    **dict.fromkeys(_OBJECTS, dict),
+}
+_LISTS: Final = frozenset(("authorizations", "response_urls"))
 _MESSAGE_TEXTS: Final = (
     *("user", "channel", "channel_type", "text", "subtype", "bot_id"),
     *("user_team", "source_team", "team", "client_msg_id"),
@@ -158,38 +166,31 @@ def _in_carrier(carrier: Mapping[str, Any], *, path: str, depth: int) -> Iterato
     if depth > MAX_NESTING:
         yield f"{path.rstrip('.')} (nested too deeply)"
         return
-    for name in _TEXTS:
-        if not isinstance(carrier.get(name), str | None):
+    # By what is there, which is much less than what there may be.
+    for name, value in carrier.items():
+        if name in _LISTS:
+            yield from _in_list(name, value, path=path, depth=depth)
+        elif value is None or name not in _KINDS:
+            continue
+        elif not isinstance(value, _KINDS[name]):
             yield path + name
-    for name in _TEXTS_OR_OBJECTS:
-        value = carrier.get(name)
-        if not isinstance(value, str | dict | None):
-            yield path + name
+        elif isinstance(value, dict) and name in _OBJECTS:
+            yield from _in_carrier(value, path=f"{path}{name}.", depth=depth + 1)
         elif isinstance(value, dict) and not isinstance(value.get("id"), str | None):
             yield f"{path}{name}.id"
-    for name in _OBJECTS:
-        value = carrier.get(name)
-        if isinstance(value, dict):
-            yield from _in_carrier(value, path=f"{path}{name}.", depth=depth + 1)
-        elif value is not None:
-            yield path + name
-    yield from _in_lists(carrier, path=path, depth=depth)
 
 
-def _in_lists(carrier: Mapping[str, Any], *, path: str, depth: int) -> Iterator[str]:
-    for name in _LISTS:
-        value = carrier.get(name, [])
-        if value is None and name == "authorizations":
-            continue
-        if not isinstance(value, list):
+def _in_list(name: str, value: object, *, path: str, depth: int) -> Iterator[str]:
+    if not isinstance(value, list):
+        if value is not None or name != "authorizations":
             yield path + name
-            continue
-        for index, item in enumerate(value):
-            place = f"{path}{name}[{index}]"
-            if isinstance(item, dict):
-                yield from _in_carrier(item, path=f"{place}.", depth=depth + 1)
-            else:
-                yield place
+        return
+    for index, item in enumerate(value):
+        place = f"{path}{name}[{index}]"
+        if isinstance(item, dict):
+            yield from _in_carrier(item, path=f"{place}.", depth=depth + 1)
+        else:
+            yield place
 
 
 def _in_type(payload: Mapping[str, Any]) -> Iterator[str]:
