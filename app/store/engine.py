@@ -83,13 +83,13 @@ class _AcceptingConnection(WalConnection):
 
 
 def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
-    """Returns an engine of one connection, on an SQLite file or a `postgresql://…` URL, for single statements that survive a power loss.
+    """Returns an engine of one connection, on an SQLite file or a `postgresql://…` URL, whose commits survive a power loss.
 
     A connection that PostgreSQL has dropped fails once, by an error that says `connection_invalidated`: to look first is a round trip.
     """
     if isinstance(location, Path):
         return sqlite_engine(location, connection=_AcceptingConnection)
-    return _connect(location, connections=1, timeout_s=timeout_s, pool_pre_ping=False)
+    return postgres_engine(location, connections=1, timeout_s=timeout_s, looks_first=False)
 
 
 NETWORK_FILE_SYSTEMS = re.compile(
@@ -142,8 +142,9 @@ def postgres_engine(
     *,
     connections: int = POSTGRES_CONNECTIONS,
     timeout_s: float = CALL_TIMEOUT_S,
+    looks_first: bool = True,
 ) -> sa.Engine:
-    """Returns an engine for as many threads as connections. One that the server has dropped meanwhile is replaced unseen.
+    """Returns an engine for as many threads as connections.
 
     Nothing is kept in a session, so it may be a pooler's that gives one for each transaction (PgBouncer, Neon, Supabase).
 
@@ -152,29 +153,18 @@ def postgres_engine(
         connections: the most at once.
         timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
             to connect half of it.
+        looks_first: whether a connection still lives, so that one which the server has dropped meanwhile is replaced unseen.
 
     Raises:
         UnreadableStoreError: its driver is not installed.
     """
-    engine = _connect(url, connections=connections, timeout_s=timeout_s, pool_pre_ping=True)
-    limits = _limits(
-        statement_timeout=timeout_s,
-        # A process that is frozen in a transaction must not keep the others from what it has locked.
-        idle_in_transaction_session_timeout=min(timeout_s, IDLE_TIMEOUT_S),
-    )
-    # In one round trip, instead of the driver's own BEGIN.
-    sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(f"BEGIN; {limits}"))
-    return engine
-
-
-def _connect(url: str, *, connections: int, timeout_s: float, pool_pre_ping: bool) -> sa.Engine:
-    """Returns an engine that begins no transactions: without more, each statement is one."""
     try:
-        return sa.create_engine(
+        engine = sa.create_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=pool_pre_ping,
+            pool_pre_ping=looks_first,
+            # The driver begins no transactions: see `begin` below.
             isolation_level="AUTOCOMMIT",
             connect_args={
                 "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
@@ -192,6 +182,14 @@ def _connect(url: str, *, connections: int, timeout_s: float, pool_pre_ping: boo
             "ORION_DATABASE_URL needs the package psycopg",
             "install the extra 'postgresql' (pip install 'orion[postgresql]')",
         ) from exc
+    limits = _limits(
+        statement_timeout=timeout_s,
+        # A process that is frozen in a transaction must not keep the others from what it has locked.
+        idle_in_transaction_session_timeout=min(timeout_s, IDLE_TIMEOUT_S),
+    )
+    begin = f"BEGIN; {limits}"  # in one round trip
+    sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(begin))
+    return engine
 
 
 def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
