@@ -96,6 +96,8 @@ class GroupCommit:
     def _write(self, batch: Sequence[_Entry]) -> Sequence[Outcome]:
         try:
             return self._commit_all(batch)
+        except (sa.exc.OperationalError, sa.exc.InterfaceError) as exc:
+            return [exc] * len(batch)  # the database is to blame
         except Exception as exc:  # noqa: BLE001 - told to whom it belongs
             if len(batch) == 1:
                 return [exc]

@@ -1,6 +1,7 @@
 """Rows that wait together share a statement, and no fate."""
 
 import asyncio
+import sqlite3
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -119,3 +120,17 @@ async def test_of_equal_rows_one_is_new(table: Names) -> None:
         table.may_go_on.set()
     assert [twin.result() for twin in twins] == [True, False, False]
     assert not await table.add("twin")
+
+
+async def test_a_locked_database_keeps_nobody_waiting_for_the_others(table: Names) -> None:
+    """All of a statement are told once, and who comes when it is free is stored."""
+    table.may_go_on.set()
+    other = sqlite3.connect(str(table.engine.url.database), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with open_task_group() as group:
+        many = [group.create_task(_refused(table, f"name {number}")) for number in range(20)]
+    assert all(one.result() for one in many)
+    other.execute("COMMIT")
+    other.close()
+    assert await table.add("next")
+    assert table.written() == ["next"]
