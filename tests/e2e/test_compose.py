@@ -222,8 +222,10 @@ async def _restores(composed: Composed, world: World) -> None:
     assert len(json.loads(listed)) == 7
     second = await world.client.say("@Orion run: cat notes", thread_ts=ts)
     assert "4711" in await _answer(world, second, thread_ts=ts)
-    _, upgrade = written("Upgrade")
-    for command in upgrade:
+    (upgrade,) = written("Upgrade")
+    fetch, build, *rest = upgrade
+    assert (fetch, build) == ("git pull", "docker compose build")  # it is built
+    for command in rest:
         await composed.sh(command)
     for service in ("serve", "worker"):
         await _until_healthy(composed, service)
