@@ -114,12 +114,16 @@ def _well_formed(text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=REMEMBERED)
 def is_secret_name(name: str) -> bool:
     """Whether a field or variable of that name holds a secret (`max_tokens`, `primary_key` and `PWD` do not)."""
+    return _begins_secret_name(name[:80])  # remembered, so bounded
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _begins_secret_name(name: str) -> bool:
     if name.upper() in ("PWD", "OLDPWD"):  # the shell's directories
         return False
-    words = [word.lower() for word in _WORDS.findall(name[:80])]
+    words = [word.lower() for word in _WORDS.findall(name)]
     if any(word in _CERTAIN for word in words):
         return True
     return any(

@@ -143,7 +143,7 @@ class ReplySink(Protocol):
     async def finish(self, run: Run, result: Outcome, *, resumed: bool) -> Delivery:
         """Turns the thinking message into the result, posting further parts below. Harmless to repeat.
 
-        `resumed`: an earlier process may have posted some parts, so look for them first. Raises: LeaseLostError: as `place`.
+        `resumed`: an earlier process may have posted some parts, so look for them first. Raises: LeaseLostError: it may be another process's by now.
         """
         ...
 

@@ -5,7 +5,6 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,10 +20,7 @@ Row = Mapping[str, Any]
 Outcome = bool | Exception
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Entry:
-    row: Row
-    committed: asyncio.Future[bool]
+Waiting = tuple[asyncio.Future[bool], Row]
 
 
 class GroupCommit:
@@ -51,7 +47,7 @@ class GroupCommit:
         self._insert = insert
         self._timeout_s = timeout_s
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="accept")
-        self._waiting: list[_Entry] = []
+        self._waiting: dict[asyncio.Future[bool], Row] = {}
         self._is_writing = False
 
     async def add(self, row: Row) -> bool:
@@ -61,39 +57,43 @@ class GroupCommit:
             OSError: not stored in time, or refused; it may be repeated.
         """
         committed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Entry(row=row, committed=committed))
+        self._waiting[committed] = row
         self._write_waiting()
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await committed
         except sa.exc.SQLAlchemyError as exc:
             raise OSError(f"nothing could be stored: {type(exc).__name__}") from exc
+        finally:
+            self._waiting.pop(committed, None)  # who has given up before its turn is not written
 
     async def close(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
         self._thread.shutdown(wait=False)
 
     def _write_waiting(self) -> None:
-        # Whoever does not wait any more is not written.
-        batch = [each for each in self._waiting if not each.committed.done()]
-        if batch and not self._is_writing:
+        if self._is_writing:
+            return
+        # Some may have given up in this moment.
+        batch = [each for each in self._waiting.items() if not each[0].done()]
+        self._waiting.clear()
+        if batch:
             writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batch)
             self._is_writing = True
-            self._waiting.clear()
             writing.add_done_callback(partial(self._tell, batch))
 
-    def _tell(self, batch: Sequence[_Entry], writing: asyncio.Future[Sequence[Outcome]]) -> None:
+    def _tell(self, batch: Sequence[Waiting], writing: asyncio.Future[Sequence[Outcome]]) -> None:
         self._is_writing = False
-        for each, outcome in zip(batch, writing.result(), strict=True):
-            if each.committed.done():
+        for (committed, _), outcome in zip(batch, writing.result(), strict=True):
+            if committed.done():
                 continue
             if isinstance(outcome, Exception):
-                each.committed.set_exception(outcome)
+                committed.set_exception(outcome)
             else:
-                each.committed.set_result(outcome)
+                committed.set_result(outcome)
         self._write_waiting()
 
-    def _write(self, batch: Sequence[_Entry]) -> Sequence[Outcome]:
+    def _write(self, batch: Sequence[Waiting]) -> Sequence[Outcome]:
         try:
             return self._commit_all(batch)
         except (sa.exc.OperationalError, sa.exc.InterfaceError) as exc:
@@ -103,20 +103,19 @@ class GroupCommit:
                 return [exc]
             return [outcome for each in batch for outcome in self._write([each])]  # one is to blame
 
-    def _commit_all(self, batch: Sequence[_Entry]) -> Sequence[bool]:
-        # One by itself takes a shorter way through SQLAlchemy.
-        rows = [each.row for each in batch] if len(batch) > 1 else batch[0].row
+    def _commit_all(self, batch: Sequence[Waiting]) -> Sequence[bool]:
+        rows = [row for _, row in batch]
         until = time.monotonic() + self._timeout_s
         while True:
             try:
-                with self._engine.begin() as connection:
-                    new = set(connection.scalars(self._insert, rows))
+                with self._engine.begin() as connection:  # one row by itself takes a shorter way
+                    new = set(connection.scalars(self._insert, rows if len(rows) > 1 else rows[0]))
             except sa.exc.OperationalError as exc:
                 # The server may have dropped an idle connection: the next one is a new one.
                 if not (_is_busy(exc) or exc.connection_invalidated) or time.monotonic() > until:
                     raise
             else:
-                return [_take(new, each.row["id"]) for each in batch]
+                return [_take(new, row["id"]) for row in rows]
             time.sleep(BUSY_INTERVAL_S)
 
 

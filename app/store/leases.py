@@ -189,7 +189,7 @@ class SqlLeases:
 
         def work(connection: sa.Connection) -> None:
             is_changed = connection.execute(statement, values).rowcount == 1
-            if not is_changed and connection.scalar(_IS_UNFINISHED, values) is not None:
+            if not is_changed and connection.scalar(_FIND_UNFINISHED, values) is not None:
                 raise LeaseLostError(run_id)
 
         await self._call(work)
@@ -230,7 +230,7 @@ class SqlLeases:
 
 
 _OF_RUN = (runs.c.id == sa.bindparam("run_id")) & _UNFINISHED
-_IS_UNFINISHED = sa.select(runs.c.id).where(_OF_RUN)
+_FIND_UNFINISHED = sa.select(runs.c.id).where(_OF_RUN)
 
 
 @lru_cache

@@ -495,8 +495,9 @@ def _count_elsewhere() -> sa.Select[int]:
     )
     in_same_round = sa.case(((turns >= 0) & (person.c.longer > turns), 1), else_=0)
     ahead = sa.func.sum(person.c.going + in_earlier_rounds + in_same_round)
-    itself = sa.case((asker.c.goes, 1), else_=0)
-    return sa.select(ahead - itself).select_from(asker.join(person, sa.true())).group_by(itself)
+    itself = sa.func.max(sa.case((asker.c.goes, 1), else_=0))
+    counted = sa.func.coalesce(ahead - itself, 0)
+    return sa.select(counted).select_from(asker.join(person, sa.true()))
 
 
 def _order(one: sa.FromClause) -> sa.Tuple:

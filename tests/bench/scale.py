@@ -1,4 +1,4 @@
-"""How long and how often things are measured: the whole bench within five minutes, the quick form within one."""
+"""How long and how often things are measured: the whole bench takes half an hour and more, its quick form minutes."""
 
 from dataclasses import dataclass
 from pathlib import Path

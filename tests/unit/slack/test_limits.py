@@ -241,3 +241,18 @@ async def test_processes_share_what_a_workspace_may() -> None:
         await limits.turn("chat.update")
     assert 0.09 <= loop.time() - began_at < 0.19
     assert Rate(burst=15, per_s=0.8, reserve=5).shared_by(20).burst == 1
+
+
+async def test_who_left_the_line_is_not_counted_in_it() -> None:
+    """The wait that is told is that of the calls before, served and cancelled ones no more."""
+    bucket = Bucket(Rate(burst=1, per_s=0.1))
+    await bucket.take()
+    before_s = bucket.line_s
+    async with open_task_group() as group:
+        waiting = [group.create_task(bucket.take()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert bucket.line_s == pytest.approx(before_s + 30, abs=1)
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        assert bucket.line_s == pytest.approx(before_s, abs=1)
