@@ -3,12 +3,13 @@
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -96,6 +97,28 @@ def unreachable(url: str) -> Iterator[None]:
             yield
         finally:
             connection.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true'.encode())
+
+
+@contextmanager
+def frozen(url: str) -> Iterator[None]:
+    """Stops the server and whoever serves this database while the block runs; the system goes on to answer for their sockets."""
+    server, _, name = url.rpartition("/")
+    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
+        found = connection.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = %s", [name]
+        ).fetchall()
+        # Its second field after the name. Source: proc_pid_stat(5).
+        stat = Path(f"/proc/{connection.info.backend_pid}/stat").read_text()
+        postmaster = int(stat.rpartition(")")[2].split()[1])
+    pids = [postmaster, *(pid for (pid,) in found)]
+    try:
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 def _program(name: str) -> Path:

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import secrets
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -13,13 +14,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
+from weakref import WeakSet
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
+from app.aio import open_task_group
+
 CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
+CLOSE_TIMEOUT_S = 2.0
+"""For calls that are still under way when their store closes, which nobody waits for any more."""
 POSTGRES_CONNECTIONS = 4
 """And threads: a call is a round trip of about a millisecond, so a few serve hundreds a second, and 20 processes fit a server's 100."""
 OLDEST_POSTGRES = 13
@@ -137,6 +143,24 @@ def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection
     )
 
 
+class _Pool(sa.pool.QueuePool):
+    """PostgreSQL's connections, which can be cut: the sockets of a server that is frozen stay open, and its driver waits for ever."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own signature
+        super().__init__(*args, **kwargs)
+        self._opened: WeakSet[Any] = WeakSet()
+        sa.event.listen(self, "connect", lambda connection, _: self._opened.add(connection))
+
+    def cut(self) -> None:
+        """Lets whoever waits for the server fail at once."""
+        for connection in self._opened:
+            with (
+                suppress(OSError, sa.exc.DBAPIError),
+                socket.socket(fileno=os.dup(connection.fileno())) as one,
+            ):
+                one.shutdown(socket.SHUT_RDWR)
+
+
 def postgres_engine(
     url: str,
     *,
@@ -161,6 +185,7 @@ def postgres_engine(
     try:
         engine = sa.create_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
+            poolclass=_Pool,
             pool_size=connections,
             max_overflow=0,
             pool_pre_ping=looks_first,
@@ -212,6 +237,18 @@ def open_engine(location: Path | str) -> Iterator[sa.Engine]:
         yield engine
     finally:
         engine.dispose()
+
+
+async def close_engine(engine: sa.Engine, executor: Executor) -> None:
+    """Ends the threads that use an engine, and closes its connections. What is under way has `CLOSE_TIMEOUT_S` to end by itself."""
+    async with open_task_group() as group:
+        ending = group.create_task(asyncio.to_thread(executor.shutdown))
+        await asyncio.wait([ending], timeout=CLOSE_TIMEOUT_S)
+        if not ending.done() and isinstance(engine.pool, _Pool):
+            executor.shutdown(wait=False, cancel_futures=True)
+            engine.pool.cut()
+    # Only now: of a call that is under way the connection is out, and the pool closes none of those.
+    await asyncio.to_thread(engine.dispose)
 
 
 def name_of(location: Path | str) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql.dml import ReturningInsert
 
+from app.store.engine import close_engine
+
 ACCEPT_TIMEOUT_S = 2.0
 """A store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
 BUSY_INTERVAL_S = 0.001
@@ -68,8 +70,7 @@ class GroupCommit:
             self._waiting.pop(committed, None)  # who has given up before its turn is not written
 
     async def close(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._engine.dispose)
-        self._thread.shutdown(wait=False)
+        await close_engine(self._engine, self._thread)
 
     def _write_waiting(self) -> None:
         if self._is_writing:

@@ -14,6 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.dml import ReturningInsert
 from typing_extensions import Unpack
 
+from app.aio import together
 from app.errors import ErrorCode, LeaseLostError
 from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
@@ -37,6 +38,7 @@ from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
     accepting_engine,
+    close_engine,
     describe_server,
     insert_for,
     name_of,
@@ -195,10 +197,7 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
         database = Database(engine=engine, executor=executor, name=name)
         yield SqlRunStore(database, acceptances)
     finally:
-        await acceptances.close()
-        # In this order: of a call that nobody waits for any more, the connection is still out, and the pool closes none of those.
-        await asyncio.to_thread(executor.shutdown)
-        await asyncio.to_thread(engine.dispose)
+        await together(acceptances.close(), close_engine(engine, executor))
 
 
 class SqlRunStore:

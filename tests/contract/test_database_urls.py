@@ -6,8 +6,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Iterator
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 
 import psycopg
@@ -18,6 +18,7 @@ from app.aio import open_task_group
 from app.runs.testing import Run
 from app.store.engine import (
     CALL_TIMEOUT_S,
+    CLOSE_TIMEOUT_S,
     LOCK_KEY,
     UnreadableStoreError,
     open_engine,
@@ -30,7 +31,7 @@ from app.store.runs import open_store
 from tests.building import make_request, make_run
 from tests.forking import run_forked
 from tests.pgbouncer import run_pgbouncer
-from tests.postgres import LOCKED_ROLE, create_database, dump_and_restore, unreachable
+from tests.postgres import LOCKED_ROLE, create_database, dump_and_restore, frozen, unreachable
 
 pytestmark = pytest.mark.postgresql
 
@@ -346,6 +347,27 @@ async def test_connections_that_the_server_has_dropped_are_replaced_unseen(
             with unreachable(postgres_url):
                 pass
         assert len(await store.recent(limit=9)) == 2
+
+
+async def test_a_server_that_is_frozen_keeps_no_store_from_closing(postgres_url: str) -> None:
+    """Its sockets are as good as ever: neither an acceptance nor a call would ever end."""
+
+    async def end(call: Awaitable[object]) -> None:
+        with suppress(OSError):
+            await call
+
+    async with AsyncExitStack() as opened, open_task_group() as group:
+        store = await opened.enter_async_context(open_store(postgres_url))
+        await store.add(make_run(make_request(ts="1795302361.000100")))
+        await store.recent(limit=1)
+        with frozen(postgres_url):
+            calls = [store.add(make_run()), *(store.recent(limit=1) for _ in range(9))]
+            ending = [group.create_task(end(call)) for call in calls]
+            await asyncio.sleep(0.2)  # all are with the server, or in line
+            async with asyncio.timeout(CLOSE_TIMEOUT_S + CALL_TIMEOUT_S):
+                await opened.aclose()
+            await asyncio.wait(ending, timeout=CLOSE_TIMEOUT_S)
+            assert all(one.done() for one in ending)
 
 
 @pytest.mark.long
