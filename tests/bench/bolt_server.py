@@ -14,6 +14,8 @@ from slack_bolt.async_app import AsyncApp, AsyncSay
 from slack_bolt.authorization import AuthorizeResult
 from slack_sdk.web.async_client import AsyncWebClient
 
+from app.playground.slack.types import BOT_ID, BOT_USER_ID
+
 
 def create_bot(*, secret: str, token: str, api_url: str, replies: bool) -> AsyncApp:
     async def authorize(enterprise_id: str | None, team_id: str | None) -> AuthorizeResult:
@@ -21,8 +23,8 @@ def create_bot(*, secret: str, token: str, api_url: str, replies: bool) -> Async
             enterprise_id=enterprise_id,
             team_id=team_id,
             bot_token=token,
-            bot_id="B0BENCH",
-            bot_user_id="U0BENCH",
+            bot_id=BOT_ID,
+            bot_user_id=BOT_USER_ID,  # not who asks: Bolt would drop what its own bot says
         )
 
     client = AsyncWebClient(base_url=api_url)
