@@ -75,11 +75,16 @@ def _vendor(settings: Settings, protocol: ModelProtocol) -> Vendor:
     )
 
 
-async def _check_own_keys(settings: Settings, store: SqlRunStore) -> None:
+async def check_own_keys(settings: Settings, store: SqlRunStore, *, adopts: bool) -> None:
+    """Sees that no other process on the database seals people's keys with another secret; `adopts`: from now on with the first of ours.
+
+    Raises:
+        UnreadableStoreError: one does.
+    """
     secret = settings.models.own_keys_secret
     if isinstance(settings.database, str):
         texts = read_secrets(secret.get_secret_value()) if secret is not None else ()
-        await store.installation.check_own_keys(texts)
+        await store.installation.check_own_keys(texts, adopts=adopts)
 
 
 async def _load_signing_key(settings: Settings, store: SqlRunStore) -> bytes:
@@ -204,7 +209,7 @@ async def open_outside(
     async with AsyncExitStack() as stack:
         if not role.is_brief:
             await store.examine()
-        await _check_own_keys(settings, store)
+        await check_own_keys(settings, store, adopts=True)
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         broker = await stack.enter_async_context(
             open_broker(

@@ -39,6 +39,8 @@ _HELD = ("55P03", "57014")
 """A lock or a statement took too long. Source: PostgreSQL documentation, Appendix A, Error Codes, read 2026-11."""
 _FORBIDDEN = "42501"
 """A privilege is missing. Source: the same."""
+_OPENED = "opened"
+"""The execution option of an engine on PostgreSQL that has its driver's connections, those in use and the others."""
 MIGRATION_TIMEOUT_S = 600.0
 """For one statement of a migration, over all rows that there are; its locks are waited for as long as any other call."""
 
@@ -143,24 +145,6 @@ def sqlite_engine(path: Path, *, connection: type[WalConnection] = WalConnection
     )
 
 
-class _Pool(sa.pool.QueuePool):
-    """PostgreSQL's connections, which can be cut: the sockets of a server that is frozen stay open, and its driver waits for ever."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - SQLAlchemy's own signature
-        super().__init__(*args, **kwargs)
-        self._opened: WeakSet[Any] = WeakSet()
-        sa.event.listen(self, "connect", lambda connection, _: self._opened.add(connection))
-
-    def cut(self) -> None:
-        """Lets whoever waits for the server fail at once."""
-        for connection in self._opened:
-            with (
-                suppress(OSError, sa.exc.DBAPIError),
-                socket.socket(fileno=os.dup(connection.fileno())) as one,
-            ):
-                one.shutdown(socket.SHUT_RDWR)
-
-
 def postgres_engine(
     url: str,
     *,
@@ -182,15 +166,16 @@ def postgres_engine(
     Raises:
         UnreadableStoreError: its driver is not installed.
     """
+    opened: WeakSet[Any] = WeakSet()
     try:
         engine = sa.create_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
-            poolclass=_Pool,
             pool_size=connections,
             max_overflow=0,
             pool_pre_ping=looks_first,
             # The driver begins no transactions: see `begin` below.
             isolation_level="AUTOCOMMIT",
+            execution_options={_OPENED: opened},
             connect_args={
                 "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
                 "tcp_user_timeout": int(timeout_s * 1000),
@@ -212,6 +197,7 @@ def postgres_engine(
         # A process that is frozen in a transaction must not keep the others from what it has locked.
         idle_in_transaction_session_timeout=min(timeout_s, IDLE_TIMEOUT_S),
     )
+    sa.event.listen(engine, "connect", lambda connection, _: opened.add(connection))
     begin = f"BEGIN; {limits}"  # in one round trip
     sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(begin))
     return engine
@@ -244,11 +230,21 @@ async def close_engine(engine: sa.Engine, executor: Executor) -> None:
     async with open_task_group() as group:
         ending = group.create_task(asyncio.to_thread(executor.shutdown))
         await asyncio.wait([ending], timeout=CLOSE_TIMEOUT_S)
-        if not ending.done() and isinstance(engine.pool, _Pool):
+        if not ending.done():
             executor.shutdown(wait=False, cancel_futures=True)
-            engine.pool.cut()
+            _cut(engine)
     # Only now: of a call that is under way the connection is out, and the pool closes none of those.
     await asyncio.to_thread(engine.dispose)
+
+
+def _cut(engine: sa.Engine) -> None:
+    """Lets whoever waits for PostgreSQL fail at once: the sockets of a server that is frozen stay open, and its driver waits for ever."""
+    for connection in engine.get_execution_options().get(_OPENED, ()):
+        with (
+            suppress(OSError, engine.dialect.loaded_dbapi.Error),  # or it has closed meanwhile
+            socket.socket(fileno=os.dup(connection.fileno())) as one,
+        ):
+            one.shutdown(socket.SHUT_RDWR)
 
 
 def name_of(location: Path | str) -> str:

@@ -47,8 +47,8 @@ class SqlInstallation:
 
         return await self._database.call(work)
 
-    async def check_own_keys(self, texts: Sequence[str]) -> None:
-        """Sees that this process has the secret of the others, if they have one, and makes the first of `texts` the one to have.
+    async def check_own_keys(self, texts: Sequence[str], *, adopts: bool) -> None:
+        """Sees that this process has the secret of the others, if they have one; `adopts`: makes the first of `texts` the one to have.
 
         Raises:
             UnreadableStoreError: it has another one, or none, so keys that people have given would not be used at one process or the other.
@@ -68,7 +68,7 @@ class SqlInstallation:
                     f"ORION_OWN_KEYS_SECRET is not the one with which other processes seal people's keys in {self._database.name}",
                     "give all the same; how to change it, or to begin anew, stands in docs/operate.md",
                 )
-            if checks:
+            if checks and adopts:
                 connection.execute(sa.update(installation).values(own_keys_check=checks[0]))
 
         await self._database.call(work)

@@ -96,6 +96,14 @@ class SqlOwnKeyStore:
         rows = await self._database.call(lambda connection: connection.execute(query).all())
         return {row.protocol: self._open((team, person, row.protocol), row.sealed) for row in rows}
 
+    async def count_unreadable(self) -> int:
+        """Returns how many people's keys none of the secrets opens."""
+        query = sa.select(
+            own_keys.c.team, own_keys.c.person, own_keys.c.protocol, own_keys.c.sealed
+        )
+        rows = await self._database.call(lambda connection: connection.execute(query).all())
+        return sum(not self._open((one.team, one.person, one.protocol), one.sealed) for one in rows)
+
     async def change(self, team: str, person: str, keys: Mapping[str, str]) -> None:
         rows = [
             {

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -160,8 +161,9 @@ async def test_all_processes_share_one_name_and_one_key(location: Path | str) ->
 
 async def test_another_secret_for_peoples_keys_is_refused(store: SqlRunStore) -> None:
     """It may be changed where all have both for a while; who has none is refused beside those that have one."""
-    check = store.installation.check_own_keys
+    check = partial(store.installation.check_own_keys, adopts=True)
     await check([])
+    await store.installation.check_own_keys([OTHER], adopts=False)  # looks, and leaves it open
     await check([SECRET])
     with pytest.raises(UnreadableStoreError, match=r"ORION_OWN_KEYS_SECRET is missing"):
         await check([])

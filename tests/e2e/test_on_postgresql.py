@@ -116,6 +116,10 @@ async def test_processes_on_one_database_are_one_orion(
             assert second.log.count("\n") == 1
         finally:
             await second.reap()
+        for secret in ("another-" * 6, ""):
+            code, shown = await stage.cli("doctor", ORION_OWN_KEYS_SECRET=secret)
+            assert code == 1
+            assert "FAIL own keys   ORION_OWN_KEYS_SECRET is" in shown
         async with open_store(postgres_url) as store:
             assert await store.installation.load() == before
 

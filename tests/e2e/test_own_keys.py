@@ -91,6 +91,12 @@ async def test_what_goes_wrong_with_an_own_key_is_its_persons_to_mend(
         )
         view = await open_modal(stage)
         assert "cannot be read any more" in str(view)
+        code, shown = await stage.cli("doctor")
+        assert code == 1
+        assert "FAIL own keys   1 of people's keys were sealed with another" in shown
+        code, shown = await stage.cli("doctor", ORION_OWN_KEYS_SECRET=f"{SECRET[::-1]},{SECRET}")
+        assert code == 0, shown
+        assert "own keys   taken, and all can be opened" in shown
 
 
 async def _failed(stage: Stage, question: str) -> str:

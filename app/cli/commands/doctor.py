@@ -8,6 +8,7 @@ from functools import partial
 import httpx
 
 from agent_scripts.adapter import ModelProtocol
+from app.compose.adapters import check_own_keys, create_own_keys
 from app.compose.budgets import find_problems
 from app.compose.factories import (
     channel_options,
@@ -30,6 +31,7 @@ from app.store.engine import (
     own_state_directory,
 )
 from app.store.runs import open_store
+from app.store.settings import SqlOwnKeyStore
 from sandbox_runtime.errors import SandboxError
 from sandbox_runtime.registry import provider_spec
 from sandbox_runtime.types import Capability
@@ -72,6 +74,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("pool", _pool),
         ("slack", _slack),
         ("model", _model),
+        ("own keys", _own_keys),
         ("agents", _agents),
         ("langfuse", _langfuse),
     )
@@ -229,6 +232,26 @@ def _source(settings: Settings, protocol: ModelProtocol) -> str:
     if source is None:
         return "people's own keys alone" if settings.models.own_keys_secret else "no key"
     return "AI gateway" if source.is_gateway else source.base_url
+
+
+async def _own_keys(settings: Settings) -> str:
+    lost = 0
+    try:
+        async with open_store(settings.database) as store:
+            await check_own_keys(settings, store, adopts=False)
+            keys = create_own_keys(settings, store)
+            if isinstance(keys, SqlOwnKeyStore):
+                lost = await keys.count_unreadable()
+    except UnreadableStoreError as exc:
+        raise _ProblemError(exc.reason, exc.fix) from exc
+    if lost > 0:
+        raise _ProblemError(
+            f"{lost} of people's keys were sealed with another ORION_OWN_KEYS_SECRET",
+            "put that one behind this one, with a comma, or let their people give them anew",
+        )
+    return (
+        "not taken" if settings.models.own_keys_secret is None else "taken, and all can be opened"
+    )
 
 
 async def _agents(settings: Settings) -> str:
