@@ -26,6 +26,8 @@ POLL_INTERVAL_S = 0.5
 """Between two looks for what other processes let wait, the command line among them; of its own a process knows at once."""
 START_INTERVAL_S = 0.1
 """Between two runs that begin: a start takes a second of processor, which acknowledgements need as well."""
+QUIET_WITHIN_S = 2.0
+"""A run that is to begin waits so long for a moment without an acknowledgement; such moments come until a thousand a second are asked for."""
 RELEASE_PAUSE_S = 1.0
 MAX_FAILURES, RETRY_AFTER_S = 3, 1.0
 """Of `advance` for one run in this process, and the time between them."""
@@ -87,6 +89,8 @@ class RunDispatcher:
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
         self._accepting = 0
+        self._is_quiet = asyncio.Event()
+        self._is_quiet.set()
         self._accepted: dict[RunId, None] = {}
         """The last ones: each mention comes as two events, and the second one needs no write."""
 
@@ -107,14 +111,22 @@ class RunDispatcher:
 
     @contextmanager
     def _giving_way(self) -> Iterator[None]:
-        """Lets fewer runs be placed while one is accepted."""
+        """Lets fewer runs be placed, and none begin, while one is accepted."""
         self._accepting += 1
+        self._is_quiet.clear()
         self._give_way()
         try:
             yield
         finally:
             self._accepting -= 1
+            if self._accepting == 0:
+                self._is_quiet.set()
             self._give_way()
+
+    async def _until_quiet(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(QUIET_WITHIN_S):
+                await self._is_quiet.wait()
 
     def _give_way(self) -> None:
         if self._placements is not None:
@@ -209,6 +221,7 @@ class RunDispatcher:
     async def _work(self, handlers: RunHandlers, group: TaskGroup) -> None:
         is_sick = False
         while True:
+            await self._until_quiet()
             self._news.clear()
             started = False
             try:

@@ -17,6 +17,8 @@ PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
 More would only queue for the store's connection."""
 PLACED_MEANWHILE = 1
 """While an acknowledgement is under way, which needs the interpreter's lock as well and is due sooner."""
+PAUSE_MEANWHILE_S = 0.05
+"""After each of these: it takes the loop some 5 ms, so that however many come, nine tenths are for acknowledgements."""
 RETRY_INTERVAL_S = 5.0
 
 _log = get_logger(__name__)
@@ -85,6 +87,8 @@ class Placements:
 
     async def _place(self, run: Run, line: _Line) -> None:
         is_placed = await self._is_placed(run, resumed=line is self._again)
+        if line.at_once == PLACED_MEANWHILE:
+            await asyncio.sleep(PAUSE_MEANWHILE_S)
         line.going -= 1
         self._begin(line)
         if is_placed:

@@ -83,9 +83,7 @@ class Intake:
             created_at=request.received_at,
             trace_id=self._ports.tracer.trace_id(request.run_id),
         )
-        if await self._dispatcher.submit(run):
-            # What is told of it at INFO is that it is placed: an acknowledgement waits for no line.
-            self._log.debug("event.accepted", run_id=request.run_id, thread=request.thread.key)
+        await self._dispatcher.submit(run)  # what is logged is that it is placed
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.

@@ -271,14 +271,13 @@ class _PayloadFilter(AsyncMiddleware):
 
 def create_bolt_app(
     *,
-    signing_secret: str,
     bot_token: str,
     base_url: str,
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
     keys: KeyModal | None = None,
 ) -> AsyncApp:
-    """Creates a Bolt app that makes no network call of its own. An empty signing secret is for Socket Mode only.
+    """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `check_request` is for those that come over HTTP.
 
     Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
@@ -303,9 +302,10 @@ def create_bolt_app(
         name="orion",
         logger=logger,
         process_before_response=True,
-        signing_secret=signing_secret,
         client=AsyncWebClient(base_url=base_url, logger=logger),
         authorize=authorize,
+        # `check_request` has done so, or Slack is at the other end of a socket.
+        request_verification_enabled=False,
         # An old-style unsigned check of slash command URLs.
         ssl_check_enabled=False,
         # payloads.py decides whose messages are ignored, also while the identity is unknown.
@@ -370,7 +370,6 @@ async def open_entry(
     """
     secret = options.signing_secret.get_secret_value()
     bolt = create_bolt_app(
-        signing_secret=secret,
         bot_token=options.bot_token.get_secret_value(),
         base_url=options.base_url,
         identity=identity,

@@ -22,7 +22,7 @@ def readable(text: str, *, bot_user_id: str) -> str:
     """
     text = text.replace("\x00", "")
     if bot_user_id:
-        mention = rf"<@{re.escape(bot_user_id)}(?:\|[^<>\n]*)?>"
+        mention = _mention_of(bot_user_id)
         text = re.sub(rf"(?m)^[ \t]*{mention}[:,]?[ \t]*", "", text)
         text = re.sub(rf"[ \t]*{mention}", "", text)
     return unescape(_TOKEN.sub(_spell_out, text)).strip()
@@ -45,7 +45,12 @@ def is_stop(text: str) -> bool:
 
 def mentions(text: str, *, user_id: str) -> bool:
     """Whether raw text mentions that user."""
-    return bool(user_id) and re.search(rf"<@{re.escape(user_id)}(?:\|[^<>\n]*)?>", text) is not None
+    return bool(user_id) and re.search(_mention_of(user_id), text) is not None
+
+
+def _mention_of(user_id: str) -> str:
+    """Returns the pattern of its token, with or without a label."""
+    return rf"<@{re.escape(user_id)}(?:\|[^<>\n]*)?>"
 
 
 def _spell_out(token: re.Match[str]) -> str:

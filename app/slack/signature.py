@@ -103,7 +103,7 @@ def _parse(body: bytes, *, media_type: str) -> Any:  # noqa: ANN401 - a foreign 
 
 
 def _parse_json(text: str) -> Any:  # noqa: ANN401 - a foreign payload
-    payload = json.loads(text, parse_constant=_refuse_constant)
+    payload = _JSON_DECODER.decode(text)
     if _SURROGATE_ESCAPE.search(text.encode()):
         # Half a surrogate pair is legal JSON, but can be neither stored nor logged as UTF-8.
         json.dumps(payload, ensure_ascii=False).encode()
@@ -113,6 +113,9 @@ def _parse_json(text: str) -> Any:  # noqa: ANN401 - a foreign payload
 def _refuse_constant(name: str) -> NoReturn:
     message = f"{name} is not JSON"
     raise ValueError(message)
+
+
+_JSON_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _reason(exc: Exception) -> str:

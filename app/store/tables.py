@@ -3,10 +3,11 @@
 Who adds a field adds a migration for the databases that are there (`app/store/migrations`).
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -164,7 +165,12 @@ def _column_type(kind: Any) -> sa.types.TypeEngine[Any]:  # noqa: ANN401 - any a
 
 def values_of(record: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass
     """Returns the fields of a record by their columns."""
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return {name: getattr(record, name) for name in _names_of(record.__class__)}
+
+
+@cache
+def _names_of(kind: type) -> Sequence[str]:
+    return tuple(field.name for field in fields(kind))
 
 
 schema = sa.Table(

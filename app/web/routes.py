@@ -101,7 +101,7 @@ async def _events(request: Request, handle: SlackHandler) -> Response:
                 )
     except ClientDisconnect:
         return JSONResponse({"error": "body: cut off"}, status_code=400)
-    answer = await handle(dict(request.headers), bytes(body))
+    answer = await handle(dict(request.headers.items()), bytes(body))
     return Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
 
 

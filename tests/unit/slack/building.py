@@ -80,7 +80,6 @@ def make_app(
     keys: KeyModal | None = None,
 ) -> AsyncApp:
     return create_bolt_app(
-        signing_secret=KEY,
         bot_token=BOT,
         base_url=NOWHERE,
         identity=lambda: identity,

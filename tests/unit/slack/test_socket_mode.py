@@ -94,7 +94,6 @@ def intake() -> RecordingIntake:
 def bolt(server: SocketServer, intake: RecordingIntake) -> AsyncApp:
     identity = BotIdentity(team_id="T1", bot_id="BBOT", bot_user_id="UBOT")
     return create_bolt_app(
-        signing_secret="",
         bot_token=BOT,
         base_url=server.url,
         identity=lambda: identity,
