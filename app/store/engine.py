@@ -97,7 +97,7 @@ def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
     """
     if isinstance(location, Path):
         return sqlite_engine(location, connection=_AcceptingConnection)
-    return postgres_engine(location, connections=1, timeout_s=timeout_s, looks_first=False)
+    return postgres_engine(location, connections=1, timeout_s=timeout_s, is_hurried=True)
 
 
 NETWORK_FILE_SYSTEMS = re.compile(
@@ -150,7 +150,7 @@ def postgres_engine(
     *,
     connections: int = POSTGRES_CONNECTIONS,
     timeout_s: float = CALL_TIMEOUT_S,
-    looks_first: bool = True,
+    is_hurried: bool = False,
 ) -> sa.Engine:
     """Returns an engine for as many threads as connections.
 
@@ -161,18 +161,21 @@ def postgres_engine(
         connections: the most at once.
         timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
             to connect half of it.
-        looks_first: whether a connection still lives, so that one which the server has dropped meanwhile is replaced unseen.
+        is_hurried: each statement is a transaction of its own, in one round trip. Otherwise a block is one, and a connection is looked
+            at first, so that one which the server has dropped meanwhile is replaced unseen.
 
     Raises:
         UnreadableStoreError: its driver is not installed.
     """
     opened: WeakSet[Any] = WeakSet()
     try:
+        import psycopg  # noqa: PLC0415 - an extra
+
         engine = sa.create_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=looks_first,
+            pool_pre_ping=not is_hurried,
             # The driver begins no transactions: see `begin` below.
             isolation_level="AUTOCOMMIT",
             execution_options={_OPENED: opened},
@@ -185,6 +188,8 @@ def postgres_engine(
                 "keepalives_count": 2,
                 "prepare_threshold": None,
                 "client_encoding": "utf8",  # a database without an encoding would give bytes
+                # The other one writes values into the statement, so that there may be two in one message.
+                "cursor_factory": psycopg.ClientCursor if is_hurried else psycopg.Cursor,
             },
         )
     except ModuleNotFoundError as exc:
@@ -192,15 +197,32 @@ def postgres_engine(
             "ORION_DATABASE_URL needs the package psycopg",
             "install the extra 'postgresql' (pip install 'orion[postgresql]')",
         ) from exc
+    sa.event.listen(engine, "connect", lambda connection, _: opened.add(connection))
+    if is_hurried:
+        _limit_each(engine, _limits(statement_timeout=timeout_s))
+        return engine
     limits = _limits(
         statement_timeout=timeout_s,
         # A process that is frozen in a transaction must not keep the others from what it has locked.
         idle_in_transaction_session_timeout=min(timeout_s, IDLE_TIMEOUT_S),
     )
-    sa.event.listen(engine, "connect", lambda connection, _: opened.add(connection))
     begin = f"BEGIN; {limits}"  # in one round trip
     sa.event.listen(engine, "begin", lambda one: one.exec_driver_sql(begin))
     return engine
+
+
+def _limit_each(engine: sa.Engine, limit: str) -> None:
+    """Has each statement sent behind its limit. Source: PostgreSQL docs, 55.2.2.1, Multiple Statements in a Simple Query: they are one transaction."""
+
+    @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
+    def _add(
+        _1: object, _2: object, statement: str, values: object, *_: object
+    ) -> tuple[str, object]:
+        return f"{limit}; {statement}", values
+
+    @sa.event.listens_for(engine, "after_cursor_execute")
+    def _pass(_1: object, cursor: Any, *_: object) -> None:  # noqa: ANN401 - the driver's
+        cursor.nextset()  # the limit has no result
 
 
 def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:

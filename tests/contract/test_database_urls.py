@@ -26,6 +26,7 @@ from app.store.engine import (
     refuse_network_file_system,
     refuse_old_server,
 )
+from app.store.group_commit import ACCEPT_TIMEOUT_S
 from app.store.migrations import newest_version
 from app.store.runs import open_store
 from tests.building import make_request, make_run
@@ -347,6 +348,20 @@ async def test_connections_that_the_server_has_dropped_are_replaced_unseen(
             with unreachable(postgres_url):
                 pass
         assert len(await store.recent(limit=9)) == 2
+
+
+async def test_what_was_refused_beside_a_locked_table_is_not_stored_later(
+    postgres_url: str,
+) -> None:
+    """The server gives up as whoever waits for it does: Slack delivers again, and that is stored."""
+    async with open_store(postgres_url) as store:
+        with psycopg.connect(postgres_url) as other:
+            other.execute("LOCK TABLE orion_runs")
+            with pytest.raises(OSError, match=r"^$|nothing could be stored"):
+                await store.add(make_run())
+            await asyncio.sleep(ACCEPT_TIMEOUT_S / 2)
+        assert await store.get(make_run().id) is None
+        assert await store.add(make_run())
 
 
 async def test_a_server_that_is_frozen_keeps_no_store_from_closing(postgres_url: str) -> None:
