@@ -277,7 +277,7 @@ def create_bolt_app(
     intake: Intake,
     keys: KeyModal | None = None,
 ) -> AsyncApp:
-    """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `check_request` is for those that come over HTTP.
+    """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
 
     Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
@@ -304,7 +304,7 @@ def create_bolt_app(
         process_before_response=True,
         client=AsyncWebClient(base_url=base_url, logger=logger),
         authorize=authorize,
-        # `check_request` has done so, or Slack is at the other end of a socket.
+        # `handle_http` has done so, or Slack is at the other end of a socket.
         request_verification_enabled=False,
         # An old-style unsigned check of slash command URLs.
         ssl_check_enabled=False,
@@ -327,8 +327,20 @@ def create_bolt_app(
     return app
 
 
-async def handle_http(app: AsyncApp, *, headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-    """Returns Bolt's answer to a request that `check_request` let pass."""
+async def handle_http(
+    app: AsyncApp, *, signing_secret: str, headers: Mapping[str, str], body: bytes
+) -> HttpAnswer:
+    """Returns Bolt's answer to a request of Slack's, and why it is not taken to any other."""
+    rejection = check_request(
+        headers=headers, body=body, signing_secret=signing_secret, now=time.time()
+    )
+    if rejection is not None:
+        _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
+        return HttpAnswer(
+            status=rejection.status,
+            headers={"content-type": "application/json"},
+            body=json.dumps({"error": rejection.error}),
+        )
     plain = {name.lower(): value for name, value in headers.items()}
     # Bolt compares the content type by case.
     request = AsyncBoltRequest(
@@ -386,16 +398,6 @@ async def open_entry(
         return
 
     async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        rejection = check_request(
-            headers=headers, body=body, signing_secret=secret, now=time.time()
-        )
-        if rejection is not None:
-            _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
-            return HttpAnswer(
-                status=rejection.status,
-                headers={"content-type": "application/json"},
-                body=json.dumps({"error": rejection.error}),
-            )
-        return await handle_http(bolt, headers=headers, body=body)
+        return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
 
     yield handle

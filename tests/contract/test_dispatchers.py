@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from app.dispatch.dispatcher import QUIET_WITHIN_S
 from app.runs.testing import Run, RunId, RunState
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
@@ -286,3 +287,19 @@ async def test_while_one_is_accepted_few_are_placed() -> None:
         store.may_store.set()
         await until(lambda: len(handlers.placed) == 4)
         handlers.may_place.set()
+
+
+async def test_while_one_is_accepted_no_run_begins_for_a_while() -> None:
+    """An acknowledgement is due sooner; one that hangs keeps nobody for ever."""
+    late, first = make_request(ts="1795302365.000100"), make_request(ts="1795302364.000100")
+    store = SlowStore(late.run_id)
+    async with started(store) as handlers, open_task_group() as group:
+        group.create_task(handlers.submit(late))
+        await asyncio.sleep(0)
+        await handlers.submit(first)
+        await until(lambda: len(handlers.placed) == 1)
+        await asyncio.sleep(0.1)
+        assert handlers.started == []
+        await until(lambda: handlers.started == [first.run_id], timeout_s=2 * QUIET_WITHIN_S)
+        store.may_store.set()
+        await until(lambda: handlers.started == [first.run_id, late.run_id])

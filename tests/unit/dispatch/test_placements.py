@@ -1,8 +1,9 @@
 """In what order and how many at once accepted runs are placed."""
 
 import asyncio
+import time
 
-from app.dispatch.placements import PLACED_AT_ONCE, Placements
+from app.dispatch.placements import PAUSE_MEANWHILE_S, PLACED_AT_ONCE, Placements
 from app.runs.testing import AgainIn, Run, RunId
 from sandbox_runtime.task_group import open_task_group
 from tests.building import make_request, make_run
@@ -16,11 +17,13 @@ class Handlers:
 
     def __init__(self) -> None:
         self.begun: list[RunId] = []
+        self.begun_s: list[float] = []
         self.may_end = asyncio.Event()
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         del resumed
         self.begun.append(run.id)
+        self.begun_s.append(time.monotonic())
         await self.may_end.wait()
 
     async def advance(self, run_id: RunId, *, until: object = None) -> AgainIn:
@@ -50,4 +53,19 @@ async def test_placings_give_way_to_acceptances() -> None:
         handlers.may_end.set()
         await until(lambda: len(handlers.begun) == len(RUNS))
         assert handlers.begun == [run.id for run in RUNS]
+        await placements.close(grace_s=1)
+
+
+async def test_a_flood_leaves_pauses_between_placings() -> None:
+    """However quick they are, most of the time is for those that are still to be acknowledged."""
+    handlers = Handlers()
+    handlers.may_end.set()
+    async with open_task_group() as group:
+        placements = Placements(handlers, group=group)
+        placements.give_way(is_accepting=True)
+        for run in RUNS[:3]:
+            placements.add(run)
+        await until(lambda: len(handlers.begun) == 3)
+        first_s, _, third_s = handlers.begun_s
+        assert third_s - first_s > 1.9 * PAUSE_MEANWHILE_S
         await placements.close(grace_s=1)
