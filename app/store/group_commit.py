@@ -5,7 +5,6 @@ import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -79,19 +78,26 @@ class GroupCommit:
         batch = [each for each in self._waiting.items() if not each[0].done()]
         self._waiting.clear()
         if batch:
-            writing = asyncio.get_running_loop().run_in_executor(self._thread, self._write, batch)
             self._is_writing = True
-            writing.add_done_callback(partial(self._tell, batch))
+            self._thread.submit(self._write_and_tell, batch, asyncio.get_running_loop())
 
-    def _tell(self, batch: Sequence[Waiting], writing: asyncio.Future[Sequence[Outcome]]) -> None:
-        self._is_writing = False
-        for (committed, _), outcome in zip(batch, writing.result(), strict=True):
+    def _write_and_tell(self, batch: Sequence[Waiting], loop: asyncio.AbstractEventLoop) -> None:
+        # A future of the executor's would take the loop one turn more, which others share.
+        loop.call_soon_threadsafe(self._tell, batch, self._write(batch))
+
+    def _tell(self, batch: Sequence[Waiting], outcomes: Sequence[Outcome]) -> None:
+        for (committed, _), outcome in zip(batch, outcomes, strict=True):
             if committed.done():
                 continue
             if isinstance(outcome, Exception):
                 committed.set_exception(outcome)
             else:
                 committed.set_result(outcome)
+        # In the loop's next turn: what comes in this one goes along.
+        asyncio.get_running_loop().call_soon(self._write_on)
+
+    def _write_on(self) -> None:
+        self._is_writing = False
         self._write_waiting()
 
     def _write(self, batch: Sequence[Waiting]) -> Sequence[Outcome]:
