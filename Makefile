@@ -12,8 +12,8 @@ $(VENV)/.ready: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Orion needs Python 3.11 or later; name one with: make PYTHON=python3.11"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { echo "This Python cannot make virtual environments; on Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet uv
-	@$(BIN)/uv pip sync --quiet --require-hashes requirements.lock
-	@$(BIN)/uv pip install --quiet --no-deps -e .
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
 playground: setup
