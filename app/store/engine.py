@@ -8,12 +8,13 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 from weakref import WeakSet
 
 import sqlalchemy as sa
@@ -21,6 +22,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random
 
 from app.aio import open_task_group
+
+if TYPE_CHECKING:
+    import psycopg
 
 CALL_TIMEOUT_S = 10.0
 """For one store call; SQLite's own wait for the write lock is half of it."""
@@ -90,14 +94,26 @@ class _AcceptingConnection(WalConnection):
         self.execute("PRAGMA synchronous=FULL")
 
 
-def accepting_engine(location: Path | str, *, timeout_s: float) -> sa.Engine:
-    """Returns an engine of one connection, on an SQLite file or a `postgresql://…` URL, whose commits survive a power loss.
+def accepting_engine(path: Path) -> sa.Engine:
+    """Returns an engine of one connection whose commits survive a power loss."""
+    return sqlite_engine(path, connection=_AcceptingConnection)
 
-    A connection that PostgreSQL has dropped fails once, by an error that says `connection_invalidated`: to look first is a round trip.
+
+def accepting_connection(
+    engine: sa.Engine, *, timeout_s: float
+) -> Callable[[], Awaitable["psycopg.AsyncConnection[Any]"]]:
+    """Returns what connects the loop to the PostgreSQL of an engine: each statement is a transaction, and has its values written into it.
+
+    `timeout_s`: for a connection that has gone silent; to connect half of it.
     """
-    if isinstance(location, Path):
-        return sqlite_engine(location, connection=_AcceptingConnection)
-    return postgres_engine(location, connections=1, timeout_s=timeout_s, is_hurried=True)
+    import psycopg  # noqa: PLC0415 - an extra
+
+    _, address = engine.dialect.create_connect_args(engine.url)
+    settings = {**address, **_connection_settings(timeout_s)}
+    cursors = psycopg.AsyncClientCursor
+    return partial(
+        psycopg.AsyncConnection.connect, autocommit=True, cursor_factory=cursors, **settings
+    )
 
 
 NETWORK_FILE_SYSTEMS = re.compile(
@@ -150,7 +166,6 @@ def postgres_engine(
     *,
     connections: int = POSTGRES_CONNECTIONS,
     timeout_s: float = CALL_TIMEOUT_S,
-    is_hurried: bool = False,
 ) -> sa.Engine:
     """Returns an engine for as many threads as connections.
 
@@ -161,36 +176,21 @@ def postgres_engine(
         connections: the most at once.
         timeout_s: for one statement, for a transaction that its process has left open, and for a connection that has gone silent;
             to connect half of it.
-        is_hurried: each statement is a transaction of its own, in one round trip. Otherwise a block is one, and a connection is looked
-            at first, so that one which the server has dropped meanwhile is replaced unseen.
 
     Raises:
         UnreadableStoreError: its driver is not installed.
     """
     opened: WeakSet[Any] = WeakSet()
     try:
-        import psycopg  # noqa: PLC0415 - an extra
-
         engine = sa.create_engine(
             sa.make_url(url).set(drivername="postgresql+psycopg"),
             pool_size=connections,
             max_overflow=0,
-            pool_pre_ping=not is_hurried,
+            pool_pre_ping=True,
             # The driver begins no transactions: see `begin` below.
             isolation_level="AUTOCOMMIT",
             execution_options={_OPENED: opened},
-            connect_args={
-                "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
-                "tcp_user_timeout": int(timeout_s * 1000),
-                # Else a server that is gone while it is waited for would be missed after two hours. Source: tcp(7).
-                "keepalives_idle": max(1, int(timeout_s / 2)),
-                "keepalives_interval": max(1, int(timeout_s / 4)),
-                "keepalives_count": 2,
-                "prepare_threshold": None,
-                "client_encoding": "utf8",  # a database without an encoding would give bytes
-                # The other one writes values into the statement, so that there may be two in one message.
-                "cursor_factory": psycopg.ClientCursor if is_hurried else psycopg.Cursor,
-            },
+            connect_args=_connection_settings(timeout_s),
         )
     except ModuleNotFoundError as exc:
         raise UnreadableStoreError(
@@ -198,10 +198,7 @@ def postgres_engine(
             "install the extra 'postgresql' (pip install 'orion[postgresql]')",
         ) from exc
     sa.event.listen(engine, "connect", lambda connection, _: opened.add(connection))
-    if is_hurried:
-        _limit_each(engine, _limits(statement_timeout=timeout_s))
-        return engine
-    limits = _limits(
+    limits = limits_of(
         statement_timeout=timeout_s,
         # A process that is frozen in a transaction must not keep the others from what it has locked.
         idle_in_transaction_session_timeout=min(timeout_s, IDLE_TIMEOUT_S),
@@ -211,27 +208,27 @@ def postgres_engine(
     return engine
 
 
-def _limit_each(engine: sa.Engine, limit: str) -> None:
-    """Has each statement sent behind its limit. Source: PostgreSQL docs, 55.2.2.1, Multiple Statements in a Simple Query: they are one transaction."""
-
-    @sa.event.listens_for(engine, "before_cursor_execute", retval=True)
-    def _add(
-        _1: object, _2: object, statement: str, values: object, *_: object
-    ) -> tuple[str, object]:
-        return f"{limit}; {statement}", values
-
-    @sa.event.listens_for(engine, "after_cursor_execute")
-    def _pass(_1: object, cursor: Any, *_: object) -> None:  # noqa: ANN401 - the driver's
-        cursor.nextset()  # the limit has no result
+def _connection_settings(timeout_s: float) -> dict[str, Any]:
+    return {
+        "connect_timeout": max(2, int(timeout_s / 2)),  # below it libpq takes 2
+        "tcp_user_timeout": int(timeout_s * 1000),
+        # Else a server that is gone while it is waited for would be missed after two hours. Source: tcp(7).
+        "keepalives_idle": max(1, int(timeout_s / 2)),
+        "keepalives_interval": max(1, int(timeout_s / 4)),
+        "keepalives_count": 2,
+        "prepare_threshold": None,
+        "client_encoding": "utf8",  # a database without an encoding would give bytes
+    }
 
 
 def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
     """Sets these limits of PostgreSQL's until the transaction ends; nothing on SQLite, which has none."""
     if connection.dialect.name != "sqlite":
-        connection.exec_driver_sql(_limits(**limits_s))
+        connection.exec_driver_sql(limits_of(**limits_s))
 
 
-def _limits(**limits_s: float) -> str:
+def limits_of(**limits_s: float) -> str:
+    """Returns statements that set these limits of PostgreSQL's for the transaction."""
     return "; ".join(
         f"SET LOCAL {name} = {limit_s * 1000:.0f}" for name, limit_s in limits_s.items()
     )
@@ -254,19 +251,22 @@ async def close_engine(engine: sa.Engine, executor: Executor) -> None:
         await asyncio.wait([ending], timeout=CLOSE_TIMEOUT_S)
         if not ending.done():
             executor.shutdown(wait=False, cancel_futures=True)
-            _cut(engine)
+            for connection in engine.get_execution_options().get(_OPENED, ()):
+                cut(connection)
     # Only now: of a call that is under way the connection is out, and the pool closes none of those.
     await asyncio.to_thread(engine.dispose)
 
 
-def _cut(engine: sa.Engine) -> None:
-    """Lets whoever waits for PostgreSQL fail at once: the sockets of a server that is frozen stay open, and its driver waits for ever."""
-    for connection in engine.get_execution_options().get(_OPENED, ()):
-        with (
-            suppress(OSError, engine.dialect.loaded_dbapi.Error),  # or it has closed meanwhile
-            socket.socket(fileno=os.dup(connection.fileno())) as one,
-        ):
-            one.shutdown(socket.SHUT_RDWR)
+def cut(connection: Any) -> None:  # noqa: ANN401 - psycopg's, of either kind
+    """Lets whoever waits for PostgreSQL fail at once: the socket of a server that is frozen stays open, and its driver waits for ever."""
+    import psycopg  # noqa: PLC0415 - an extra
+
+    # It may have been closed meanwhile.
+    with (
+        suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as one,
+    ):
+        one.shutdown(socket.SHUT_RDWR)
 
 
 def name_of(location: Path | str) -> str:

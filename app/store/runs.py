@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import ReturningInsert
 from typing_extensions import Unpack
 
-from app.aio import together
+from app.aio import open_task_group, together
 from app.errors import ErrorCode, LeaseLostError
 from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
@@ -37,17 +35,19 @@ from app.store import migrations
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
+    accepting_connection,
     accepting_engine,
     close_engine,
     describe_server,
     insert_for,
+    limits_of,
     name_of,
     postgres_engine,
     refuse_network_file_system,
     sqlite_engine,
 )
 from app.store.grants import SqlGrantStore
-from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit
+from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
@@ -62,6 +62,7 @@ from app.store.tables import (
     spent_days,
     values_of,
 )
+from app.store.writers import PostgresWriter, SqliteWriter
 
 
 class SqlRunFiles:
@@ -181,23 +182,31 @@ async def open_store(location: Path | str) -> AsyncIterator["SqlRunStore"]:
     Raises:
         UnreadableStoreError: it cannot be reached, or is no store that this Orion can use.
     """
-    if isinstance(location, Path):
-        location.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        refuse_network_file_system(location)
-        engine, threads = sqlite_engine(location), 1
-    else:
-        engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
-    name = name_of(location)
-    accepting = accepting_engine(location, timeout_s=ACCEPT_TIMEOUT_S)
-    acceptances = GroupCommit(accepting, _INSERTS[accepting.dialect.name])
-    executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store")
-    try:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(executor, migrations.prepare, engine, name)
-        database = Database(engine=engine, executor=executor, name=name)
-        yield SqlRunStore(database, acceptances)
-    finally:
-        await together(acceptances.close(), close_engine(engine, executor))
+    async with open_task_group() as group:
+        writer: Writer
+        if isinstance(location, Path):
+            location.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            refuse_network_file_system(location)
+            engine, threads = sqlite_engine(location), 1
+            writer = SqliteWriter(accepting_engine(location), runs, timeout_s=ACCEPT_TIMEOUT_S)
+        else:
+            engine, threads = postgres_engine(location), POSTGRES_CONNECTIONS
+            writer = PostgresWriter(
+                accepting_connection(engine, timeout_s=ACCEPT_TIMEOUT_S),
+                runs,
+                dialect=engine.dialect,
+                group=group,
+                limit=limits_of(statement_timeout=ACCEPT_TIMEOUT_S),
+            )
+        name = name_of(location)
+        executor = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="run-store")
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(executor, migrations.prepare, engine, name)
+            database = Database(engine=engine, executor=executor, name=name)
+            yield SqlRunStore(database, GroupCommit(writer))
+        finally:
+            await together(writer.close(), close_engine(engine, executor))
 
 
 class SqlRunStore:
@@ -397,13 +406,6 @@ class SqlRunStore:
                 await asyncio.sleep(0)
             found.append(run_of(row))
         return found
-
-
-_INSERTS: Mapping[str, ReturningInsert[str]] = {
-    "sqlite": sqlite.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
-    "postgresql": postgresql.insert(runs).on_conflict_do_nothing().returning(runs.c.id),
-}
-"""Whose result is empty where there is one of that id."""
 
 
 def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:
