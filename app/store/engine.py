@@ -252,12 +252,12 @@ async def close_engine(engine: sa.Engine, executor: Executor) -> None:
         if not ending.done():
             executor.shutdown(wait=False, cancel_futures=True)
             for connection in engine.get_execution_options().get(_OPENED, ()):
-                cut(connection)
+                _cut(connection)
     # Only now: of a call that is under way the connection is out, and the pool closes none of those.
     await asyncio.to_thread(engine.dispose)
 
 
-def cut(connection: Any) -> None:  # noqa: ANN401 - psycopg's, of either kind
+def _cut(connection: Any) -> None:  # noqa: ANN401 - psycopg's
     """Lets whoever waits for PostgreSQL fail at once: the socket of a server that is frozen stays open, and its driver waits for ever."""
     import psycopg  # noqa: PLC0415 - an extra
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 
 from app.aio import TaskGroup
-from app.store.engine import CLOSE_TIMEOUT_S, close_engine, cut
+from app.store.engine import CLOSE_TIMEOUT_S, close_engine
 from app.store.group_commit import Outcome, Row
 
 if TYPE_CHECKING:
@@ -119,15 +119,12 @@ class PostgresWriter:
         self._writing = self._group.create_task(self._write_and_tell(rows, tell), name="accept")
 
     async def close(self) -> None:
-        writing = self._writing
-        if writing is not None and not writing.done():
-            await asyncio.wait([writing], timeout=CLOSE_TIMEOUT_S)
-            if self._connection is not None and not writing.done():
-                cut(self._connection)
-                await asyncio.wait([writing], timeout=CLOSE_TIMEOUT_S)
-            writing.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=CLOSE_TIMEOUT_S)
         if self._connection is not None:
             await self._connection.close()
+        if self._writing is not None:
+            self._writing.cancel()  # with a connection the driver would ask the server first, which may be frozen
 
     async def _write_and_tell(self, rows: Sequence[Row], tell: Tell) -> None:
         tell(await self._write(rows))
