@@ -101,13 +101,19 @@ class RunDispatcher:
             return False
         with self._giving_way():
             is_new = await self._store.add(run)
-        self._accepted[run.id] = None
-        if len(self._accepted) > REMEMBERED:
-            del self._accepted[next(iter(self._accepted))]
         # Not new: maybe committed after whoever waited for it had given up, so that nobody places it.
-        if is_new or await self._leases.holds(run.id):
+        is_ours = is_new or (run.id not in self._accepted and await self._leases.holds(run.id))
+        if run.id in self._accepted:
+            return False  # another delivery of it, or a take-over, was quicker
+        self._remember(run.id)
+        if is_ours:
             self._place([run], resumed=False)
         return is_new
+
+    def _remember(self, run_id: RunId) -> None:
+        self._accepted[run_id] = None
+        if len(self._accepted) > REMEMBERED:
+            del self._accepted[next(iter(self._accepted))]
 
     @contextmanager
     def _giving_way(self) -> Iterator[None]:
@@ -192,6 +198,7 @@ class RunDispatcher:
     def _place(self, accepted: Sequence[Run], *, resumed: bool) -> None:
         if self._placements is not None:
             for run in accepted:
+                self._remember(run.id)
                 self._placements.add(run, resumed=resumed)
 
     async def drop_all(self) -> None:

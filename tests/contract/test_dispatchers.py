@@ -256,6 +256,45 @@ async def test_what_was_committed_after_its_asker_had_given_up_is_placed(
     assert handlers.placed == [(request.run_id, False)]
 
 
+class TogetherStore(MemoryRunStore):
+    """Tells two deliveries in the same moment that they are stored, and is slow to say whose a run is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_say = asyncio.Event()
+        self._holds = self.leases.holds
+        self.leases.holds = self._say_late  # type: ignore[method-assign]
+
+    @override
+    async def add(self, run: Run) -> bool:
+        is_new = await super().add(run)
+        await asyncio.sleep(0)
+        return is_new
+
+    async def _say_late(self, run_id: RunId) -> bool:
+        is_own = await self._holds(run_id)
+        await self.may_say.wait()
+        return is_own
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_two_deliveries_at_once_are_placed_once(*, is_stored: bool) -> None:
+    """Also when whether a run waits to be placed is answered after that was done; `is_stored`: whoever was first had given up."""
+    request = make_request()
+    store = TogetherStore()
+    async with started(store) as handlers, open_task_group() as group:
+        if is_stored:
+            run = Run(id=request.run_id, request=request, created_at=datetime.now(UTC))
+            await handlers.store.add(run)
+            store.may_say.set()
+        twins = [group.create_task(handlers.submit(request)) for _ in range(2)]
+        await until(lambda: handlers.ended == [request.run_id])
+        store.may_say.set()
+        await asyncio.wait(twins)
+        await asyncio.sleep(0.05)
+        assert handlers.placed == [(request.run_id, False)]
+
+
 class SlowStore(MemoryRunStore):
     """Stores one message late."""
 
