@@ -23,7 +23,7 @@ playground: setup
 test: setup
 	@TESTS="$(TESTS)" sh tests/run.sh
 
-# That and what takes long: every command line in every way, every fact on every provider, a sixth of the crash matrix, a small leak test.
+# That and what takes long: every command line in every way, every fact on every provider, a twelfth of the crash matrix, a small leak test.
 test-all: setup
 	@TEST_ALL=true TESTS="$(TESTS)" sh tests/run.sh
 

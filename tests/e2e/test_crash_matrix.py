@@ -88,12 +88,12 @@ async def test_killed_at_random_under_load(
 @pytest.mark.alone
 @pytest.mark.postgresql
 @pytest.mark.timeout(3600)
-async def test_each_sixth_point_in_every_shape(
+async def test_each_twelfth_point_in_every_shape(
     tmp_path: Path, prepared: Path, postgres_server: str
 ) -> None:
     """Of every scenario, and at random under load; all of them by `make crash-test`."""
     place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
-    rows, loads = await run(place, each=6, plans=[SMALL])
+    rows, loads = await run(place, each=12, plans=[SMALL])
     assert [row for row in rows if not row.is_good] == []
     assert [fault for load in loads for fault in load.faults] == []
 
