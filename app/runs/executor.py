@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -162,8 +162,10 @@ class AgentRunner:
         finished = None
         attempt.resumed = Resumption.ATTACHED
         if Capability.ATTACH in self._provider.capabilities:
-            with suppress(SandboxError):  # whatever is wrong with it: there are others
+            try:
                 finished = await self._attach(attempt)
+            except SandboxError as exc:  # whatever is wrong with it: there are others
+                _log.info("run.not_attached", reason=str(exc))
         if finished is None:
             attempt.resumed = Resumption.REPEATED
         _log.info("run.resumed", attempt=attempt.run.attempt, how=attempt.resumed)

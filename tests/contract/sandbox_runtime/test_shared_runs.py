@@ -24,7 +24,7 @@ from tests.waiting import until
 pytestmark = [pytest.mark.docker, pytest.mark.timeout(120)]
 
 KEPT = replace(POLICY, run_timeout_s=60, session_keep_s=60)
-SLICE_S = 1.0
+SLICE_S = 2.0
 WORK: Plan = [
     {"write": "notes", "text": "kept"},
     {"sleep": 4},
