@@ -9,6 +9,7 @@ import pytest
 from typing_extensions import override
 
 from app.dispatch.dispatcher import QUIET_WITHIN_S
+from app.runs.ports import Dispatcher, RunStore
 from app.runs.testing import Run, RunId, RunState
 from app.store.memory import MemoryRunStore
 from sandbox_runtime.task_group import open_task_group
@@ -293,6 +294,28 @@ async def test_two_deliveries_at_once_are_placed_once(*, is_stored: bool) -> Non
         await asyncio.wait(twins)
         await asyncio.sleep(0.05)
         assert handlers.placed == [(request.run_id, False)]
+
+
+async def test_a_delivery_beside_a_take_over_places_nothing_again() -> None:
+    """What an ended process had accepted is being placed; whose it was is answered after that."""
+    request = make_request()
+    store = TogetherStore()
+    await store.add(Run(id=request.run_id, request=request, created_at=datetime.now(UTC)))
+
+    def held(dispatcher: Dispatcher, runs: RunStore) -> Handlers:
+        handlers = Handlers(dispatcher, runs)
+        handlers.may_place.clear()
+        return handlers
+
+    async with started(store, handlers_of=held) as handlers, open_task_group() as group:
+        await until(lambda: len(handlers.placed) == 1)
+        group.create_task(handlers.submit(request))
+        await asyncio.sleep(0.05)
+        handlers.may_place.set()
+        await until(lambda: handlers.ended == [request.run_id])
+        store.may_say.set()
+        await asyncio.sleep(0.05)
+        assert handlers.placed == [(request.run_id, True)]
 
 
 class SlowStore(MemoryRunStore):

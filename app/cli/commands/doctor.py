@@ -235,6 +235,8 @@ def _source(settings: Settings, protocol: ModelProtocol) -> str:
 
 
 async def _own_keys(settings: Settings) -> str:
+    if settings.models.own_keys_secret is None and not isinstance(settings.database, str):
+        return "not taken"
     lost = 0
     try:
         async with open_store(settings.database) as store:
