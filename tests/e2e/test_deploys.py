@@ -134,9 +134,7 @@ async def test_a_rolling_restart_loses_nobody(
             await process.start()
         load.restarted = time.monotonic()
         await asyncio.sleep(BETWEEN_S)
-        # All of it went to the first one while the other was away, and may stay with it: Slack keeps its connections.
-        assert processes[0].log_lines("dispatcher.changed")
-        assert all(len(process.log_lines("service.started")) == 2 for process in processes)
+        assert all(process.log_lines("dispatcher.changed") for process in processes)
 
     result = await run_load(place, ROLLED, KILLED, befall=roll)
     record_property("rolling restart: SIGTERM to exit [s]", [round(end_s, 1) for end_s in ends_s])

@@ -31,6 +31,8 @@ from app.playground.slack.types import (
 )
 from app.playground.slack.workspace import Workspace
 
+_NO_REUSE = httpx.Limits(max_keepalive_connections=0)
+"""Slack sends from many machines: a balancer before several processes would otherwise see one connection, and lead all to one of them."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Orion listens on this machine without it; to load whom to trust would take 40 ms."""
 
@@ -311,7 +313,7 @@ class Deliverer:
         """Deliveries happen inside this block; leaving it drops what is still under way."""
         # trust_env: a proxy named in the environment must not see deliveries to this machine.
         async with (
-            httpx.AsyncClient(verify=_NO_TLS, trust_env=False) as http,
+            httpx.AsyncClient(verify=_NO_TLS, trust_env=False, limits=_NO_REUSE) as http,
             open_task_group() as group,
         ):
             self._http, self._group = http, group
