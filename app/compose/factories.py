@@ -13,6 +13,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.cli_agent import RELAY, RUN_TOKEN
 from agent_scripts.registry import agent_names, create_adapter
 from app.brokerage.github import GitHub
+from app.brokerage.http import trusted
 from app.compose.brokers import git_remotes
 from app.compose.models import key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
@@ -211,6 +212,7 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         base_url=settings.langfuse.base_url,
         trace_content=settings.langfuse.trace_content,
         masker=masker,
+        verify=trusted(),
     ) as tracer:
         yield tracer
 

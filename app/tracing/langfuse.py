@@ -14,6 +14,7 @@ Source: langfuse 5.0.4 and opentelemetry-sdk 1.45.2, read and measured 2026-11.
 
 import asyncio
 import os
+import ssl
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -327,8 +328,9 @@ async def open_langfuse_tracer(
     masker: Masker,
     environment: str = "production",
     release: str = "",
+    verify: ssl.SSLContext | bool = True,
 ) -> AsyncIterator["LangfuseTracer"]:
-    """Opens a tracer that sends to `base_url`. Leaving waits up to 8 s for what is still unsent.
+    """Opens a tracer that sends to `base_url`, by the certificates of `verify`. Leaving waits up to 8 s for what is still unsent.
 
     Langfuse may be dead all the while: spans then wait in a queue of 2048 and are dropped, oldest first.
     """
@@ -346,7 +348,7 @@ async def open_langfuse_tracer(
     )
 
     # The SDK closes no client, not even its own.
-    http = httpx.Client(timeout=REQUEST_TIMEOUT_S)
+    http = httpx.Client(timeout=REQUEST_TIMEOUT_S, verify=verify)
 
     def connect() -> Langfuse:
         # The SDK has no parameter for it; texts that hold base64 would be uploaded to Langfuse's object storage.
