@@ -2,7 +2,7 @@
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,14 +33,19 @@ class FakeSlackClient:
         user: str = YOU,
         thread_ts: str | None = None,
         files: dict[str, bytes] | None = None,
+        attachments: Sequence[JsonObject] = (),
+        forward: tuple[str, str] | None = None,
     ) -> str:
-        """Post as a person; `@Orion` mentions the bot. Returns the message's ts."""
+        """Post as a person or another app; `@Orion` mentions the bot, `forward` names another message. Returns the message's ts."""
         attached = [
             {"name": name, "content_base64": base64.b64encode(content).decode()}
             for name, content in (files or {}).items()
         ]
-        body = {"channel": channel, "user": user, "text": text, "thread_ts": thread_ts}
-        answer = await self._post("/ui/messages", body | {"files": attached})
+        body: JsonObject = {"channel": channel, "user": user, "text": text, "thread_ts": thread_ts}
+        body |= {"files": attached, "attachments": list(attachments)}
+        if forward is not None:
+            body["forward"] = dict(zip(("channel", "ts"), forward, strict=True))
+        answer = await self._post("/ui/messages", body)
         return str(answer["ts"])
 
     async def messages(

@@ -4,9 +4,10 @@ Shapes of requests, streams and errors. Source: Anthropic Messages API, "Streami
 of anthropic 2.12.0, read 2026-11.
 """
 
+import base64
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from typing_extensions import override
@@ -39,6 +40,9 @@ _FAILURES: Mapping[Shape, Refusal] = {
         "prompt is too long: 1200000 tokens > 1000000 maximum",
     ),
 }
+_IMAGE_TYPES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_IMAGE_BYTES = 5_000_000
+"""In base64."""
 _STOP_REASONS = {
     Stop.DONE: "end_turn",
     Stop.TOOL: "tool_use",
@@ -153,12 +157,8 @@ def _check_messages(messages: object) -> None:
         blocks = _blocks(message)
         if not blocks:
             raise _invalid(f"messages.{index}: content must not be empty")
-        if not all(
-            isinstance(block, dict) and isinstance(block.get("type"), str) for block in blocks
-        ):
-            raise _invalid(f"messages.{index}: every content block needs a type")
-        if any(block["type"] == "text" and not str(block.get("text")).strip() for block in blocks):
-            raise _invalid(f"messages.{index}: text content blocks must be non-empty")
+        for block in blocks:
+            _check_block(index, block)
         results = {block.get("tool_use_id") for block in blocks if block["type"] == "tool_result"}
         if wanted == "user" and results != open_calls:
             raise _invalid(f"messages.{index}: tool_use and tool_result blocks do not match")
@@ -202,7 +202,39 @@ def _is_reminder(block: dict[str, Any]) -> bool:
 def _text_of(content: str | list[dict[str, Any]]) -> str:
     if isinstance(content, str):
         return content
-    return "".join(block["text"] for block in content if block["type"] == "text")
+    return "".join(_SHOWN[block["type"]](block) for block in content if block["type"] in _SHOWN)
+
+
+_SHOWN: Mapping[str, Callable[[dict[str, Any]], str]] = {
+    "image": lambda block: f"[{block['source']['media_type']}, {_size_of_image(block):,} bytes]\n",
+    "text": lambda block: str(block["text"]),
+}
+
+
+def _size_of_image(block: dict[str, Any]) -> int:
+    return len(base64.b64decode(block["source"]["data"]))
+
+
+def _check_block(index: int, block: object) -> None:
+    if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+        raise _invalid(f"messages.{index}: every content block needs a type")
+    if block["type"] == "text" and not str(block.get("text")).strip():
+        raise _invalid(f"messages.{index}: text content blocks must be non-empty")
+    if block["type"] == "image":
+        _check_image(index, block)
+
+
+def _check_image(index: int, block: dict[str, Any]) -> None:
+    """Source: Anthropic Messages API, "Vision": base64, four types, at most 5 MB each; read 2026-11."""
+    source = block.get("source")
+    if not isinstance(source, dict) or source.get("media_type") not in _IMAGE_TYPES:
+        raise _invalid(f"messages.{index}: image.source: media_type is not supported")
+    try:
+        base64.b64decode(source.get("data", ""), validate=True)
+    except ValueError as exc:
+        raise _invalid(f"messages.{index}: image.source.data: invalid base64") from exc
+    if not 0 < len(source["data"]) <= _IMAGE_BYTES:
+        raise _invalid(f"messages.{index}: image exceeds 5 MB maximum")
 
 
 def _usage(question: Question, reply: Reply) -> dict[str, int]:

@@ -47,6 +47,14 @@ class NewMessage(_Body):
     text: str = Field(default="", max_length=40_000)
     thread_ts: str | None = None
     files: list[NewFile] = []
+    blocks: list[JsonObject] = []
+    attachments: list[JsonObject] = []
+    forward: "Forwarded | None" = None
+
+
+class Forwarded(_Body):
+    channel: str
+    ts: str
 
 
 class _OfMessage(_Body):
@@ -144,7 +152,10 @@ class _Person:
             "me": YOU,
             "bot": BOT_USER_ID,
             "team": "Playground",
-            "people": [asdict(person) for person in self._workspace.people.values()],
+            "people": [
+                asdict(person) | {"is_bot": person.is_bot}
+                for person in self._workspace.people.values()
+            ],
             "channels": [asdict(one) | {"members": sorted(one.members)} for one in channels],
             "banners": self._slack.config.banners,
             "links": [{"label": label, "href": href} for label, href in self._slack.config.links],
@@ -177,7 +188,12 @@ class _Person:
 
     async def say(self, body: NewMessage, request: Request) -> JsonObject:
         files = [self._stored(item, base_url=_base_url(request)) for item in body.files]
-        if not body.text.strip() and not files:
+        attachments = list(body.attachments)
+        if body.forward is not None:
+            channel = self._workspace.channel(body.forward.channel)
+            forwarded = self._workspace.message(channel.id, body.forward.ts)
+            attachments.append(self._workspace.forwarded(forwarded))
+        if not (body.text.strip() or files or body.blocks or attachments):
             raise SlackError("no_text")
         message = self._workspace.say(
             user=body.user,
@@ -185,6 +201,8 @@ class _Person:
             typed=body.text,
             thread_ts=body.thread_ts,
             files=files,
+            blocks=body.blocks,
+            attachments=attachments,
         )
         return {"ts": message.ts, "channel": message.channel}
 

@@ -7,7 +7,7 @@ import json
 import ssl
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from urllib.parse import urlencode
@@ -37,19 +37,23 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Orion listens on this machine without it; to load whom to trust would take 40 ms."""
 
 
-def events_of(change: Change, workspace: Workspace) -> list[JsonObject]:
-    """Returns the events of one change; a mention yields two, `message` first."""
+def events_of(
+    change: Change, workspace: Workspace, *, mention_lacks: Collection[str] = ()
+) -> list[JsonObject]:
+    """Returns the events of one change; a mention yields two, `message` first; the other one without some fields."""
     channel = workspace.channels[change.channel]
     if BOT_USER_ID not in channel.members or change.message is None:
         return []
     if change.kind == "posted":
-        return _posted(change.message, channel, workspace)
+        return _posted(change.message, channel, workspace, mention_lacks)
     if change.kind in {"changed", "deleted"}:
         return [_altered(change, change.message, channel, workspace)]
     return []
 
 
-def _posted(message: Message, channel: Channel, workspace: Workspace) -> list[JsonObject]:
+def _posted(
+    message: Message, channel: Channel, workspace: Workspace, mention_lacks: Collection[str]
+) -> list[JsonObject]:
     """Source: docs.slack.dev, events `message` and `app_mention` (the latter never for direct messages), read 2026-11."""
     event = {
         **workspace.render(message),
@@ -62,9 +66,9 @@ def _posted(message: Message, channel: Channel, workspace: Workspace) -> list[Js
     events = [{**event, "channel_type": channel.type}]
     mentioned = f"<@{BOT_USER_ID}>" in message.text
     if mentioned and channel.type == "channel" and not message.is_bot:
-        mention = {**event, "type": "app_mention"}
-        mention.pop("subtype", None)
-        events.append(mention)
+        lacking = {"subtype", *mention_lacks}
+        rest = {name: value for name, value in event.items() if name not in lacking}
+        events.append(rest | {"type": "app_mention"})
     return events
 
 

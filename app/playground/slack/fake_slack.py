@@ -93,7 +93,7 @@ class FakeSlack:
         return await self.deliverer.send_interaction(payload)
 
     def _tell_app(self, change: Change) -> None:
-        events = events_of(change, self.workspace)
+        events = events_of(change, self.workspace, mention_lacks=self.config.mention_lacks)
         author = change.author or (change.message.user if change.message else None)
         if author == BOT_USER_ID and not self.config.send_bot_events:
             return

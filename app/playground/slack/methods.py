@@ -478,8 +478,20 @@ def _offset(args: Args) -> int:
 def _upload_url(call: Call) -> JsonObject:
     """Gives the address for the first of an upload's two calls. Source: docs.slack.dev, "Working with files" (upload), read 2026-11."""
     name = call.args.required("filename", error="invalid_arguments")
-    stored = call.workspace.files.reserve(name=name, size=call.args.number("length", default=0))
+    size = call.args.number("length", default=0)
+    if size < 1:
+        raise SlackError("invalid_arguments")
+    stored = call.workspace.files.reserve(name=name, size=size)
     return {"upload_url": f"{call.base_url}/upload/{stored.id}", "file_id": stored.id}
+
+
+@_method("files.info", "files:read", rate=TIER_4)
+def _file_info(call: Call) -> JsonObject:
+    """Tells all of a file; what it holds is fetched by its address."""
+    stored = call.workspace.files.get(call.args.required("file", error="file_not_found"))
+    if stored is None:
+        raise SlackError("file_not_found")
+    return {"file": stored.render(base_url=call.base_url)}
 
 
 @_method("files.completeUploadExternal", "files:write", rate=TIER_4)

@@ -16,6 +16,8 @@ APP_ID = "A0ORION"
 BOT_ID = "B0ORION"
 BOT_USER_ID = "U0ORION"
 YOU, COLLEAGUE, EXTERNAL = "U0YOU", "U0SAM", "U0ACME"
+PAGER, PAGER_BOT_ID, PAGER_APP_ID = "U0PAGER", "B0PAGER", "A0PAGER"
+"""Another app's, which posts alert cards."""
 GENERAL, RANDOM, PARTNERS = "C0GENERAL", "C0RANDOM", "C0PARTNERS"
 
 # Source: docs.slack.dev, scopes named on the method and event pages the service uses, read 2026-11.
@@ -61,6 +63,8 @@ class FakeSlackConfig:
     deliveries_per_event: int = 1
     """More: Slack has been seen to send the same event again without a retry header."""
     mention_order: Literal["message_first", "mention_first", "random"] = "random"
+    mention_lacks: frozenset[str] = frozenset({"files"})
+    """Fields that an `app_mention` does not have, whatever the message has: reported by integrators of files, read 2026-11."""
     send_bot_events: bool = True
     """Slack sends an app its own posts and edits too; the app must ignore them."""
     # Source: docs.slack.dev, assistant.threads.setStatus: a status clears itself after two minutes, read 2026-11.
@@ -77,7 +81,17 @@ class Person:
     name: str
     real_name: str
     team_id: str = TEAM_ID
-    is_bot: bool = False
+    bot_id: str = ""
+    """Of an app."""
+    app_id: str = ""
+
+    @property
+    def is_bot(self) -> bool:
+        return bool(self.bot_id)
+
+    def bot_profile(self) -> JsonObject:
+        """Returns how posts name the app."""
+        return {"id": self.bot_id, "app_id": self.app_id, "name": self.name, "team_id": TEAM_ID}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,6 +115,7 @@ class Message:
     user: str
     text: str
     blocks: list[JsonObject] = field(default_factory=list)
+    attachments: list[JsonObject] = field(default_factory=list)
     thread_ts: str | None = None
     metadata: JsonObject | None = None
     files: list[JsonObject] = field(default_factory=list)

@@ -253,7 +253,8 @@ def file_routes(files: FileStore, *, config: FakeSlackConfig) -> list[Route]:
     async def download(request: Request) -> Response:
         stored = files.get(request.path_params["file_id"])
         # Without access Slack answers 200 with its login page. Source: integrators' reports on url_private, read 2026-11.
-        if request.headers.get("authorization") != f"Bearer {config.bot_token}":
+        is_app = request.headers.get("authorization") == f"Bearer {config.bot_token}"
+        if not is_app or "files:read" not in config.scopes:
             return HTMLResponse("<!DOCTYPE html><title>Sign in</title>")
         if stored is None or stored.content is None:
             return PlainTextResponse("not found", 404)

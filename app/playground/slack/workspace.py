@@ -16,6 +16,9 @@ from app.playground.slack.types import (
     EXTERNAL,
     EXTERNAL_TEAM_ID,
     GENERAL,
+    PAGER,
+    PAGER_APP_ID,
+    PAGER_BOT_ID,
     PARTNERS,
     RANDOM,
     TEAM_ID,
@@ -98,18 +101,19 @@ def unescape(text: str) -> str:
 
 
 def seed_people() -> list[Person]:
-    """Returns you, a colleague, somebody of another company, and the bot."""
+    """Returns you, a colleague, somebody of another company, another app, and the bot."""
     return [
         Person(id=YOU, name="You", real_name="You"),
         Person(id=COLLEAGUE, name="Sam", real_name="Sam Colleague"),
         Person(id=EXTERNAL, name="Robin", real_name="Robin of Acme", team_id=EXTERNAL_TEAM_ID),
-        Person(id=BOT_USER_ID, name="Orion", real_name="Orion", is_bot=True),
+        Person(id=PAGER, name="Pager", real_name="Pager", bot_id=PAGER_BOT_ID, app_id=PAGER_APP_ID),
+        Person(id=BOT_USER_ID, name="Orion", real_name="Orion", bot_id=BOT_ID, app_id=APP_ID),
     ]
 
 
 def seed_channels() -> list[Channel]:
     """Returns two open channels, one shared with another company, and a DM with the bot for each person."""
-    own = {YOU, COLLEAGUE, BOT_USER_ID}
+    own = {YOU, COLLEAGUE, PAGER, BOT_USER_ID}
     shared = [
         Channel(id=GENERAL, name="general", members=set(own)),
         Channel(id=RANDOM, name="random", members=set(own)),
@@ -128,7 +132,8 @@ def seed_channels() -> list[Channel]:
     return [*shared, *direct]
 
 
-FILE_MAX_BYTES = 10 * 1024 * 1024
+FILE_MAX_BYTES = 1024**3
+"""Source: Slack's help, "Add files", the largest that a person can send, read 2026-11."""
 FILES_MAX = 100
 
 
@@ -141,7 +146,9 @@ class StoredFile:
     content: bytes | None = field(default=None, repr=False)
 
     def render(self, *, base_url: str) -> JsonObject:
-        address = f"{base_url}/files-pri/{self.id}/{self.name}"
+        # As Slack's addresses have it: no more than letters, digits and a few signs of the name.
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "_", self.name).strip("._").lower() or "file"
+        address = f"{base_url}/files-pri/{self.id}/{plain}"
         return {
             "id": self.id,
             "name": self.name,
@@ -160,7 +167,7 @@ class FileStore:
         self._files: dict[str, StoredFile] = {}
 
     def reserve(self, *, name: str, size: int, mimetype: str = "text/plain") -> StoredFile:
-        if not 0 < size <= FILE_MAX_BYTES:
+        if not 0 <= size <= FILE_MAX_BYTES:
             raise SlackError("file_upload_size_restricted")
         stored = StoredFile(id=new_id("F"), name=name, mimetype=mimetype, size=size)
         self._files[stored.id] = stored
@@ -246,8 +253,10 @@ class Workspace:
         typed: str,
         thread_ts: str | None = None,
         files: Sequence[JsonObject] = (),
+        blocks: Sequence[JsonObject] = (),
+        attachments: Sequence[JsonObject] = (),
     ) -> Message:
-        """Posts a person's message; what they typed becomes Slack's text."""
+        """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it."""
         person, channel = self.person(user), self.channel(channel_ref)
         if user not in channel.members:
             raise SlackError("not_in_channel")
@@ -259,12 +268,41 @@ class Workspace:
                 channel=channel.id,
                 user=person.id,
                 text=text,
-                blocks=rich_text(text) if text else [],
+                blocks=[*(rich_text(text) if text and not person.is_bot else []), *blocks],
+                attachments=list(attachments),
                 thread_ts=thread_ts,
                 files=list(files),
-                client_msg_id=str(uuid.uuid4()),
+                client_msg_id=None if person.is_bot else str(uuid.uuid4()),
             ),
         )
+
+    def forwarded(self, message: Message) -> JsonObject:
+        """Returns the attachment of a message that somebody forwards. Source: Slack's client, shared messages, seen 2026-11."""
+        person, channel = self.people[message.user], self.channels[message.channel]
+        digits = message.ts.replace(".", "")
+        shown = {"message": {"blocks": message.blocks}} if message.blocks else None
+        optional = {
+            "message_blocks": [{"team": TEAM_ID, "channel": channel.id, "ts": message.ts, **shown}]
+            if shown
+            else None,
+            "attachments": message.attachments,
+            "files": message.files,
+        }
+        return {
+            "is_share": True,
+            "is_msg_unfurl": True,
+            "ts": message.ts,
+            "author_id": person.id,
+            "author_name": person.real_name,
+            "author_subname": person.name,
+            "channel_id": channel.id,
+            "channel_team": TEAM_ID,
+            "from_url": f"https://playground.slack.com/archives/{channel.id}/p{digits}",
+            "fallback": f"[{message.ts}] {person.name}: {message.text}",
+            "text": message.text,
+            "footer": f"Posted in #{channel.name}",
+            **{name: value for name, value in optional.items() if value},
+        }
 
     def retype(self, message: Message, typed: str) -> None:
         """Edits a person's message, as they do."""
@@ -377,18 +415,20 @@ class Workspace:
             "blocks": message.blocks,
             "thread_ts": message.thread_ts,
             "edited": message.edited,
+            "attachments": message.attachments,
             "files": message.files,
             "metadata": message.metadata if with_metadata else None,
         }
         out |= {key: value for key, value in optional.items() if value}
         if message.thread_ts:
             out["parent_user_id"] = self.messages[message.channel][message.thread_ts].user
-        if message.files and not message.is_bot:
+        if message.files and not person.is_bot:
             out["subtype"] = "file_share"
         if message.tombstone:
             out |= {"user": "USLACKBOT", "subtype": "tombstone", "hidden": True}
-        if message.is_bot:
-            out |= {"bot_id": BOT_ID, "app_id": APP_ID, "bot_profile": self.bot_profile()}
+        if person.is_bot:
+            profile = person.bot_profile()
+            out |= {"bot_id": person.bot_id, "app_id": person.app_id, "bot_profile": profile}
         if message.reactions:
             out["reactions"] = [
                 {"name": name, "users": users, "count": len(users)}
@@ -406,10 +446,6 @@ class Workspace:
             "reply_users": list(dict.fromkeys(reply.user for reply in replies)),
             "latest_reply": replies[-1].ts,
         }
-
-    def bot_profile(self) -> JsonObject:
-        bot = self.people[BOT_USER_ID]
-        return {"id": BOT_ID, "app_id": APP_ID, "name": bot.name, "team_id": TEAM_ID}
 
     def _record(self, message: Message, *, kind: str, by: str) -> None:
         message.versions.append(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # has no stubs
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -278,6 +278,11 @@ def _add_pages(router: APIRouter, store: TraceStore) -> None:
         if name not in _ASSETS:
             raise HTTPException(404, "no such file")
         return FileResponse(_STATIC / name, headers=_PAGE_HEADERS)
+
+    @router.get("/project/{project}/traces/{trace_id}")
+    async def langfuses_own_address(project: str, trace_id: str) -> RedirectResponse:
+        del project
+        return RedirectResponse(f"/traces/{trace_id}")
 
     @router.get("/traces")
     @router.get("/traces/{trace_id}")

@@ -1,4 +1,4 @@
-// The message box: Enter sends, Shift+Enter breaks the line, "@O" offers the bot.
+// The message box: Enter sends, Shift+Enter breaks the line, "@O" offers the bot; files and a forwarded message go along.
 
 import { el } from "./text.js";
 
@@ -10,14 +10,41 @@ export function createComposer(form, { label, send, candidates }) {
   const box = el("textarea", { id, rows: 1, "aria-label": label(), placeholder: label(), role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": menu.id, enterkeyhint: "send", maxlength: 40000 });
   const button = el("button", { type: "submit", class: "send", "aria-label": "Send" }, "Send");
   const hint = el("div", { class: "composer-hint" }, el("kbd", {}, "Enter"), " sends, ", el("kbd", {}, "Shift Enter"), " starts a new line, ", el("kbd", {}, "@"), " mentions");
-  form.append(menu, el("div", { class: "composer-row" }, box, button), hint);
+  const chips = el("ul", { class: "chips", "aria-label": "Goes along" });
+  const picker = el("input", { type: "file", multiple: true, class: "picker", "aria-label": "Attach files" });
+  const clip = el("button", { type: "button", class: "clip", "aria-label": "Attach files", onclick: () => picker.click() }, "+");
+  form.append(menu, chips, el("div", { class: "composer-row" }, clip, box, button), picker, hint);
+  let along = [];
   let options = [];
   let chosen = 0;
 
   function grow() {
     box.style.height = "auto";
     box.style.height = `${Math.min(box.scrollHeight, MAX_HEIGHT_PX)}px`;
-    button.disabled = !box.value.trim();
+    button.disabled = !box.value.trim() && !along.length;
+  }
+
+  function renderChips() {
+    chips.replaceChildren(...along.map((one) => el("li", { class: "chip" }, one.label,
+      el("button", { type: "button", "aria-label": `Leave out ${one.label}`, onclick: () => leave(one) }, "\u00d7"))));
+    grow();
+  }
+
+  function leave(one) {
+    along = along.filter((other) => other !== one);
+    renderChips();
+    box.focus();
+  }
+
+  function add(...ones) {
+    along.push(...ones);
+    renderChips();
+    box.focus();
+  }
+
+  async function attach(files) {
+    add(...(await Promise.all([...files].map(async (file) => ({ label: file.name, file: { name: file.name, mimetype: file.type || "application/octet-stream", content_base64: await base64(file) } })))));
+    picker.value = "";
   }
 
   function close() {
@@ -48,14 +75,16 @@ export function createComposer(form, { label, send, candidates }) {
   }
 
   async function submit() {
-    const text = box.value.trim();
-    if (!text) return;
-    box.value = "";
+    const [text, sent] = [box.value.trim(), along];
+    if (!text && !sent.length) return;
+    [box.value, along] = ["", []];
     close();
-    grow();
-    if (!(await send(text)) && !box.value) {
-      box.value = text;
-      grow();
+    renderChips();
+    const files = sent.filter((one) => one.file).map((one) => one.file);
+    const forward = sent.find((one) => one.forward)?.forward ?? null;
+    if (!(await send(text, { files, forward })) && !box.value && !along.length) {
+      [box.value, along] = [text, sent];
+      renderChips();
     }
   }
 
@@ -81,6 +110,12 @@ export function createComposer(form, { label, send, candidates }) {
       submit();
     }
   });
+  picker.addEventListener("change", () => attach(picker.files));
+  form.addEventListener("dragover", (event) => event.preventDefault());
+  form.addEventListener("drop", (event) => {
+    event.preventDefault();
+    attach(event.dataTransfer.files);
+  });
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     submit();
@@ -88,9 +123,20 @@ export function createComposer(form, { label, send, candidates }) {
   grow();
   return {
     focus: () => box.focus(),
+    forward(message, author) {
+      along = along.filter((one) => !one.forward);
+      add({ label: `Message of ${author}`, forward: { channel: message.channel, ts: message.ts } });
+    },
     relabel() {
       box.placeholder = label();
       box.setAttribute("aria-label", label());
     },
   };
+}
+
+async function base64(file) {
+  const bytes = new Uint8Array(await file.arrayBuffer());
+  let text = "";
+  for (let at = 0; at < bytes.length; at += 32768) text += String.fromCharCode(...bytes.subarray(at, at + 32768));
+  return btoa(text);
 }

@@ -28,14 +28,31 @@ function body(message, state) {
     return Boolean(answer);
   };
   const nodes = renderBlocks(message, state.people, pressed) || (message.text ? [mrkdwn(message.text, state.people)] : []);
-  for (const file of message.files || []) {
-    nodes.push(el("div", { class: "file" }, el("strong", {}, file.name), ` ${file.size} bytes`));
-  }
+  nodes.push(...(message.attachments || []).map((one) => attachment(one, state, pressed)), ...(message.files || []).map(file));
   if (message.edited) nodes.push(el("span", { class: "edited" }, "(edited)"));
   if (message.reactions) {
     nodes.push(el("div", { class: "reactions" }, ...message.reactions.map((reaction) => el("span", { class: "reaction" }, `:${reaction.name}: ${reaction.count}`))));
   }
   return nodes;
+}
+
+function file(one) {
+  return el("div", { class: "file" }, el("strong", {}, one.name), ` ${one.size} bytes`);
+}
+
+// A forwarded message, or another app's card.
+function attachment(one, state, pressed) {
+  const inner = one.message_blocks ? renderBlocks({ ...one.message_blocks[0].message, is_bot: true }, state.people, pressed) : null;
+  const text = one.text && !inner ? mrkdwn(one.text, state.people) : null;
+  const fields = (one.fields || []).map((field) => el("div", {}, el("strong", {}, field.title), " ", mrkdwn(field.value, state.people)));
+  const blocks = one.blocks ? renderBlocks({ blocks: one.blocks, is_bot: true }, state.people, pressed) : null;
+  const head = one.author_name ? el("div", { class: "attachment-author" }, one.author_name) : null;
+  const title = one.title ? el("strong", {}, one.title) : null;
+  const files = (one.files || []).map(file);
+  const nested = (one.attachments || []).map((other) => attachment(other, state, pressed));
+  const foot = one.footer ? el("div", { class: "attachment-footer" }, one.footer) : null;
+  const parts = [head, title, text, ...(inner || []), ...(blocks || []), ...fields, ...nested, ...files, foot];
+  return el("blockquote", { class: "attachment" }, ...parts.filter(Boolean));
 }
 
 function summary(message, state) {
@@ -47,7 +64,7 @@ function summary(message, state) {
 
 // What the person sees of a message; equal keys need no new nodes.
 function key(message) {
-  return JSON.stringify([message.text, message.blocks, message.edited, message.files, message.reactions, message.reply_count, message.latest_reply]);
+  return JSON.stringify([message.text, message.blocks, message.edited, message.files, message.attachments, message.reactions, message.reply_count, message.latest_reply]);
 }
 
 export function messageItem(message, state, { inThread }) {
@@ -62,8 +79,10 @@ export function messageItem(message, state, { inThread }) {
   const foot = el("div", { class: "message-foot" });
   const privacy = message.ephemeral_to ? el("div", { class: "only-you" }, "Only visible to you") : null;
   item.append(avatar(person), el("div", { class: "message-main" }, privacy, head, content, foot));
-  if (!inThread && !message.ephemeral_to) {
-    item.append(el("button", { type: "button", class: "reply-button", onclick: () => state.openThread(message.ts) }, "Reply in thread"));
+  if (!message.ephemeral_to) {
+    const reply = inThread ? null : el("button", { type: "button", onclick: () => state.openThread(message.ts) }, "Reply in thread");
+    const forward = el("button", { type: "button", onclick: () => state.forward(message) }, "Forward");
+    item.append(el("div", { class: "message-tools" }, ...[reply, forward].filter(Boolean)));
   }
   if (message.ephemeral_to) item.classList.add("ephemeral");
   updateItem(item, message, state, { inThread });

@@ -9,7 +9,7 @@ import { el } from "./text.js";
 import { setUpTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { me: "", bot: "", people: new Map(), channels: [], channel: null, thread: null, statuses: new Map(), unread: new Set(), openThread };
+const state = { me: "", bot: "", people: new Map(), channels: [], channel: null, thread: null, statuses: new Map(), unread: new Set(), openThread, forward };
 const main = createPane($("messages-scroller"), $("messages"), state, { inThread: false });
 const side = createPane($("replies-scroller"), $("replies"), state, { inThread: true });
 
@@ -18,9 +18,9 @@ const direct = () => state.channels.find((channel) => channel.im_user === state.
 const nameOf = (channel) => (channel.im_user ? state.people.get(state.bot).name : `#${channel.name}`);
 
 // One's own message is always brought into view; the bot answers it in a thread, which opens beside it.
-async function say(text, threadTs) {
+async function say(text, threadTs, along = {}) {
   const channel = state.channel;
-  const answer = await post("/ui/messages", { channel: channel.id, user: state.me, text, thread_ts: threadTs });
+  const answer = await post("/ui/messages", { channel: channel.id, user: state.me, text, thread_ts: threadTs, ...along });
   if (!answer || channel.id !== state.channel.id) return answer;
   (threadTs ? side : main).toBottom();
   const asksBot = channel.im_user || text.toLowerCase().includes(`@${state.people.get(state.bot).name.toLowerCase()}`);
@@ -31,10 +31,14 @@ async function say(text, threadTs) {
 const people = () => [...state.people.values()].filter((person) => person.id !== state.me).sort((a, b) => Number(b.is_bot) - Number(a.is_bot));
 const mainComposer = createComposer($("composer-main"), {
   label: () => (state.channel ? `Message ${nameOf(state.channel)}` : "Message"),
-  send: (text) => say(text, null),
+  send: (text, along) => say(text, null, along),
   candidates: people,
 });
-const threadComposer = createComposer($("composer-thread"), { label: () => "Reply", send: (text) => say(text, state.thread), candidates: people });
+const threadComposer = createComposer($("composer-thread"), { label: () => "Reply", send: (text, along) => say(text, state.thread, along), candidates: people });
+
+function forward(message) {
+  (state.thread ? threadComposer : mainComposer).forward(message, state.people.get(message.user).name);
+}
 
 // ---- sidebar ----
 

@@ -143,7 +143,7 @@ function drawChips(trace, scores) {
   return el("div", { class: "chips" }, verdict, chip("took", took(trace.duration_ms)), chip("user", trace.user), chip("session", trace.session),
     trace.tokens_in + trace.tokens_out ? chip("tokens", `${count(trace.tokens_in)} → ${count(trace.tokens_out)}`) : null,
     chip("env", trace.environment), ...trace.tags.map((tag) => el("span", { class: "chip tag" }, tag)),
-    ...scores.map((score) => el("span", { class: `badge ${score.value ? "good" : "error"}` }, `${score.name}: ${score.value ? "good" : "bad"}`)));
+    ...scores.map((score) => el("span", { class: `badge ${score.value ? "good" : "error"}` }, `${score.name}: ${score.value ? "good" : "bad"}${score.comment ? `, "${score.comment}"` : ""}`)));
 }
 
 function drawAxis(span) {

@@ -1,0 +1,64 @@
+"""Files and forwarded messages on the page, in a real browser."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import FilePayload, expect
+
+from app.playground.slack.types import COLLEAGUE, PAGER
+from tests.browser.building import Scene
+
+pytestmark = pytest.mark.browser
+
+
+async def test_files_go_along_with_a_message(scene: Scene) -> None:
+    """Picked, shown, one left out again, sent without a word; byte for byte."""
+    composer = scene.page.locator("#composer-main")
+    files: list[FilePayload] = [
+        {
+            "name": "data.bin",
+            "mimeType": "application/octet-stream",
+            "buffer": bytes(range(256)) * 400,
+        },
+        {"name": "not this.txt", "mimeType": "text/plain", "buffer": b"no"},
+    ]
+    await composer.locator("input[type=file]").set_input_files(files)
+    await composer.get_by_role("button", name="Leave out not this.txt").click()
+    await composer.get_by_role("button", name="Send").click()
+    message = scene.page.locator("#messages .message").last
+    await expect(message.locator(".file")).to_have_text("data.bin 102400 bytes")
+    await expect(composer.locator(".chip")).to_have_count(0)
+    (sent,) = await scene.client.messages()
+    (stored,) = sent["files"]
+    assert (stored["name"], stored["size"]) == ("data.bin", 102_400)
+    answer = await scene.web.api_call("files.info", http_verb="GET", params={"file": stored["id"]})
+    assert answer["file"]["size"] == 102_400
+
+
+async def test_a_message_is_forwarded(scene: Scene) -> None:
+    """From its own tools into the box; it stands quoted below the words, with its author and its files."""
+    await scene.client.say("the deploy is red", user=COLLEAGUE, files={"trace.log": b"boom"})
+    message = scene.page.locator("#messages .message").first
+    await message.hover()
+    await message.get_by_role("button", name="Forward").click()
+    await expect(scene.page.locator("#composer-main .chip")).to_contain_text("Message of Sam")
+    await scene.send("what is this?")
+    quoted = scene.page.locator("#messages .message").last.locator(".attachment")
+    await expect(quoted).to_contain_text("Sam Colleague")
+    await expect(quoted).to_contain_text("the deploy is red")
+    await expect(quoted).to_contain_text("trace.log 4 bytes")
+
+
+async def test_a_card_of_another_app_is_drawn(scene: Scene) -> None:
+    """Title, text, fields and footer; the app is marked as one."""
+    card = {
+        "title": "Disk full on web-1",
+        "text": "Use is *91 %*",
+        "fields": [{"title": "host", "value": "web-1"}],
+        "footer": "prometheus",
+    }
+    await scene.client.say("", user=PAGER, attachments=[card])
+    message = scene.page.locator("#messages .message").last
+    await expect(message.locator(".badge")).to_have_text("App")
+    for words in ("Disk full on web-1", "Use is 91 %", "host web-1", "prometheus"):
+        await expect(message.locator(".attachment")).to_contain_text(words)
