@@ -53,11 +53,23 @@ class AgentSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TurnImage:
+    """A picture that came with a message, for agents that show them to their model; the others find the file."""
+
+    path: str
+    """Inside the sandbox; absolute."""
+    media_type: str
+    """`image/png`, `image/jpeg`, `image/gif` or `image/webp`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TurnMessage:
     """One message of the conversation. `user` and `assistant` alternate, `user` comes first."""
 
     role: Literal["user", "assistant"]
     text: str = field(repr=False)
+    images: tuple[TurnImage, ...] = ()
+    """Its text names them, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from app.dispatch.slices import SliceDispatcher
 from app.dispatch.vercel_queue import MAX_BODY_BYTES, TOPIC, message_key, read_wake_up
 from app.log import get_logger
 from app.main import SLICE_S, STAND_IN, open_invocation
-from app.runs.model import RunId
+from app.runs.request import RunId
 from app.settings.settings import load_settings
 
 _log = get_logger(__name__)

@@ -1,8 +1,9 @@
 """Runs and requests for tests."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from app.runs.testing import Run, RunRequest, Surface, run_id_for
+from app.runs.testing import AttachedFile, MessageContent, Run, RunRequest, Surface, run_id_for
 
 T0 = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
@@ -29,7 +30,7 @@ def make_request(
         text=text,
         surface=surface,
         is_external=is_external,
-        file_names=file_names,
+        content=MessageContent(files=tuple(AttachedFile(name=name) for name in file_names)),
         received_at=received_at or T0,
     )
 
@@ -37,3 +38,8 @@ def make_request(
 def make_run(request: RunRequest | None = None, *, age_s: float = 0.0) -> Run:
     request = request or make_request()
     return Run(id=request.run_id, request=request, created_at=T0 - timedelta(seconds=age_s))
+
+
+def saying(text: str) -> Callable[[RunRequest], RunRequest]:
+    """Returns the change of a question into another one."""
+    return lambda request: request.model_copy(update={"text": text})

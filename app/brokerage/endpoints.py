@@ -10,8 +10,8 @@ from typing import Protocol
 from fastapi import APIRouter
 
 from app.brokerage.registry import GrantRegistry
-from app.runs.model import RunId
 from app.runs.ports import BrokerEndpoint, GrantHooks, ModelGrant
+from app.runs.request import RunId
 from app.runs.session import SessionId
 
 NAME_CHARS = 12

@@ -17,8 +17,9 @@ from app.aio import open_task_group, retry_store
 from app.brokerage.registry import GrantRegistry, LiveGrant, record_effect
 from app.log import get_logger
 from app.runs.budget import Spending
-from app.runs.model import GrantNews, ModelCall, ReportedCall, RunId
+from app.runs.model import GrantNews, ModelCall, ReportedCall
 from app.runs.ports import GrantHooks, ModelGrant
+from app.runs.request import RunId
 
 TAKE_INTERVAL_S = 1.0
 """Between looks at what other processes report, while grants are offered."""

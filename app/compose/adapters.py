@@ -21,6 +21,7 @@ from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
+from app.runs.history import FileSource, ThreadReader
 from app.runs.policy import RunPolicy
 from app.runs.ports import (
     DefaultStore,
@@ -29,7 +30,6 @@ from app.runs.ports import (
     OwnKeyStore,
     ReplySink,
     RunFiles,
-    ThreadReader,
     Tracer,
 )
 from app.runs.session import SessionStore
@@ -122,6 +122,7 @@ class Adapters:
     """Not open yet."""
     replies: ReplySink
     reader: ThreadReader
+    source: FileSource
 
     def wrapped(self, wrap: Wrap) -> "Adapters":
         return replace(
@@ -247,6 +248,7 @@ async def open_outside(
             provider=provider,
             replies=slack.replies,
             reader=slack.reader,
+            source=slack.source,
         ).wrapped(overrides.wrap)
         if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)

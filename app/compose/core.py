@@ -25,7 +25,7 @@ from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
 from app.runs.runners import ProviderRuntime, Runners
-from app.runs.sandbox_cache import SessionLocks
+from app.runs.sandboxes import SessionLocks
 from app.runs.service import RunService
 from app.runs.session import Session, SessionStore, session_id_for
 from app.runs.stop import StopSignals
@@ -286,6 +286,7 @@ def _join_ports(
         ledger=ledger,
         replies=adapters.replies,
         reader=adapters.reader,
+        source=adapters.source,
         tracer=outside.tracer,
         clock=clock,
         mask=masker.mask,

@@ -53,7 +53,7 @@ MIB = 1024 * 1024
 def run_policy(settings: Settings) -> RunPolicy:
     """Returns the core's part of the settings."""
     own: dict[str, Any] = {}
-    for group in (settings.access, settings.limits, settings.delivery):
+    for group in (settings.access, settings.limits, settings.files, settings.delivery):
         own |= vars(group)
     if work_dir(settings):
         own["session_keep_s"] = 0  # nothing of that directory is kept elsewhere
@@ -234,6 +234,7 @@ def entry_options(settings: Settings) -> EntryOptions:
         bot_token=slack_options(settings).bot_token,
         base_url=settings.slack.api_url,
         app_token=settings.slack.app_token,
+        allowed_bots=settings.access.allowed_bots,
     )
 
 

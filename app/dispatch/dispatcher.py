@@ -19,8 +19,9 @@ from app.dispatch.lease import Leases, ProcessLease
 from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run, RunId
+from app.runs.model import Run
 from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
+from app.runs.request import RunId
 
 POLL_INTERVAL_S = 0.5
 """Between two looks for what other processes let wait, the command line among them; of its own a process knows at once."""

@@ -12,8 +12,9 @@ from typing_extensions import Unpack
 from app.aio import open_task_group
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run, RunId
+from app.runs.model import Run
 from app.runs.ports import RunChanges
+from app.runs.request import RunId
 
 RENEW_INTERVAL_S = 4.0
 """A third of a lease, so that one that comes late costs nothing."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from app.aio import TaskGroup
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run, RunId
+from app.runs.model import Run
 from app.runs.ports import RunHandlers
+from app.runs.request import RunId
 
 PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
 """Those that were begun before look for their message first, which Slack allows 50 times a minute: new ones do not wait behind them.

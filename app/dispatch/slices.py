@@ -14,8 +14,9 @@ from typing_extensions import Unpack, override
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease
 from app.log import get_logger
-from app.runs.model import Run, RunId
+from app.runs.model import Run
 from app.runs.ports import RunChanges, RunStore
+from app.runs.request import RunId
 
 GAP_S = 2.0
 """From the end of a slice to the next message: by then its run is free."""

@@ -9,7 +9,7 @@ from vercel.oidc import VercelOidcTokenError
 from vercel.oidc.aio import get_vercel_oidc_token
 from vercel.queue import DuplicateIdempotencyKeyError, QueueError, send
 
-from app.runs.model import RunId
+from app.runs.request import RunId
 
 TOPIC = "orion-runs"
 MAX_BODY_BYTES = 4096

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,8 +22,8 @@ from app.aio import Gate, always_open, retry_store
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.budget import AttemptCost, Excess, Spending
-from app.runs.file_changes import Difference
-from app.runs.history import Conversation
+from app.runs.files import Difference
+from app.runs.history import Conversation, FileSource
 from app.runs.model import (
     Checkpoint,
     Clock,
@@ -34,14 +34,7 @@ from app.runs.model import (
     Run,
     RunState,
 )
-from app.runs.ports import (
-    HOW_TO_CHANGE,
-    GrantHooks,
-    LiveReply,
-    RunPorts,
-    RunTrace,
-    TraceStep,
-)
+from app.runs.ports import HOW_TO_CHANGE, GrantHooks, LiveReply, RunPorts, RunTrace, TraceStep
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import RunStoppedError, StopRequest
 from app.runs.transcript import Transcript
@@ -196,6 +189,8 @@ class Attempt:
     cost: AttemptCost = field(default_factory=AttemptCost)
     transcript: Transcript = field(default_factory=Transcript)
     may_act: Gate = always_open
+    source: FileSource | None = None
+    """Of the files that came with messages."""
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
@@ -267,6 +262,11 @@ class Attempt:
         """Counts all that the run has spent, by whatever process and in whatever slice."""
         if self.load_spending is not None:
             self.cost.restart(await retry_store(self.load_spending))
+
+    def note_missing(self, missing: Sequence[str]) -> None:
+        """Notes for the person who asked what their message had that the agent is not given."""
+        if missing:
+            self.notes.append(f"Not read, of what came with your message: {', '.join(missing)}.")
 
     async def complete_conversation(self) -> None:
         """Reads what was said in the thread, if this is a later slice, which mostly needs none of it."""
@@ -404,8 +404,10 @@ async def open_attempt(
             attempt.read_conversation = partial(read_conversation, run, ports)
             attempt.load_spending = partial(ports.ledger.load_spending, run)
             attempt.tracker.enter("Thinking")
+        else:
+            attempt.note_missing(run.request.content.left_out)
         attempt.on_effect = partial(_note_effect, ports, attempt)
-        attempt.may_act = ports.may_act
+        attempt.may_act, attempt.source = ports.may_act, ports.source
         async with _keep_refreshing(attempt, ports.clock):
             yield attempt
 
@@ -509,12 +511,11 @@ async def _note_effect(ports: RunPorts, attempt: Attempt) -> None:
 
 async def read_conversation(run: Run, ports: RunPorts) -> Conversation:
     """Reads what was said in the run's thread before; Slack's limits may make that take some seconds."""
-    request = run.request
-    if request.thread_ts == request.message_ts:
-        return Conversation(request=request)
-    thread = await ports.reader.read(run.thread, before_ts=request.message_ts)
+    view = await ports.reader.read(run.request)
+    if view.request.is_root:
+        return Conversation(request=view.request)
     records = await retry_store(lambda: ports.store.of_thread(run.thread))
-    return Conversation(request=request, records=records, thread=thread)
+    return Conversation(request=view.request, records=records, thread=view.messages)
 
 
 @asynccontextmanager

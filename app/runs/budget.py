@@ -16,7 +16,8 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, wait_fixed
 
-from app.runs.model import Clock, ModelCall, Run, RunId, RunRequest, Usage
+from app.runs.model import Clock, ModelCall, Run, Usage
+from app.runs.request import RunId, RunRequest
 
 MICRO = 1_000_000
 """Micro-dollars in a dollar; so a price in dollars for a million tokens is one in micro-dollars for a token."""

@@ -75,7 +75,8 @@ class Ending:
         )
         trace.finish(outcome, delivery=delivery.text)
         threshold_s = self._policy.announce_after_s
-        if threshold_s and outcome.duration_s > threshold_s and not delivery.failure:
+        is_waited_for = not run.request.is_bot and not delivery.failure
+        if threshold_s and outcome.duration_s > threshold_s and is_waited_for:
             await self._ports.replies.announce(run, outcome)
         _log_end(run, outcome)
         return Done()

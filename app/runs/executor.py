@@ -23,13 +23,13 @@ from app.runs.agent_session import (
 )
 from app.runs.attempt import Attempt, RecalledStart
 from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
-from app.runs.file_changes import FileWatch
+from app.runs.files import FileWatch, bring_files, files_of
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
 from app.runs.prompt import FilesFact, NetworkFact, RunFacts, render_prompt
 from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
-from app.runs.sandbox_creation import POOL_LABEL, agent_paths
+from app.runs.sandboxes import POOL_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
@@ -256,6 +256,7 @@ class AgentRunner:
         token = turn.token
         if not turn.recall.is_over:
             await attempt.complete_conversation()
+            await self._bring_files(attempt, workspace)
             turn.token = await self._token_inside(workspace, token)
             start = self._start(attempt, turn, paths)
         left = await self._run_starts(attempt, turn, turn.recall.further_starts(start))
@@ -292,6 +293,7 @@ class AgentRunner:
                     repository=repository_in(paths.run),
                     directory=work.found.directory if work else "",
                 )
+                has_files = await self._bring_files(attempt, workspace)
                 if work is not None:  # which decides what the agent may write there
                     async with self._open_grant(attempt, work) as token:
                         context = GitContext(workspace=workspace, paths=paths, token=token)
@@ -300,6 +302,7 @@ class AgentRunner:
                     workspace=workspace,
                     work=work,
                     watch=watch,
+                    has_files=has_files,
                     recall=Recall(attempt, workspace, self._adapter),
                     token=await stack.enter_async_context(self._open_grant(attempt, work)),
                 )
@@ -319,7 +322,7 @@ class AgentRunner:
     ) -> Checkpoint | None:
         """Starts the agent until it has run the turn, with or without its memory; a checkpoint = the slice ended before."""
         workspace = turn.workspace
-        is_empty = workspace.is_empty and turn.work is None
+        is_empty = workspace.is_empty and turn.work is None and not turn.has_files
         look = partial(turn.watch.begin, is_empty=is_empty)
         for start in starts:
             try:
@@ -358,6 +361,22 @@ class AgentRunner:
             context = GitContext(workspace=workspace, paths=paths, token=turn.token)
             await work.publish(attempt, context, finished)
         return finished
+
+    async def _bring_files(self, attempt: Attempt, workspace: Workspace) -> bool:
+        """Puts the files of the thread's messages into the workspace, beside a directory of the operator's; whether there are any."""
+        source, sandbox = attempt.source, workspace.sandbox
+        if source is None or not files_of(attempt.conversation):
+            return False
+        work = sandbox.paths.home if self._settings.work_dir else sandbox.paths.work
+        attempt.enter("Reading files")
+        with attempt.trace.step("fetch-files") as step:
+            brought = await bring_files(
+                attempt.conversation, sandbox, source=source, work=work, limits=self._policy
+            )
+            step.set(files=len(brought.placed), bytes=brought.bytes)
+        attempt.conversation = attempt.conversation.with_files(brought.placed)
+        attempt.note_missing(brought.problems)
+        return bool(brought.placed)
 
     async def _token_inside(self, workspace: Workspace, token: str) -> str:
         """Returns what the agent is given as its token: where the network adds the key, the text that it replaces."""
@@ -520,6 +539,8 @@ class _Turn:
     work: Checkout | None
     watch: FileWatch
     recall: Recall
+    has_files: bool = False
+    """Of messages, put in the workspace."""
     token: str = field(repr=False)
 
 

@@ -1,10 +1,14 @@
-"""Rebuilds the conversation of a thread as alternating turns; pure."""
+"""What was said in a thread: how it is read, with its files, and its conversation as alternating turns."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Literal, Protocol
 
-from agent_scripts.adapter import TurnMessage
-from app.runs.model import Run, RunRequest, RunState, ThreadMessage, slack_microseconds
+from agent_scripts.adapter import TurnImage, TurnMessage
+from app.runs.model import Run, RunState, ThreadMessage
+from app.runs.request import AttachedFile, MessageContent, RunRequest, slack_microseconds
 
 MAX_HISTORY_CHARS = 120_000
 """About 30,000 tokens: leaves most of a model's context to the work."""
@@ -18,6 +22,60 @@ DESCRIBE = "Describe what has been changed in this repository so far, as the tex
 FAILED_UNANSWERED = "[no answer: this failed]"
 
 TsKey = tuple[int, int]
+_Told = tuple[str, tuple[TurnImage, ...]]
+_Tell = Callable[[str, MessageContent], _Told]
+"""What the agent is told of a message: its text, with what came with it, and its pictures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadView:
+    """A request and its thread, as Slack shows them."""
+
+    request: RunRequest
+    """With all that its message holds, and names in place of ids: the events that told of it may have left some out."""
+    messages: Sequence[ThreadMessage] = ()
+    """Older than the request's, oldest first, the root included."""
+
+
+class ThreadReader(Protocol):
+    async def read(self, request: RunRequest) -> ThreadView:
+        """Reads a request's thread; bounded to 12 s besides the time in line for Slack's limits. Never raises.
+
+        Where Slack cannot be read the request is as it came, with no messages: history then comes from Orion's own records alone.
+        """
+
+    async def name_of(self, user: str) -> str:
+        """Returns what a person is called in the workspace; their id when Slack does not say within 2 s. Never raises."""
+
+
+class UnreadableFileError(Exception):
+    """A file of a message cannot be had."""
+
+    def __init__(self, reason: str) -> None:
+        """`reason`: for the person who attached it; lower case, no full stop."""
+        super().__init__(reason)
+        self.reason = reason
+
+
+class FileSource(Protocol):
+    async def fetch(self, file: AttachedFile, *, max_bytes: int) -> bytes:
+        """Fetches a file of a message, in at most a minute.
+
+        Raises:
+            UnreadableFileError: it cannot be had, or is larger.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedFile:
+    """A file of a message, where its agent finds it."""
+
+    path: str
+    """Inside the sandbox; absolute."""
+    size: int
+    """In bytes, as it was fetched."""
+    image_type: str = ""
+    """Media type of a picture that models take; empty for all else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +85,21 @@ class Conversation:
     request: RunRequest
     records: Sequence[Run] = ()
     thread: Sequence[ThreadMessage] = ()
+    placed: Mapping[str, PlacedFile] = field(default_factory=dict)
+    """Files of its messages, by `AttachedFile.key`."""
+
+    def with_files(self, placed: Mapping[str, PlacedFile]) -> "Conversation":
+        """Returns it with the files that are where the agent finds them."""
+        return replace(self, placed=placed)
 
     def messages(self, *, after_ts: str = "") -> tuple[TurnMessage, ...]:
         """Returns turns; `after_ts`: of the question whose answer was the last thing that is known."""
         return build_messages(
-            self.request, records=self.records, thread=self.thread, after_ts=after_ts
+            self.request,
+            records=self.records,
+            thread=self.thread,
+            placed=self.placed,
+            after_ts=after_ts,
         )
 
 
@@ -41,6 +109,7 @@ class _Entry:
     is_own: bool
     author: str
     text: str = field(repr=False)
+    images: tuple[TurnImage, ...] = ()
 
 
 def build_messages(
@@ -48,6 +117,7 @@ def build_messages(
     *,
     records: Sequence[Run],
     thread: Sequence[ThreadMessage],
+    placed: Mapping[str, PlacedFile] = MappingProxyType({}),
     after_ts: str = "",
     max_chars: int = MAX_HISTORY_CHARS,
 ) -> tuple[TurnMessage, ...]:
@@ -57,7 +127,8 @@ def build_messages(
     runs whose record is gone. When it is too long, the root and the newest messages stay. Behind the question of `after_ts`
     and its answer only, if there is one.
     """
-    entries = sorted(_entries(request, records, thread), key=lambda entry: entry.key)
+    tell = partial(_tell, placed=placed)
+    entries = sorted(_entries(request, records, thread, tell), key=lambda entry: entry.key)
     asker = _names(thread).get(request.user, request.user)
     humans = {entry.author for entry in entries if not entry.is_own} | {asker}
     unknown = (
@@ -70,15 +141,17 @@ def build_messages(
             if entry.is_own or len(humans) == 1 or not entry.author
             else f"{entry.author}: {entry.text}"
         )
-        _append(turns, TurnMessage(role="assistant" if entry.is_own else "user", text=text))
-    _append(turns, TurnMessage(role="user", text=_request_text(request)))
+        role: Literal["user", "assistant"] = "assistant" if entry.is_own else "user"
+        _append(turns, TurnMessage(role=role, text=text, images=entry.images))
+    text, images = tell(_asked(request), request.content)
+    _append(turns, TurnMessage(role="user", text=text, images=images))
     while turns[0].role == "assistant":
         turns.pop(0)
     return tuple(turns)
 
 
 def _entries(
-    request: RunRequest, records: Sequence[Run], thread: Sequence[ThreadMessage]
+    request: RunRequest, records: Sequence[Run], thread: Sequence[ThreadMessage], tell: _Tell
 ) -> Iterable[_Entry]:
     earlier = [
         run for run in records if ts_key(run.request.message_ts) < ts_key(request.message_ts)
@@ -97,11 +170,13 @@ def _entries(
         if run.state.is_final and not run.result.answer and run.attempt == 0:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)
+        text, images = tell(_asked(run.request), run.request.content)
         yield _Entry(
             key=ts_key(run.request.message_ts),
             is_own=False,
             author=author,
-            text=_request_text(run.request),
+            text=text,
+            images=images,
         )
         if run.state.is_final:
             yield _Entry(
@@ -115,13 +190,15 @@ def _entries(
         is_noise = message.is_own and (
             message.run_id is None or message.part < 0 or message.run_id in known_runs
         )
-        if is_request or is_noise or not message.text.strip():
+        text, images = tell(message.text, message.content)
+        if is_request or is_noise or not text.strip():
             continue
         yield _Entry(
             key=ts_key(message.ts),
             is_own=message.is_own,
             author=message.author_name or message.user,
-            text=message.text[:MAX_MESSAGE_CHARS],
+            text=text[:MAX_MESSAGE_CHARS],
+            images=images,
         )
 
 
@@ -155,7 +232,9 @@ def _bounded(entries: Sequence[_Entry], max_chars: int) -> Sequence[_Entry]:
 def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
     """Adds a turn; models want alternating roles, so neighbours of the same role become one message."""
     if turns and turns[-1].role == turn.role:
-        turns[-1] = TurnMessage(role=turn.role, text=f"{turns[-1].text}\n\n{turn.text}")
+        last = turns[-1]
+        text = f"{last.text}\n\n{turn.text}"
+        turns[-1] = TurnMessage(role=turn.role, text=text, images=(*last.images, *turn.images))
     else:
         turns.append(turn)
 
@@ -171,12 +250,26 @@ def _answer_text(run: Run) -> str:
     )
 
 
-def _request_text(request: RunRequest) -> str:
-    text = request.options.prompt or (DESCRIBE if request.options.pr else "")
-    if request.file_names:
-        names = ", ".join(request.file_names)
-        text = f"{text}\n\n[attached in Slack, not readable here: {names}]".strip()
-    return text
+def _asked(request: RunRequest) -> str:
+    return request.options.prompt or (DESCRIBE if request.options.pr else "")
+
+
+def _tell(text: str, content: MessageContent, *, placed: Mapping[str, PlacedFile]) -> _Told:
+    """Returns a message with what came with it, which is marked: it is not what its author says."""
+    here = [(file, placed[file.key]) for file in content.files if file.key in placed]
+    lacking = [file.name for file in content.files if file.key not in placed]
+    names = (
+        f"{it.path} ({file.name}, {it.size:,} bytes{', a picture' if it.image_type else ''})"
+        for file, it in here
+    )
+    parts = (
+        text,
+        *(f"[came with this message]\n{shared}" for shared in content.shared),
+        f"[files of this message: {'; '.join(names)}]" if here else "",
+        f"[attached in Slack, not readable here: {', '.join(lacking)}]" if lacking else "",
+    )
+    images = (TurnImage(path=it.path, media_type=it.image_type) for _, it in here if it.image_type)
+    return "\n\n".join(part for part in parts if part.strip()), tuple(images)
 
 
 def ts_key(ts: str, after: int = 0) -> TsKey:

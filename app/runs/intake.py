@@ -5,19 +5,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from app.log import get_logger
-from app.runs.model import (
-    WAITING_STATES,
-    Run,
-    RunFileKind,
+from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
+from app.runs.policy import RunPolicy, may_stop
+from app.runs.ports import Dispatcher, RunPorts
+from app.runs.request import (
+    NO_CONTENT,
+    MessageContent,
     RunId,
     RunRequest,
-    RunState,
     Thread,
     run_id_for,
     slack_time,
 )
-from app.runs.policy import RunPolicy, may_stop
-from app.runs.ports import Dispatcher, RunPorts
 from app.runs.stop import StopSignals
 from app.runs.transcript import last_lines
 
@@ -52,6 +51,11 @@ class Revision:
     user: str
     text: str | None = field(repr=False)
     """None: deleted."""
+    content: MessageContent = NO_CONTENT
+    """What comes with it now."""
+
+    def apply(self, request: RunRequest) -> RunRequest:
+        return request.model_copy(update={"text": self.text, "content": self.content})
 
 
 class Intake:
@@ -76,6 +80,7 @@ class Intake:
 
         Raises:
             OSError: not durable; do not acknowledge, so that Slack delivers again.
+            TimeoutError: the same, of what another event of the message lacked.
         """
         run = Run(
             id=request.run_id,
@@ -83,7 +88,11 @@ class Intake:
             created_at=request.received_at,
             trace_id=self._ports.tracer.trace_id(request.run_id),
         )
-        await self._dispatcher.submit(run)  # what is logged is that it is placed
+        is_new = await self._dispatcher.submit(run)  # what is logged is that it is placed
+        if not is_new and request.content:
+            # Of a mention there are two events, either of which may lack what the other one has.
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._ports.store.amend(run.id, request.completing)
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.
@@ -125,7 +134,7 @@ class Intake:
                 return False
             if revision.text is None:
                 return await self.stop_run(run.id, user=revision.user)
-            is_amended = await self._ports.store.amend(run.id, text=revision.text)
+            is_amended = await self._ports.store.amend(run.id, revision.apply)
         if is_amended:
             self._log.info("run.amended", run_id=run.id, thread=run.thread.key)
         return is_amended

@@ -1,111 +1,18 @@
-"""The values of the core: what was asked, where it stands, how it ended."""
+"""The values of the core: where a run stands, how it ended."""
 
 import asyncio
-import hashlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
-from typing import Final, Literal, NewType, Protocol
-
-from pydantic import BaseModel, ConfigDict
+from typing import NewType, Protocol
 
 from app.errors import ErrorCode
-from app.runs.options import MessageOptions, parse_options
+from app.runs.request import NO_CONTENT, MessageContent, RunId, RunRequest, Thread
 
-RunId = NewType("RunId", str)
 ProcessId = NewType("ProcessId", str)
 """Of one process from its start, or from when it was given up for dead, on; never used again."""
-
-WIRE_VERSION: Final = 1
-
-
-class Surface(StrEnum):
-    """Where in Slack a person asked."""
-
-    CHANNEL = "channel"
-    DM = "dm"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thread:
-    """A Slack thread. `thread_ts` is the root message's ts (the message's own ts when it starts a thread)."""
-
-    team: str
-    channel: str
-    thread_ts: str
-
-    @property
-    def key(self) -> str:
-        """Runs of one thread share it: order, history and session hang on it."""
-        return f"{self.team}-{self.channel}-{self.thread_ts}"
-
-
-class RunRequest(BaseModel):
-    """A person's question; as it is stored. Unknown versions are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    version: Literal[1] = WIRE_VERSION
-    run_id: RunId
-    team: str
-    channel: str
-    thread_ts: str
-    message_ts: str
-    """Slack ts: a string with six decimals, unique in its channel; never parsed to a float."""
-    user: str
-    text: str
-    """As the person meant it: bot mention removed, Slack's escapes undone."""
-    surface: Surface
-    file_names: tuple[str, ...] = ()
-    is_external: bool = False
-    """The author belongs to another company (Slack Connect)."""
-    event_id: str = ""
-    retry_of: RunId | None = None
-    """The failed run whose turn this one tries again, as `user` asked."""
-    click_ts: str = ""
-    """Of a retry: Slack's ts of the click, which is later than the message's."""
-    received_at: datetime
-
-    @property
-    def options(self) -> MessageOptions:
-        return _parsed(self.text)
-
-    @property
-    def thread(self) -> Thread:
-        return Thread(team=self.team, channel=self.channel, thread_ts=self.thread_ts)
-
-    @property
-    def asked_at(self) -> datetime:
-        """Returns when, by Slack's clock and to the microsecond, the message was sent, or Retry was clicked."""
-        return slack_time(self.click_ts or self.message_ts)
-
-
-@lru_cache(maxsize=256)
-def _parsed(text: str) -> MessageOptions:
-    """Parses each text once: a run asks for its options a dozen times, and its thread's history for those of all runs in it."""
-    return parse_options(text)
-
-
-def slack_time(ts: str) -> datetime:
-    """Returns the moment that a Slack ts names, exactly: two messages of a channel never name the same one."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=slack_microseconds(ts))
-
-
-def slack_microseconds(ts: str) -> int:
-    """Returns a Slack ts in whole microseconds since 1970, exactly, as no float would; 0 for what is no ts."""
-    seconds, _, fraction = ts.partition(".")
-    if not (seconds.isdecimal() and (fraction or "0").isdecimal()):
-        return 0
-    return int(seconds) * 1_000_000 + int((fraction or "0").ljust(6, "0")[:6])
-
-
-def run_id_for(*, team: str, channel: str, message_ts: str, click: str = "") -> RunId:
-    """Returns the id of a message's run: one, however often and in whatever events Slack delivers it; so is one click of its Retry button."""
-    source = "|".join((team, channel, message_ts, click) if click else (team, channel, message_ts))
-    return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
 
 
 class Resumption(StrEnum):
@@ -430,6 +337,7 @@ class ThreadMessage:
     text: str = field(repr=False)
     is_own: bool
     """Written by this bot."""
+    content: MessageContent = NO_CONTENT
     run_id: RunId | None = None
     """From the message's metadata, when this bot wrote it for a run."""
     part: int = 0

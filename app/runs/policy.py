@@ -10,8 +10,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.errors import ErrorCode
-from app.runs.model import Run, RunRequest, Surface
+from app.runs.model import Run
 from app.runs.options import INVISIBLE, RunOptions, unknown_word
+from app.runs.request import RunRequest, Surface
 from app.runs.selection import CatalogAgent, channel_change, find_problem
 
 MAX_PLACE_ATTEMPTS = 3
@@ -105,6 +106,21 @@ class AccessSettings:
             description="Slack channel ids; empty = all. DMs are not affected.",
         ),
     ] = frozenset()
+    allowed_bots: Annotated[
+        _Words,
+        Field(
+            alias="ORION_ALLOWED_BOTS",
+            description="Other apps whose posts may ask, when they mention Orion: their bot (B…), app (A…) or user ids (U…); empty = none.",
+        ),
+    ] = frozenset()
+    bot_turns: Annotated[
+        int,
+        Field(
+            ge=1,
+            alias="ORION_BOT_TURNS",
+            description="Runs that other apps may start in one thread.",
+        ),
+    ] = 3
     allow_external: Annotated[
         bool,
         Field(
@@ -212,6 +228,39 @@ class LimitSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileSettings:
+    """Files of messages, for their agents."""
+
+    file_max_mib: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1024,
+            alias="ORION_FILE_MAX_MIB",
+            description="MiB of one file that is taken.",
+        ),
+    ] = 50
+    files_per_run: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=200,
+            alias="ORION_FILES_PER_RUN",
+            description="Files that a run takes; 0 = none, their names alone.",
+        ),
+    ] = 20
+    files_mib_per_run: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=10_240,
+            alias="ORION_FILES_MIB_PER_RUN",
+            description="MiB of all files that a run takes.",
+        ),
+    ] = 200
+
+
+@dataclass(frozen=True, kw_only=True)
 class DeliverySettings:
     """How people are told."""
 
@@ -226,7 +275,7 @@ class DeliverySettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy(AccessSettings, LimitSettings, DeliverySettings):
+class RunPolicy(AccessSettings, LimitSettings, FileSettings, DeliverySettings):
     """The operator's limits, and what follows from other settings. Times in seconds."""
 
     session_keep_s: float = 0
@@ -264,14 +313,15 @@ def find_refusal(
     runs_last_hour: int,
     unfinished: int,
     is_going: bool = False,
+    bot_turns: int = 0,
     excess: str = "",
 ) -> Refusal | None:
     """Returns why a request will not be run; empty = it will.
 
     `runs_last_hour` and `unfinished` include the request itself. `is_going`: another run answers the same message.
-    `excess`: the budget that is used up.
+    `bot_turns`: how many runs other apps have started in its thread, itself included. `excess`: the budget that is used up.
     """
-    if not_allowed := _not_allowed(request, policy):
+    if not_allowed := _not_allowed(request, policy, bot_turns=bot_turns):
         return Refusal(code=ErrorCode.NOT_ALLOWED, detail=not_allowed)
     if is_going:
         invalid = "this is being tried again already; the answer will come in its thread"
@@ -294,15 +344,22 @@ def find_refusal(
     return None
 
 
-def _not_allowed(request: RunRequest, policy: RunPolicy) -> str:
+def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> str:
+    if bot_turns > policy.bot_turns:
+        return f"other apps may start {policy.bot_turns} runs in one thread"
     if request.is_external and not policy.allow_external:
         return "people of other organisations cannot use Orion here"
-    if policy.allowed_users and request.user not in policy.allowed_users:
+    if policy.allowed_users and not request.is_bot and request.user not in policy.allowed_users:
         return "you are not on the list of people who may use Orion; please ask the operator for access"
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
         return "Orion is not switched on in this channel; please ask the operator"
     return why_no_channel_defaults(request, policy)
+
+
+def is_empty(request: RunRequest) -> bool:
+    """Whether it has nothing to answer."""
+    return not _INVISIBLE.sub("", request.options.prompt).strip() and not request.content
 
 
 def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
@@ -314,8 +371,7 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown_word("sandbox", options.sandbox, policy.sandboxes)
     if unknown := find_problem(options, policy.agents):
         return unknown
-    is_empty = not _INVISIBLE.sub("", options.prompt).strip() and not request.file_names
-    if is_empty and not options.pr:
+    if is_empty(request) and not options.pr:
         said = " ".join(f"{name}={value}" for name, value in options.said.items())
         keep = f"; to be answered so from now on, write settings {said}" if said else ""
         return f"your message has no question in it{keep}"

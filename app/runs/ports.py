@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from app.aio import Gate, always_open
 from app.errors import ErrorCode
 from app.runs.budget import AskLeave, Ledger
+from app.runs.history import FileSource, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
@@ -25,13 +26,10 @@ from app.runs.model import (
     QueueStats,
     Run,
     RunFileKind,
-    RunId,
-    RunRequest,
     RunState,
-    Thread,
-    ThreadMessage,
 )
 from app.runs.options import DefaultChanges, Defaults
+from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import SessionId, SessionStore
 
 
@@ -171,19 +169,6 @@ class ReplySink(Protocol):
         ...
 
 
-class ThreadReader(Protocol):
-    async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
-        """Messages of the thread older than `before_ts`, oldest first, the root included; bounded to 10 s.
-
-        Empty when Slack cannot be read: history then comes from Orion's own records alone.
-        """
-        ...
-
-    async def name_of(self, user: str) -> str:
-        """Returns what a person is called in the workspace; their id when Slack does not say within 2 s. Never raises."""
-        ...
-
-
 class StepKind(StrEnum):
     SPAN = "span"
     TOOL = "tool"
@@ -258,6 +243,7 @@ class Tracer(Protocol):
 
 class RunChanges(TypedDict, total=False):
     state: RunState
+    request: RunRequest
     placed_at: datetime
     started_at: datetime
     deadline_at: datetime
@@ -338,8 +324,8 @@ class RunStore(Protocol):
         """Returns those of the given runs that shall stop, with the user who asked."""
         ...
 
-    async def amend(self, run_id: RunId, *, text: str) -> bool:
-        """Changes what was asked; False when the run is unknown, has begun or has ended."""
+    async def amend(self, run_id: RunId, change: Callable[[RunRequest], RunRequest]) -> bool:
+        """Changes what was asked; False when the run is unknown, has begun or has ended, or when this changes nothing."""
         ...
 
     async def unfinished(self) -> Sequence[Run]:
@@ -549,6 +535,7 @@ class RunPorts:
     ledger: Ledger
     replies: ReplySink
     reader: ThreadReader
+    source: FileSource
     tracer: Tracer
     clock: Clock
     mask: Callable[[str], str]

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from app.aio import retry_store
 from app.errors import ErrorCode
-from app.runs.model import ChannelChange, Outcome, Run, RunRequest, RunState
+from app.runs.model import ChannelChange, Outcome, Run, RunState
 from app.runs.options import (
     NO_REPO,
     DefaultChanges,
@@ -27,6 +27,7 @@ from app.runs.options import (
     unknown_word,
 )
 from app.runs.ports import DefaultStore, RunPorts
+from app.runs.request import RunRequest
 from app.runs.session import Session, session_id_for
 
 

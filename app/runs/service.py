@@ -17,33 +17,18 @@ from app.log import get_logger
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.history import Conversation
-from app.runs.model import (
-    WAITING_STATES,
-    Outcome,
-    QueuePosition,
-    QueueStats,
-    Run,
-    RunId,
-    RunState,
-    Surface,
-    Thread,
-)
+from app.runs.model import WAITING_STATES, Outcome, QueuePosition, QueueStats, Run, RunState
 from app.runs.policy import (
     MAX_ATTEMPTS,
     RunPolicy,
     find_invalid,
     find_refusal,
+    is_empty,
     is_given_up,
     why_no_channel_defaults,
 )
-from app.runs.ports import (
-    Advance,
-    AgainIn,
-    Dispatcher,
-    Done,
-    RunChanges,
-    RunPorts,
-)
+from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
+from app.runs.request import RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
 from app.runs.selection import (
     Choice,
@@ -232,7 +217,7 @@ class RunService:
             except RunStoppedError:
                 return AgainIn(seconds=0)
             now = self._ports.clock.now()
-            run = await self._begin(run, choice, now)
+            run = await self._begin(run, choice, conversation.request, now)
         else:
             choice, now = decode_choice(checkpoint.choice), self._ports.clock.now()
             # Taken: whoever dies with it has tried, and that counts.
@@ -256,11 +241,12 @@ class RunService:
             hand_over=self._hand_over,
         )
 
-    async def _begin(self, run: Run, choice: Choice, now: datetime) -> Run:
+    async def _begin(self, run: Run, choice: Choice, request: RunRequest, now: datetime) -> Run:
         who = self._runners.assign(run, choice)
         begin = partial(
             self._ports.store.begin,
             run,
+            request=request,
             started_at=run.started_at or now,
             deadline_at=now + timedelta(seconds=self._policy.run_timeout_s),
             agent=who.agent,
@@ -410,9 +396,11 @@ class Placing:
         """Whether it is refused. Decided first, told then, closed last: a crash in between only tells it again."""
         if run.outcome is None:
             excess = await self._excess(run)
+            run = await self._complete(run)
             refusal = find_refusal(
                 run.request,
                 self._policy,
+                bot_turns=await self._bot_turns(run),
                 runs_last_hour=queue_stats.runs_of_user,
                 unfinished=queue_stats.unfinished,
                 is_going=run.request.retry_of is not None and await self._is_going(run),
@@ -442,8 +430,23 @@ class Placing:
         """
         code = run.result.error_code or ErrorCode.INTERNAL
         async with asyncio.timeout(within_s):
-            await self._ports.replies.refuse(run.request, code, detail=run.result.detail)
+            if not run.request.is_bot:  # which would not understand it, or answer
+                await self._ports.replies.refuse(run.request, code, detail=run.result.detail)
         await self._record(run.id, state=RunState.FAILED, ended_at=self._ports.clock.now())
+
+    async def _complete(self, run: Run) -> Run:
+        """Asks Slack what the message of a run holds that seems to hold nothing: the event that told of it may lack its files."""
+        if not is_empty(run.request):
+            return run
+        view = await self._ports.reader.read(run.request)
+        await retry_store(lambda: self._ports.store.amend(run.id, view.request.completing))
+        return await retry_store(lambda: self._ports.store.get(run.id)) or run
+
+    async def _bot_turns(self, run: Run) -> int:
+        if not run.request.is_bot:
+            return 0
+        runs = await retry_store(lambda: self._ports.store.of_thread(run.thread))
+        return sum(one.request.is_bot for one in runs)
 
     async def _excess(self, run: Run) -> str:
         """Returns the budget that is used up; whether one counts for people with keys of their own is seen when they are used."""

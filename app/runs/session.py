@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from agent_scripts.events import TurnFinished
 from app.runs.history import ts_key
-from app.runs.model import Thread
+from app.runs.request import Thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from app.log import get_logger
-from app.runs.model import RunId
 from app.runs.ports import RunStore
+from app.runs.request import RunId
 
 _log = get_logger(__name__)
 

@@ -31,6 +31,10 @@ from app.runs.history import (
     LEFT_OUT,
     STOPPED_UNANSWERED,
     Conversation,
+    FileSource,
+    ThreadReader,
+    ThreadView,
+    UnreadableFileError,
     build_messages,
 )
 from app.runs.intake import Intake, RetryIntent, Revision
@@ -59,15 +63,10 @@ from app.runs.model import (
     Resumption,
     Run,
     RunFileKind,
-    RunId,
-    RunRequest,
     RunState,
-    Surface,
     SystemClock,
-    Thread,
     ThreadMessage,
     Usage,
-    run_id_for,
 )
 from app.runs.options import (
     SANDBOX_WORDS,
@@ -113,7 +112,6 @@ from app.runs.ports import (
     RunStore,
     RunTrace,
     StepKind,
-    ThreadReader,
     Tracer,
     TraceStep,
 )
@@ -130,9 +128,17 @@ from app.runs.repository import (
     title_of,
     why_not_pushed,
 )
+from app.runs.request import (
+    AttachedFile,
+    MessageContent,
+    RunId,
+    RunRequest,
+    Surface,
+    Thread,
+    run_id_for,
+)
 from app.runs.runners import OpenRuntime, ProviderRuntime, Runners
-from app.runs.sandbox_cache import SessionLocks
-from app.runs.sandbox_creation import agent_paths
+from app.runs.sandboxes import SessionLocks, agent_paths
 from app.runs.selection import (
     Catalog,
     CatalogAgent,

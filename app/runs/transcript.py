@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from app.runs.model import RunId
+from app.runs.request import RunId
 
 MAX_CHARS = 256 * 1024
 HEAD_CHARS = 32 * 1024

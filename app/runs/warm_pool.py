@@ -17,7 +17,7 @@ from agent_scripts.adapter import AgentAdapter
 from agent_scripts.supervision import is_waiting, supervise_later
 from app.log import get_logger
 from app.runs.ports import ModelBroker
-from app.runs.sandbox_creation import agent_paths
+from app.runs.sandboxes import agent_paths
 from app.runs.session import SessionId
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import destroy_sandbox

@@ -13,8 +13,7 @@ from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
-from app.runs.sandbox_cache import IdleSandbox, IdleSandboxCache, SessionLocks
-from app.runs.sandbox_creation import copy_into, create
+from app.runs.sandboxes import IdleSandbox, IdleSandboxCache, SessionLocks, copy_into, create
 from app.runs.session import (
     GONE,
     AgentMemory,

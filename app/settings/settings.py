@@ -17,6 +17,7 @@ from app.runs.options import nearest
 from app.runs.policy import (
     AccessSettings,
     DeliverySettings,
+    FileSettings,
     LimitSettings,
     Mount,
     find_mount_refusal,
@@ -106,6 +107,7 @@ class Settings:
     repositories: RepositorySettings = field(default_factory=RepositorySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
+    files: FileSettings = field(default_factory=FileSettings)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)
     delivery: DeliverySettings = field(default_factory=DeliverySettings)
     langfuse: LangfuseSettings = field(default_factory=LangfuseSettings)

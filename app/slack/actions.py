@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from app.runs.intake import Intake, RetryIntent
-from app.runs.model import RunId
-from app.slack.payloads import Ignored, object_of, text_of
+from app.runs.request import RunId
+from app.slack.fields import object_of, text_of
+from app.slack.payloads import Ignored
 from app.slack.signature import TS, is_id
 
 STOP_ACTION: Final = "orion_stop"

@@ -15,6 +15,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.downloads import SlackFiles
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
@@ -44,7 +45,14 @@ class SlackOptions:
 class SlackConnection:
     """One workspace. Made by `open_slack`, which closes it."""
 
-    def __init__(self, api: SlackApi, options: SlackOptions, *, group: TaskGroup) -> None:
+    def __init__(
+        self,
+        api: SlackApi,
+        options: SlackOptions,
+        *,
+        session: aiohttp.ClientSession,
+        group: TaskGroup,
+    ) -> None:
         self._api = api
         self._modal_timeout_s = options.modal_timeout_s
         self._identity: BotIdentity | None = None
@@ -61,6 +69,7 @@ class SlackConnection:
             timing=options.timing,
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
+        self.source = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
 
     def share_limits(self, processes: int) -> None:
         """Keeps to this process's part of Slack's limits; see `CallLimits.share`."""
@@ -115,7 +124,7 @@ async def open_slack(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
         api = SlackApi(client, policy=options.policy, may_write=may_write)
-        connection = SlackConnection(api, options, group=group)
+        connection = SlackConnection(api, options, session=session, group=group)
         try:
             yield connection
         finally:

@@ -1,18 +1,29 @@
 """The ThreadReader over Slack's Web API."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from app.log import get_logger
-from app.runs.model import Thread, ThreadMessage, slack_microseconds
-from app.slack.api import BotIdentity, SlackApi, SlackFault, within
+from app.runs.history import ThreadView
+from app.runs.model import ThreadMessage
+from app.runs.request import (
+    NO_CONTENT,
+    MessageContent,
+    RunRequest,
+    Surface,
+    Thread,
+    slack_microseconds,
+)
+from app.slack.api import BotIdentity, SlackApi, SlackFault, SlackRefusal, within
+from app.slack.content import content_of, is_said
+from app.slack.fields import object_of, text_of
 from app.slack.markdown import readable
 from app.slack.messages import next_cursor, own_part
-from app.slack.payloads import object_of, text_of
 
 READ_TIMEOUT_S: Final = 10.0
 """Besides the time in line for Slack's limits."""
-NAME_TIMEOUT_S: Final = 2.0
+NAMES_TIMEOUT_S: Final = 2.0
 PAGE_SIZE: Final = 200
 """Source: Slack Web API, conversations.replies, recommended maximum, read 2026-11."""
 MAX_PAGES: Final = 8
@@ -20,6 +31,11 @@ _LONG_THREAD: Final = PAGE_SIZE * (MAX_PAGES - 1)
 _WINDOWS_S: Final = (3_600, 86_400, 7 * 86_400, 30 * 86_400)
 """Looked at in turn for the newest messages of a thread too long to read."""
 _ENOUGH_MESSAGES: Final = 100
+SHORT_READ_S: Final = 2.0
+"""For a message at the top of a channel, which has no history: its events have most likely told all of it."""
+_NAMED: Final = re.compile(r"(?<!\w)[@#]([UWCG][A-Z0-9]{4,})\b")
+"""What `readable` makes of Slack's tokens for people and channels. Source: Slack, ids, read 2026-11."""
+_CHANNEL_SIGNS: Final = ("C", "G")
 _MAX_NAME_LOOKUPS: Final = 20
 _MAX_NAMES: Final = 5_000
 _KEPT_SUBTYPES: Final = frozenset(
@@ -35,34 +51,49 @@ class SlackThreadReader:
         self._api = api
         self._identity = identity
         self._names: dict[str, str] = {}
+        """Of people and channels, by their ids."""
+        self._refused: set[str] = set()
+        """Methods for which the app's manifest is too old."""
         self._log = get_logger(__name__)
 
-    async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
+    async def read(self, request: RunRequest) -> ThreadView:
         collected: dict[str, Mapping[str, Any]] = {}
         try:
-            async with within(READ_TIMEOUT_S + self._api.limits.line_s("conversations.replies")):
-                await self._collect(thread, before_ts, collected)
-                await self._learn_names(collected.values())
+            async with within(self._time_s(request)):
+                await self._collect(request, collected)
         except SlackFault as exc:
             # What was read until then still serves.
-            self._log.warning("slack.history_failed", thread=thread.key, error=exc.word)
-        before = slack_microseconds(before_ts)
+            self._log.warning("slack.history_failed", thread=request.thread.key, error=exc.word)
+        own = collected.pop(request.message_ts, None)
+        content = content_of(own) if own else NO_CONTENT
+        others = (shared for one in collected.values() for shared in content_of(one).shared)
+        texts = [request.text, *request.content.shared, *content.shared, *others]
+        await self._learn_names(collected.values(), texts)
+        before = slack_microseconds(request.message_ts)
         older = sorted(
             (ts for ts in collected if slack_microseconds(ts) < before), key=slack_microseconds
         )
-        return tuple(self._message(collected[ts], ts) for ts in older)
+        named = {
+            "text": self._named(request.text),
+            "content": self._with_names(request.content).merged(self._with_names(content)),
+        }
+        return ThreadView(
+            request=request.model_copy(update=named),
+            messages=tuple(self._message(collected[ts], ts) for ts in older),
+        )
+
+    def _time_s(self, request: RunRequest) -> float:
+        line_s = self._api.limits.line_s("conversations.replies")
+        return SHORT_READ_S if request.is_root else READ_TIMEOUT_S + line_s
 
     async def name_of(self, user: str) -> str:
-        try:
-            async with within(NAME_TIMEOUT_S):
-                await self._learn_names([{"user": user}])
-        except SlackFault:
-            self._log.info("slack.name_unknown", user=user)
+        await self._learn_names([{"user": user}], [])
         return self._names.get(user, user)
 
-    async def _collect(
-        self, thread: Thread, before_ts: str, collected: dict[str, Mapping[str, Any]]
-    ) -> None:
+    async def _collect(self, request: RunRequest, collected: dict[str, Mapping[str, Any]]) -> None:
+        if request.is_root and request.surface is Surface.DM:
+            return  # it has no history, and the one event that there is of it tells all
+        thread, before_ts = request.thread, request.message_ts
         first = await self._page(thread, before_ts, collected)
         cursor = next_cursor(first)
         pages = 1
@@ -106,6 +137,7 @@ class SlackThreadReader:
                 "channel": thread.channel,
                 "ts": thread.thread_ts,
                 "latest": before_ts,
+                "inclusive": "true",
                 "oldest": oldest,
                 "limit": PAGE_SIZE,
                 "include_all_metadata": "true",
@@ -120,23 +152,57 @@ class SlackThreadReader:
                 collected[ts] = message
         return page
 
-    async def _learn_names(self, messages: Iterable[Mapping[str, Any]]) -> None:
-        users = {message.get("user") for message in messages if not message.get("bot_id")}
-        unknown = [user for user in users if isinstance(user, str) and user not in self._names]
-        for user in sorted(unknown)[:_MAX_NAME_LOOKUPS]:
-            try:
-                response = await self._api.once("users.info", {"user": user}, verb="GET")
-            except SlackFault:
-                # People of other companies cannot be looked up; their id will do.
-                continue
-            if len(self._names) >= _MAX_NAMES:
-                self._names.clear()
-            self._names[user] = _name(object_of(response, "user")) or user
+    async def _learn_names(
+        self, messages: Iterable[Mapping[str, Any]], texts: Iterable[str]
+    ) -> None:
+        """Asks for what it does not know yet of people and channels: of who wrote, and of who and what is named."""
+        wrote = [text_of(message, "user") for message in messages if not message.get("bot_id")]
+        said = [*texts, *(text_of(message, "text") for message in messages)]
+        named = [found for text in said for found in _NAMED.findall(text)]
+        asked = dict.fromkeys((*wrote, *named))
+        unknown = [one for one in asked if one and one not in self._names]
+        try:
+            async with within(NAMES_TIMEOUT_S):
+                for one in unknown[:_MAX_NAME_LOOKUPS]:
+                    name = await self._ask_name(one)
+                    if len(self._names) >= _MAX_NAMES:
+                        self._names.clear()
+                    self._names[one] = name
+        except SlackFault as exc:
+            self._log.info("slack.names_unknown", count=len(unknown), error=exc.word)
+
+    async def _ask_name(self, one: str) -> str:
+        """Returns the name of a person or a channel, their id where Slack tells none: of people of other companies, say."""
+        is_channel = one.startswith(_CHANNEL_SIGNS)
+        method = "conversations.info" if is_channel else "users.info"
+        key = "channel" if is_channel else "user"
+        try:
+            response = await self._api.once(method, {key: one}, verb="GET")
+        except SlackRefusal as exc:
+            if exc.word == "missing_scope" and method not in self._refused:
+                self._refused.add(method)
+                self._log.warning("slack.name_refused", method=method, error=exc.word)
+            return one
+        found = object_of(response, key)
+        return (text_of(found, "name") if is_channel else _name(found)) or one
+
+    def _named(self, text: str) -> str:
+        """Returns a text with names in place of the ids of people and channels."""
+
+        def name(found: re.Match[str]) -> str:
+            return found.group(0)[0] + self._names.get(found.group(1), found.group(1))
+
+        return _NAMED.sub(name, text)
+
+    def _with_names(self, content: MessageContent) -> MessageContent:
+        shared = tuple(map(self._named, content.shared))
+        return content.model_copy(update={"shared": shared})
 
     def _message(self, message: Mapping[str, Any], ts: str) -> ThreadMessage:
         identity = self._identity()
         own = own_part(message)
         user, bot_id = text_of(message, "user"), text_of(message, "bot_id")
+        text, content = self._said(message)
         is_own = identity is not None and (
             user == identity.bot_user_id or (bot_id != "" and bot_id == identity.bot_id)
         )
@@ -145,14 +211,22 @@ class SlackThreadReader:
             ts=ts,
             user=user if is_person else "",
             author_name=self._names.get(user, user) if is_person else _bot_name(message),
-            text=readable(
-                _markdown_of(message) or text_of(message, "text"),
-                bot_user_id=identity.bot_user_id if identity else "",
-            ),
+            text=(_markdown_of(message) or text) if is_own else text,
+            content=NO_CONTENT if is_own else self._with_names(content),
             is_own=is_own,
             run_id=own[0] if own and is_own else None,
             part=own[1] if own and is_own else 0,
         )
+
+    def _said(self, message: Mapping[str, Any]) -> tuple[str, MessageContent]:
+        """Returns a message's text, without what its blocks say too where it is an app's, and what came with it."""
+        identity = self._identity()
+        text = readable(
+            text_of(message, "text"), bot_user_id=identity.bot_user_id if identity else ""
+        )
+        content = content_of(message)
+        is_short_form = bool(message.get("bot_id")) and is_said(text, content.shared)
+        return "" if is_short_form else self._named(text), content
 
 
 def _reply_count(page: Mapping[str, Any]) -> int:

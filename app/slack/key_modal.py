@@ -9,7 +9,7 @@ from app.log import get_logger
 from app.runs.ports import BUTTON, OwnKeyStore
 from app.slack.api import SlackApi, SlackFault, within
 from app.slack.blocks import as_sentence
-from app.slack.payloads import object_of
+from app.slack.fields import object_of
 from app.slack.signature import is_id
 
 KEYS_VIEW: Final = "orion_keys"

@@ -8,7 +8,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ from typing_extensions import override
 from app.aio import open_task_group
 from app.log import get_logger
 from app.runs.intake import Intake, Revision
-from app.runs.model import RunRequest
+from app.runs.request import RunRequest
 from app.slack.actions import KEYS_ACTION, parse_click
 from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
 from app.slack.connection import create_client
@@ -167,9 +167,15 @@ class HttpAnswer:
 
 class _Listeners:
     def __init__(
-        self, *, identity: Callable[[], BotIdentity | None], intake: Intake, keys: KeyModal | None
+        self,
+        *,
+        identity: Callable[[], BotIdentity | None],
+        intake: Intake,
+        keys: KeyModal | None,
+        allowed_bots: Collection[str],
     ) -> None:
         self._identity = identity
+        self._allowed_bots = allowed_bots
         self._intake = intake
         self._keys = keys
         self._log = get_logger(__name__)
@@ -180,6 +186,7 @@ class _Listeners:
             body,
             bot_user_id=identity.bot_user_id if identity else "",
             received_at=datetime.now(UTC),
+            allowed_bots=self._allowed_bots,
         )
         match intent:
             case RunRequest():
@@ -276,6 +283,7 @@ def create_bolt_app(
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
     keys: KeyModal | None = None,
+    allowed_bots: Collection[str] = frozenset(),
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
 
@@ -314,7 +322,7 @@ def create_bolt_app(
         attaching_conversation_kwargs_enabled=False,
     )
     logger.setLevel(logging.WARNING)
-    listeners = _Listeners(identity=identity, intake=intake, keys=keys)
+    listeners = _Listeners(identity=identity, intake=intake, keys=keys, allowed_bots=allowed_bots)
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
@@ -365,6 +373,8 @@ class EntryOptions:
     base_url: str
     app_token: SecretStr | None = field(default=None, repr=False)
     """With it Slack comes by a socket, and not by HTTP."""
+    allowed_bots: Collection[str] = frozenset()
+    """Of other apps whose posts may ask."""
 
 
 @asynccontextmanager
@@ -387,6 +397,7 @@ async def open_entry(
         identity=identity,
         intake=intake,
         keys=keys,
+        allowed_bots=options.allowed_bots,
     )
     if options.app_token is not None:
         app_token = options.app_token.get_secret_value()

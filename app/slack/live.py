@@ -12,7 +12,8 @@ from typing import Final
 
 from app.aio import TaskGroup, open_task_group
 from app.log import get_logger
-from app.runs.model import Progress, Run, RunId, Thread
+from app.runs.model import Progress, Run
+from app.runs.request import RunId, Thread
 from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
 from app.slack.blocks import MessagePart
 from app.slack.messages import OwnMessages

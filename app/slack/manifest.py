@@ -4,8 +4,17 @@ from typing import Any, Final
 
 # Source: Slack app manifest reference, read 2026-11.
 _SCOPES: Final = (
-    *("app_mentions:read", "assistant:write", "channels:history", "chat:write", "files:write"),
-    *("groups:history", "im:history", "im:write", "mpim:history", "users:read"),
+    *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write"),
+    *(
+        "files:read",
+        "files:write",
+        "groups:history",
+        "groups:read",
+        "im:history",
+        "im:write",
+        "mpim:history",
+    ),
+    "users:read",
 )
 _EVENTS: Final = (
     *("agent_session_stopped", "app_mention", "message.channels", "message.groups"),

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
-from app.runs.model import RunId, RunRequest
+from app.runs.request import RunId, RunRequest
 from app.slack.api import (
     SlackApi,
     SlackFault,
@@ -13,7 +13,7 @@ from app.slack.api import (
     SlackUnreachable,
 )
 from app.slack.blocks import MessagePart
-from app.slack.payloads import object_of, text_of
+from app.slack.fields import object_of, text_of
 
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1

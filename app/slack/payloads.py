@@ -1,19 +1,20 @@
-"""Slack event to what Orion does about it: a request, an edit, a stop, or nothing; and the fields of any payload."""
+"""Slack event to what Orion does about it: a request, an edit, a stop, or nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from app.runs.intake import Revision
-from app.runs.model import RunRequest, Surface, Thread, run_id_for
+from app.runs.request import RunRequest, Surface, Thread, run_id_for
+from app.slack.content import content_of
+from app.slack.fields import object_of, text_of
 from app.slack.markdown import is_stop, mentions, readable
 from app.slack.signature import TS, is_id
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Everything else is a notice. Source: Slack, message event subtypes, read 2026-11."""
 _REVISIONS: Final = frozenset({"message_changed", "message_deleted"})
-_MAX_FILES: Final = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,14 +50,21 @@ def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
 
 
 def from_event(
-    body: Mapping[str, Any], *, bot_user_id: str, received_at: datetime
+    body: Mapping[str, Any],
+    *,
+    bot_user_id: str,
+    received_at: datetime,
+    allowed_bots: Collection[str] = frozenset(),
 ) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
-    """Returns what an `app_mention` or `message` event asks for; both events of one message give the same run id."""
+    """Returns what an `app_mention` or `message` event asks for; both events of one message give the same run id.
+
+    `allowed_bots`: ids of other apps, their bots or their users, whose posts may ask.
+    """
     event = object_of(body, "event")
     bot_user_id = bot_user_id or envelope_bot_user_id(body)
     if event.get("type") == "message" and text_of(event, "subtype") in _REVISIONS:
         return _revision(body, event, bot_user_id=bot_user_id)
-    if reason := _reason_to_ignore(event, bot_user_id=bot_user_id):
+    if reason := _reason_to_ignore(event, bot_user_id, allowed_bots):
         return Ignored(reason=reason)
     thread = _thread(body, event)
     if thread is None:
@@ -66,18 +74,18 @@ def from_event(
         return stop
     if not _is_addressed(event, bot_user_id=bot_user_id):
         return Ignored(reason="not_addressed")
-    file_names = _file_names(event)
     return RunRequest(
         run_id=run_id_for(team=thread.team, channel=thread.channel, message_ts=event["ts"]),
         team=thread.team,
         channel=thread.channel,
         thread_ts=thread.thread_ts,
         message_ts=event["ts"],
-        user=event["user"],
+        user=_author(event),
         text=text,
         surface=_surface(event),
-        file_names=file_names,
+        content=content_of(event),
         is_external=_is_external(body, event),
+        is_bot=bool(event.get("bot_id")),
         event_id=text_of(body, "event_id"),
         received_at=received_at,
     )
@@ -85,7 +93,7 @@ def from_event(
 
 def _stop(event: Mapping[str, Any], thread: Thread) -> StopThread | StopDirectMessages | None:
     """Returns what the bare word stops; None where it is a question like any other: at the top of a channel."""
-    user, ts = event["user"], event["ts"]
+    user, ts = _author(event), event["ts"]
     if thread.thread_ts != ts:
         return StopThread(thread=thread, user=user, ts=ts)
     if _surface(event) is Surface.DM:
@@ -119,6 +127,7 @@ def _revision(
         run_id=run_id_for(team=team, channel=channel, message_ts=ts),
         user=user,
         text=None if is_deleted else text,
+        content=content_of(after),
     )
 
 
@@ -134,20 +143,33 @@ def session_stopped(body: Mapping[str, Any]) -> StopThread | Ignored:
     return StopThread(thread=thread, user=user, ts=ts)
 
 
-def _reason_to_ignore(event: Mapping[str, Any], *, bot_user_id: str) -> str | None:
-    user = event.get("user")
+def _reason_to_ignore(
+    event: Mapping[str, Any], bot_user_id: str, allowed_bots: Collection[str]
+) -> str | None:
+    user, subtype = _author(event), text_of(event, "subtype")
     if event.get("type") not in ("app_mention", "message"):
         return "other_event"
-    # Posts of modern bots carry no subtype. Source: Slack, message event, `bot_id`, read 2026-11.
-    if event.get("bot_id"):
-        return "own_message" if user == bot_user_id else "bot"
-    if text_of(event, "subtype") not in _ACCEPTED_SUBTYPES:
-        return "subtype"
-    if not is_id(user):
-        return "no_user"
     if user == bot_user_id:
         return "own_message"
-    return "slackbot" if user == "USLACKBOT" else None
+    # Posts of modern bots carry no subtype. Source: Slack, message event, `bot_id`, read 2026-11.
+    is_bot = bool(event.get("bot_id"))
+    if is_bot and not any(one in allowed_bots for one in _ids_of_bot(event)):
+        return "bot"
+    if subtype not in _ACCEPTED_SUBTYPES and not (is_bot and subtype == "bot_message"):
+        return "subtype"
+    if user == "USLACKBOT":
+        return "slackbot"
+    return None if is_id(user) else "no_user"
+
+
+def _author(event: Mapping[str, Any]) -> str:
+    """Returns the user that wrote it; of an app that has none, its bot."""
+    return text_of(event, "user") or text_of(event, "bot_id")
+
+
+def _ids_of_bot(event: Mapping[str, Any]) -> tuple[str, ...]:
+    app = text_of(event, "app_id") or text_of(object_of(event, "bot_profile"), "app_id")
+    return (text_of(event, "bot_id"), text_of(event, "user"), app)
 
 
 def _is_addressed(event: Mapping[str, Any], *, bot_user_id: str) -> bool:
@@ -196,24 +218,3 @@ def _authorization(body: Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(authorizations, list) and authorizations and isinstance(authorizations[0], dict):
         return authorizations[0]
     return {}
-
-
-def _file_names(event: Mapping[str, Any]) -> tuple[str, ...]:
-    files = event.get("files")
-    entries = [file for file in files if isinstance(file, dict)] if isinstance(files, list) else []
-    names = (
-        text_of(file, "name") or text_of(file, "title") or text_of(file, "id") for file in entries
-    )
-    return tuple(name.replace("\x00", "") for name in names if name)[:_MAX_FILES]
-
-
-def object_of(carrier: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Returns a field that is an object; an empty one where it is none."""
-    value = carrier.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def text_of(carrier: Mapping[str, Any], name: str) -> str:
-    """Returns a field that is a text; an empty one where it is none."""
-    value = carrier.get(name)
-    return value if isinstance(value, str) else ""

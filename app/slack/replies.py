@@ -7,17 +7,9 @@ from typing import Final
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import (
-    ChannelChange,
-    Delivery,
-    Outcome,
-    Progress,
-    QueuePosition,
-    Run,
-    RunId,
-    RunRequest,
-)
+from app.runs.model import ChannelChange, Delivery, Outcome, Progress, QueuePosition, Run
 from app.runs.ports import LiveReply
+from app.runs.request import RunId, RunRequest
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
 from app.slack.blocks import (
     MessagePart,

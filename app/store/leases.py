@@ -22,9 +22,10 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.errors import LeaseLostError
-from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunId
+from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
+from app.runs.request import RunId
 from app.store.engine import Database
 from app.store.tables import Now, UtcTime, in_states, processes, run_of, runs, values_of
 

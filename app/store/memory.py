@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
@@ -19,13 +19,12 @@ from app.runs.model import (
     QueueStats,
     Run,
     RunFileKind,
-    RunId,
     RunState,
-    Thread,
 )
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
+from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.runs import REFUSAL_CODES, position_of
 
@@ -81,11 +80,13 @@ class MemoryRunStore:
         runs = (self._runs[run_id] for run_id in run_ids if run_id in self._runs)
         return {run.id: run.stop_requested_by for run in runs if run.stop_requested_by is not None}
 
-    async def amend(self, run_id: RunId, *, text: str) -> bool:
+    async def amend(self, run_id: RunId, change: Callable[[RunRequest], RunRequest]) -> bool:
         run = self._runs.get(run_id)
         if run is None or run.state not in WAITING_STATES:
             return False
-        request = run.request.model_copy(update={"text": text})
+        request = change(run.request)
+        if request == run.request:
+            return False
         self._runs[run_id] = replace(run, request=request, revision=run.revision + 1)
         return True
 

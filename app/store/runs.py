@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from datetime import date, datetime
@@ -26,11 +26,10 @@ from app.runs.model import (
     QueueStats,
     Run,
     RunFileKind,
-    RunId,
     RunState,
-    Thread,
 )
 from app.runs.ports import RunChanges
+from app.runs.request import RunId, RunRequest, Thread
 from app.store import migrations
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
@@ -304,12 +303,11 @@ class SqlRunStore:
         rows = await self._call(lambda connection: connection.execute(query).all())
         return {row.id: row.stop_requested_by for row in rows}
 
-    async def amend(self, run_id: RunId, *, text: str) -> bool:
+    async def amend(self, run_id: RunId, change: Callable[[RunRequest], RunRequest]) -> bool:
         def work(connection: sa.Connection) -> bool:
             run = _select_one(connection, run_id)
-            if run is None:
+            if run is None or (request := change(run.request)) == run.request:
                 return False
-            request = run.request.model_copy(update={"text": text})
             statement = sa.update(runs).where(runs.c.id == run_id, in_states(runs, WAITING_STATES))
             amended = statement.values(
                 request=request,

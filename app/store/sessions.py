@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from typing_extensions import Unpack
 
-from app.runs.model import Thread
+from app.runs.request import Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.engine import Database
 from app.store.tables import sessions, values_of

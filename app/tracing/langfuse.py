@@ -39,8 +39,9 @@ from typing_extensions import override
 from app.errors import FROM_AGENT, FROM_SANDBOX, ErrorCode
 from app.log import get_logger
 from app.redaction import Masker
-from app.runs.model import ModelCall, Outcome, Run, RunId
+from app.runs.model import ModelCall, Outcome, Run
 from app.runs.ports import RunTrace, StepKind, TraceStep
+from app.runs.request import RunId
 from app.tracing.observations import (
     Attributes,
     SpanSanitizer,

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
-from app.runs.model import ModelCall, Outcome, Run, RunId
+from app.runs.model import ModelCall, Outcome, Run
 from app.runs.ports import RunTrace, StepKind, TraceStep
+from app.runs.request import RunId
 from app.tracing.observations import trace_id_for
 
 

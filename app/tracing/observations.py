@@ -15,7 +15,8 @@ from typing import Final
 
 from app.redaction import Masker
 from app.runs.budget import to_dollars
-from app.runs.model import ModelCall, Outcome, Run, RunId, RunState, Usage
+from app.runs.model import ModelCall, Outcome, Run, RunState, Usage
+from app.runs.request import RunId
 
 
 def trace_id_for(run_id: RunId) -> str:
@@ -122,7 +123,7 @@ def root_attributes(run: Run, sanitizer: SpanSanitizer) -> Attributes:
                 "retry_of": request.retry_of,
                 "sandbox_id": run.sandbox_id,
                 "model": run.model or None,
-                "files": len(request.file_names) or None,
+                "files": len(request.content.files) or None,
             }
         ),
     }

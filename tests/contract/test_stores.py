@@ -26,7 +26,7 @@ from app.runs.testing import (
 )
 from app.store.memory import MemoryRunStore
 from app.store.runs import SqlRunStore, open_store
-from tests.building import T0, make_request, make_run
+from tests.building import T0, make_request, make_run, saying
 from tests.contract.building import POSTGRESQL
 
 OpenDatabase = Callable[[], AbstractAsyncContextManager[SqlRunStore]]
@@ -161,15 +161,15 @@ async def test_changes_may_depend_on_the_state(store: RunStore) -> None:
 async def test_a_question_may_be_amended_until_it_begins(store: RunStore) -> None:
     """The text changes while the run waits, and nothing else of it; afterwards it stands."""
     run = make_run(make_request(file_names=("a.txt",)))
-    assert not await store.amend(run.id, text="x")
+    assert not await store.amend(run.id, saying("x"))
     await store.add(run)
-    assert await store.amend(run.id, text="other words")
+    assert await store.amend(run.id, saying("other words"))
     amended = await store.get(run.id)
     assert amended is not None
     assert amended.request == run.request.model_copy(update={"text": "other words"})
     assert amended == replace(run, request=amended.request, revision=1)
     await store.update(run.id, state=RunState.RUNNING)
-    assert not await store.amend(run.id, text="too late")
+    assert not await store.amend(run.id, saying("too late"))
     assert (await store.get(run.id)) == replace(amended, state=RunState.RUNNING)
 
 
@@ -177,7 +177,7 @@ async def test_a_run_begins_as_it_was_checked(store: RunStore) -> None:
     """Its attempt is counted once, however often that is repeated; edited since it was read, it does not begin."""
     checked = make_run(make_request(text="a\x00b"))
     await store.add(checked)
-    assert await store.amend(checked.id, text="other words")
+    assert await store.amend(checked.id, saying("other words"))
     edited = await store.begin(checked, agent="codex")
     assert (edited.state, edited.attempt, edited.agent) == (RunState.ACCEPTED, 0, "")
     begun = replace(edited, state=RunState.RUNNING, attempt=1, agent="claude", started_at=T0)

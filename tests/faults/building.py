@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -19,6 +19,7 @@ from app.runs.testing import (
     Additions,
     AgentRunner,
     AgentSettings,
+    AttachedFile,
     BrokerEndpoint,
     Budgets,
     ChannelChange,
@@ -27,6 +28,7 @@ from app.runs.testing import (
     Intake,
     Ledger,
     LiveLogs,
+    MessageContent,
     ModelCall,
     ModelGrant,
     OpenRuntime,
@@ -50,8 +52,9 @@ from app.runs.testing import (
     SessionLocks,
     StopSignals,
     SystemClock,
-    Thread,
     ThreadMessage,
+    ThreadView,
+    UnreadableFileError,
     WarmPool,
     Workspaces,
     maintain_runtime,
@@ -151,16 +154,40 @@ class EmptyReader:
         self.hangs = False
         """Slack's limits let nobody read."""
         self.goes_on = asyncio.Event()
+        self.content = MessageContent()
+        """What Slack shows with each message."""
+        self.messages: list[ThreadMessage] = []
 
-    async def read(self, thread: Thread, *, before_ts: str) -> Sequence[ThreadMessage]:
-        del thread, before_ts
+    async def read(self, request: RunRequest) -> ThreadView:
         self.reads += 1
         if self.hangs:
             await self.goes_on.wait()
-        return ()
+        content = request.content.merged(self.content)
+        whole = request.model_copy(update={"content": content})
+        return ThreadView(request=whole, messages=self.messages)
 
     async def name_of(self, user: str) -> str:
         return f"name of {user}"
+
+
+class FileShelf:
+    """Has the files that a test puts there, by their names."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.fetched: list[str] = []
+        self.hangs = False
+        self.asked = asyncio.Event()
+
+    async def fetch(self, file: AttachedFile, *, max_bytes: int) -> bytes:
+        self.fetched.append(file.name)
+        self.asked.set()
+        if self.hangs:
+            await asyncio.sleep(60)
+        data = self.files.get(file.name)
+        if data is None or len(data) > max_bytes:
+            raise UnreadableFileError("it is not on the shelf")
+        return data
 
 
 class PaperBroker:
@@ -228,6 +255,7 @@ class Core:
     provider: FakeProvider
     replies: JournalReplies
     reader: EmptyReader
+    shelf: FileShelf
     store: MemoryRunStore
     dispatcher: RunDispatcher
     signals: StopSignals
@@ -266,7 +294,7 @@ async def open_core(
         SystemClock(),
         NullTracer(),
     )
-    replies, reader = JournalReplies(), EmptyReader()
+    replies, reader, shelf = JournalReplies(), EmptyReader(), FileShelf()
     prices = Prices(
         {
             "priced-*": Price(
@@ -346,6 +374,7 @@ async def open_core(
             ledger=ledger,
             replies=replies,
             reader=reader,
+            source=shelf,
             tracer=tracer,
             clock=clock,
             mask=mask_password,
@@ -371,6 +400,7 @@ async def open_core(
                 broker=broker,
                 replies=replies,
                 reader=reader,
+                shelf=shelf,
                 store=store,
                 dispatcher=dispatcher,
                 signals=signals,
@@ -395,9 +425,12 @@ async def core_of(
     additions: Additions = NOTHING_ADDED,
     *,
     store: MemoryRunStore | None = None,
+    adapter: AgentAdapter | None = None,
 ) -> AsyncIterator[Core]:
     socket = str(tmp_path / "broker.sock")
-    async with open_core(policy, socket=socket, additions=additions, store=store) as core:
+    async with open_core(
+        policy, socket=socket, additions=additions, store=store, adapter=adapter
+    ) as core:
         yield core
 
 

@@ -42,6 +42,10 @@ for step in turn["plan"]:
     elif "read" in step:
         found = open(step["read"]).read() if os.path.exists(step["read"]) else "nothing"
         print(json.dumps({"final": found}), flush=True)
+    elif "list" in step:
+        names = sorted(os.listdir(step["list"])) if os.path.isdir(step["list"]) else []
+        held = {name: open(os.path.join(step["list"], name), "rb").read(64).hex() for name in names}
+        print(json.dumps({"final": json.dumps(held)}), flush=True)
     elif "run" in step:
         subprocess.run(step["run"], shell=True)
         print(json.dumps({"tool": step["run"]}), flush=True)
@@ -73,8 +77,9 @@ class PlanAdapter(AgentAdapter):
     @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         self.turns.append(turn)
-        # A question that was not answered stands before the next one.
-        plan = json.loads(turn.messages[-1].text.splitlines()[-1])
+        # A question that was not answered stands before the next one, and what came with a message behind its text.
+        lines = turn.messages[-1].text.splitlines()
+        plan = [json.loads(line) for line in lines if line.startswith("[{")][-1]
         request = json.dumps({"plan": plan, "token": turn.run_token}).encode()
         return AgentCommand(
             argv=("python3", f"{turn.paths.run}/plan.py", f"{turn.paths.run}/request.json"),

@@ -22,6 +22,7 @@ from app.store.memory import (
     MemorySessionStore,
     MemorySpendingStore,
 )
+from tests.building import saying
 
 
 class SickRunStore(MemoryRunStore):
@@ -91,7 +92,7 @@ class EditingRunStore(MemoryRunStore):
     @override
     async def begin(self, run: Run, **changes: Unpack[RunChanges]) -> Run:
         if self._edits:
-            assert await self.amend(run.id, text=self._edits.pop())
+            assert await self.amend(run.id, saying(self._edits.pop()))
         return await super().begin(run, **changes)
 
 

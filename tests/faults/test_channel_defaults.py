@@ -7,7 +7,7 @@ import pytest
 
 from app.errors import ErrorCode
 from app.runs.testing import RunRequest, RunState, SystemClock, find_refusal
-from tests.building import make_request
+from tests.building import make_request, saying
 from tests.faults.building import POLICY, core_of, ended
 from tests.waiting import until
 
@@ -77,7 +77,7 @@ async def test_an_edited_question_changes_nothing_either(tmp_path: Path) -> None
         await until(lambda: core.provider.alive == 1)
         await core.intake.accept(request)
         await until(lambda: request.run_id in core.replies.placed)
-        assert await core.store.amend(request.run_id, text=CHANGE)
+        assert await core.store.amend(request.run_id, saying(CHANGE))
         run = await ended(core, request.run_id)
         assert (run.state, run.result.error_code) == (RunState.FAILED, ErrorCode.NOT_ALLOWED)
         assert core.replies.changes == []

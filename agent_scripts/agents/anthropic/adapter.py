@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 from typing_extensions import override
@@ -63,9 +64,7 @@ class AnthropicAdapter(AgentAdapter):
         request = {
             "model": turn.model,
             "system": turn.system_prompt,
-            "messages": [
-                {"role": message.role, "content": message.text} for message in turn.messages
-            ],
+            "messages": [asdict(message) for message in turn.messages],
             "max_tokens": turn.max_output_tokens,
             "max_turns": turn.max_turns,
             "silence_timeout_s": _MODEL_SILENCE_S,

@@ -43,7 +43,8 @@ class CodexAdapter(NpmAdapter):
         codex_home = f"{turn.paths.home}/.codex"
         # Made anew at every start: whatever the agent left there is gone.
         files.add(f"{codex_home}/config.toml", render_toml(_config(turn)), names_relay=True)
-        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *turn.extra_arguments]
+        images = (f"--image={image.path}" for one in turn.messages for image in one.images)
+        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *images, *turn.extra_arguments]
         return AgentCommand(
             argv=(
                 *(f"{turn.paths.environment}/codex/bin/codex", "exec"),

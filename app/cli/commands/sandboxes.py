@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from app.cli.commands.runs import open_records
 from app.compose.providers import create_named, join_installation
 from app.runs.model import STARTED_STATES, UNFINISHED_STATES, Run
-from app.runs.sandbox_cache import SessionLocks
-from app.runs.sandbox_creation import POOL_LABEL
+from app.runs.sandboxes import POOL_LABEL, SessionLocks
 from app.runs.session import GONE, Session, SessionChanges, SessionStatus
 from app.runs.workspace import remove_held
 from app.settings.settings import Settings

@@ -11,7 +11,7 @@ from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError, open_a
 from app.cli.commands.terminal import Print
 from app.compose.brokers import network_for
 from app.compose.factories import create_environment, session_spec, start_logging
-from app.runs.sandbox_creation import copy_into
+from app.runs.sandboxes import copy_into
 from app.runs.session import Session, SessionStatus
 from app.runs.workspace import SAVE_TIMEOUT_S
 from app.settings.settings import Settings, host_environment

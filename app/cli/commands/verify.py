@@ -24,9 +24,10 @@ from app.errors import OrionError
 from app.redaction import Masker
 from app.runs.attempt import Attempt, AttemptTime, Display, ProgressTracker
 from app.runs.history import Conversation
-from app.runs.model import ModelCall, Progress, Run, RunRequest, Surface, run_id_for
+from app.runs.model import ModelCall, Progress, Run
 from app.runs.ports import StepKind, TraceStep
-from app.runs.sandbox_cache import SessionLocks
+from app.runs.request import RunRequest, Surface, run_id_for
+from app.runs.sandboxes import SessionLocks
 from app.runs.stop import StopRequest
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings

@@ -1,8 +1,11 @@
 """Who may ask, and what is refused."""
 
+from dataclasses import replace
+
 import pytest
 
 from app.errors import ErrorCode
+from app.runs.policy import Refusal
 from app.runs.testing import RunPolicy, RunRequest, Surface, find_invalid, find_refusal, may_stop
 from tests.building import make_request
 
@@ -33,6 +36,20 @@ def test_refusals(request_: RunRequest, runs: int, unfinished: int, code: ErrorC
     """Each limit refuses with its own code, and only beyond the limit."""
     refusal = find_refusal(request_, STRICT, runs_last_hour=runs, unfinished=unfinished)
     assert (refusal.code if refusal else None) == code
+
+
+def test_an_app_starts_so_many_runs_in_a_thread() -> None:
+    """Two apps that answer each other come to an end; the list of people is not about apps."""
+    request = make_request(user="B2").model_copy(update={"is_bot": True})
+    policy = replace(STRICT, bot_turns=2)
+    told = [
+        find_refusal(request, policy, runs_last_hour=1, unfinished=1, bot_turns=turns)
+        for turns in (1, 2, 3)
+    ]
+    assert told[:2] == [None, None]
+    assert told[2] == Refusal(
+        code=ErrorCode.NOT_ALLOWED, detail="other apps may start 2 runs in one thread"
+    )
 
 
 @pytest.mark.parametrize(

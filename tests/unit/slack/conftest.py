@@ -42,6 +42,8 @@ class SlackServer:
     script: dict[str, list[Answer]] = field(default_factory=lambda: defaultdict(list))
     messages: dict[str, dict[str, Any]] = field(default_factory=dict)
     pages: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    """Of people and channels that are not called by their ids."""
     in_flight: int = 0
 
     def arguments(self, method: str) -> list[dict[str, Any]]:
@@ -87,11 +89,14 @@ class SlackServer:
             return {"ok": True, **(self.page(arguments) if self.pages else page)}
         fixed: dict[str, dict[str, Any]] = {
             "auth.test": {"team_id": "T1", "user_id": "UBOT", "bot_id": "BBOT"},
-            "users.info": {
-                "user": {"profile": {"display_name": str(arguments.get("user")).title()}}
-            },
+            "users.info": {"user": {"profile": {"display_name": self.name_of(arguments, "user")}}},
+            "conversations.info": {"channel": {"name": self.name_of(arguments, "channel")}},
         }
         return {"ok": True, **fixed.get(method, {})}
+
+    def name_of(self, arguments: dict[str, Any], key: str) -> str:
+        one = str(arguments.get(key))
+        return self.names.get(one, one.title())
 
     def write(self, method: str, arguments: dict[str, Any]) -> dict[str, Any]:
         match method:
@@ -110,10 +115,12 @@ class SlackServer:
     def page(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Oldest first, the root always: real paging over `pages["all"]`, sizes as asked for."""
         root, *replies = self.pages["all"]
+        latest = arguments.get("latest", "9")
         inside = [
             reply
             for reply in replies
-            if arguments.get("oldest", "0") < reply["ts"] < arguments.get("latest", "9")
+            if arguments.get("oldest", "0") < reply["ts"] < latest
+            or ("inclusive" in arguments and reply["ts"] == latest)
         ]
         start, size = int(arguments.get("cursor", "0")), int(arguments["limit"])
         more = start + size < len(inside)

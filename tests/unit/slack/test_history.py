@@ -6,15 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from app.runs.testing import Thread
+from tests.building import make_request
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from app.runs.testing import RunRequest, ThreadMessage
     from app.slack.connection import SlackConnection
     from tests.unit.slack.conftest import Answer, SlackServer
 
 ROOT_TS = "1799000000.000000"
-THREAD = Thread(team="T1", channel="C1", thread_ts=ROOT_TS)
 BEFORE = "1799900000.000000"
+
+
+def asked(ts: str = BEFORE, **fields: Any) -> RunRequest:
+    """Returns the question of which history is read: a reply in the thread."""
+    return make_request(ts=ts, thread_ts=ROOT_TS, user="UALICE", **fields)
+
+
+async def read(
+    slack: SlackConnection, request: RunRequest | None = None
+) -> Sequence[ThreadMessage]:
+    return (await slack.reader.read(request or asked())).messages
 
 
 def message(ts: str, **fields: object) -> dict[str, Any]:
@@ -33,7 +46,7 @@ async def test_messages_become_history(slack: SlackConnection, slack_server: Sla
         message(BEFORE, text="the question itself"),
     ]  # fmt: skip
     await slack.identify()
-    root, answer, alert = await slack.reader.read(THREAD, before_ts=BEFORE)
+    root, answer, alert = await read(slack)
     assert (root.text, root.author_name, root.is_own) == (
         "root & link (https://a.org)",
         "Ualice",
@@ -54,15 +67,15 @@ async def test_a_time_that_is_none_costs_no_history(
     """A message that names no time counts as the oldest; the others keep their order."""
     odd = [message("1799000001.odd"), message("1799000001.000001")]
     slack_server.pages["all"] = [message(ROOT_TS), *odd]
-    read = await slack.reader.read(THREAD, before_ts=BEFORE)
-    assert [one.ts for one in read] == ["1799000001.odd", ROOT_TS, "1799000001.000001"]
+    older = await read(slack)
+    assert [one.ts for one in older] == ["1799000001.odd", ROOT_TS, "1799000001.000001"]
 
 
 async def test_names_are_asked_for_once(slack: SlackConnection, slack_server: SlackServer) -> None:
     """users.info is called once per person, and a person it refuses keeps the id."""
     slack_server.pages["all"] = [message(ROOT_TS), message("1799000001.000000")]
     for _ in range(2):
-        await slack.reader.read(THREAD, before_ts=BEFORE)
+        await read(slack)
     assert len(slack_server.arguments("users.info")) == 1
 
 
@@ -76,9 +89,9 @@ async def test_long_threads_keep_the_root_and_the_newest(
         for number in range(1, count)
     ]
     slack_server.pages["all"] = [message(ROOT_TS, reply_count=count), *replies]
-    read = await slack.reader.read(THREAD, before_ts=f"{1799000000 + count * 60}.000000")
-    assert read[0].ts == ROOT_TS
-    assert read[-1].text == str(count - 1)
+    older = await read(slack, asked(f"{1799000000 + count * 60}.000000"))
+    assert older[0].ts == ROOT_TS
+    assert older[-1].text == str(count - 1)
     assert len(slack_server.arguments("conversations.replies")) <= 8
 
 
@@ -88,7 +101,7 @@ async def test_an_unreadable_thread_is_empty(
 ) -> None:
     """A refusal leaves the history to Orion's own records."""
     slack_server.fail("conversations.replies", answer(error=word))
-    assert await slack.reader.read(THREAD, before_ts=BEFORE) == ()
+    assert await read(slack) == ()
 
 
 async def test_a_failing_page_is_repeated(
@@ -97,7 +110,7 @@ async def test_a_failing_page_is_repeated(
     """A server error while reading costs a retry, not the history."""
     slack_server.pages["all"] = [message(ROOT_TS)]
     slack_server.fail("conversations.replies", answer(status=502), answer(cut=True))
-    assert len(await slack.reader.read(THREAD, before_ts=BEFORE)) == 1
+    assert len(await read(slack)) == 1
 
 
 async def test_a_person_is_called_by_name(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from app.aio import open_task_group
-from app.runs.testing import Run, RunRequest, Thread
+from app.runs.testing import Run, RunRequest
 from app.slack.connection import open_slack
 from app.slack.limits import CHANNEL_RATES, Bucket, CallLimits, Rate
+from tests.building import make_request
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
@@ -166,13 +167,13 @@ async def test_the_wait_in_line_costs_no_history(
     slack_server.pages["all"] = [{"ts": "1799000000.000000", "user": "UALICE", "text": "hi"}]
     limited = answer(status=429, error="ratelimited", retry_after="12")
     slack_server.fail("conversations.replies", limited)
-    thread = Thread(team="T1", channel="C1", thread_ts="1799000000.000000")
+    request = make_request(ts="1799900000.000000", thread_ts="1799000000.000000")
     async with asyncio.timeout(40), open_task_group() as group:
-        group.create_task(slack.reader.read(thread, before_ts="1799900000.000000"))
+        group.create_task(slack.reader.read(request))
         while not slack_server.arguments("conversations.replies"):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        assert await slack.reader.read(thread, before_ts="1799900000.000000")
+        assert (await slack.reader.read(request)).messages
 
 
 async def test_a_status_that_slack_shows_already_is_not_set_again(

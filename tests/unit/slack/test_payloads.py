@@ -93,7 +93,7 @@ def test_files_are_named_and_need_no_text() -> None:
     request = accepted(
         text="<@UBOT>", subtype="file_share", files=[{"name": "a.csv"}, {"title": "b"}, 7, {}]
     )
-    assert request.file_names == ("a.csv", "b")
+    assert [file.name for file in request.content.files] == ["a.csv", "b"]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,40 @@ def test_files_are_named_and_need_no_text() -> None:
 def test_ignored_events(event: dict[str, Any], reason: str) -> None:
     """What is not a person addressing the bot is ignored, with its reason."""
     assert parsed(**event) == Ignored(reason=reason)
+
+
+@pytest.mark.parametrize("allowed", ["B2", "A2", "U0BOT0001"])
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"user": "U0BOT0001", "bot_id": "B2", "app_id": "A2"},
+        {"user": "U0BOT0001", "bot_id": "B2", "bot_profile": {"app_id": "A2"}},
+    ],
+    ids=["app id", "profile"],
+)
+def test_an_allowed_app_may_ask(event: dict[str, Any], allowed: str) -> None:
+    """By its bot, its app or its user; where it mentions Orion, and as an app, not as a person."""
+    body = envelope(**event)
+    request = from_event(body, bot_user_id="UBOT", received_at=AT, allowed_bots={allowed, "UBOT"})
+    assert isinstance(request, RunRequest)
+    assert (request.user, request.is_bot, request.text) == ("U0BOT0001", True, "hi")
+    plain = envelope(type="message", text="no mention", **event)
+    for unasked, reason in (
+        (plain, "not_addressed"),
+        (envelope(bot_id="BBOT", user="UBOT"), "own_message"),
+    ):
+        ignored = from_event(
+            unasked, bot_user_id="UBOT", received_at=AT, allowed_bots={allowed, "UBOT"}
+        )
+        assert ignored == Ignored(reason=reason)
+
+
+def test_an_allowed_app_without_a_user_goes_by_its_bot() -> None:
+    """As older integrations post: with a subtype of their own, and a name in place of a user."""
+    body = envelope(user=None, bot_id="B2", subtype="bot_message", username="alerts")
+    request = from_event(body, bot_user_id="UBOT", received_at=AT, allowed_bots={"B2"})
+    assert isinstance(request, RunRequest)
+    assert (request.user, request.is_bot) == ("B2", True)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ tool_finished, usage, alive, and at the end either final (exit 0) or error (exit
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -27,6 +28,8 @@ from agent_scripts.agents.anthropic.inside.lazy_sdk import anthropic
 from agent_scripts.inside.preload import WAIT, wait_for_task
 
 _WARM_UP_S = 10
+_PICTURE_BYTES, _PICTURES_BYTES = 3_750_000, 20_000_000
+"""One picture, and all of a request. Source: Anthropic Messages API, "Vision": 5 MB each in base64, 32 MB a request; read 2026-11."""
 _USAGE = {"input_tokens": 1, "output_tokens": 1}
 _MESSAGE: dict[str, Any] = {
     "id": "msg_warm_up",
@@ -154,10 +157,7 @@ class Turn:
         self._client = client
         self._limits = limits
         self._messages: list[dict[str, Any]] = [
-            {
-                "role": message["role"],
-                "content": [{"type": "text", "text": clean(message["content"])}],
-            }
+            {"role": message["role"], "content": _content(message)}
             for message in request["messages"]
         ]
         self._written_chars = 0
@@ -298,6 +298,24 @@ def clean(text: str) -> str:
 def emit(kind: str, **fields: object) -> None:
     """Prints one event."""
     print(json.dumps({"type": kind, **fields}), flush=True)
+
+
+def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns a message's blocks: its pictures, the first ones as long as they fit, and its text, which names their files."""
+    pictures, room = [], _PICTURES_BYTES
+    for image in message["images"]:
+        picture = Path(image["path"])
+        try:
+            size = picture.stat().st_size
+            data = picture.read_bytes() if 0 < size <= min(_PICTURE_BYTES, room) else b""
+        except OSError:  # the agent has removed it in an earlier turn
+            data = b""
+        if data:
+            room -= len(data)
+            encoded = base64.b64encode(data).decode()
+            source = {"type": "base64", "media_type": image["media_type"], "data": encoded}
+            pictures.append({"type": "image", "source": source})
+    return [*pictures, {"type": "text", "text": clean(message["text"])}]
 
 
 def _with_cache_mark(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

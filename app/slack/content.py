@@ -1,0 +1,194 @@
+"""What a Slack message holds besides its text: of an event, of a history and of a forwarded message alike."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from app.runs.request import AttachedFile, MessageContent
+from app.slack.block_text import (
+    joined,
+    link,
+    moment_of,
+    quoted,
+    text_of_blocks,
+    text_of_element,
+    text_of_text,
+)
+from app.slack.fields import Node, objects_of, text_of
+from app.slack.markdown import readable
+
+MAX_SHARED_CHARS: Final = 40_000
+"""Of all that comes with a message: as much as Slack takes as its text. Source: Slack Web API, chat.postMessage, read 2026-11."""
+MAX_FILES: Final = 50
+_MAX_DEPTH: Final = 3
+"""Of forwarded messages in forwarded messages."""
+_NO_PREVIEW: Final = "[no preview available]"
+"""Slack's fallback where an attachment's content is elsewhere, or nowhere. Source: Slack, message attachments, seen 2026-11."""
+_FORWARDED: Final = ("is_share", "is_msg_unfurl", "is_reply_unfurl")
+"""Source: Slack, messages that people share and links to messages, seen 2026-11."""
+_WORD: Final = re.compile(r"\w+")
+_ID: Final = re.compile("[usw][a-z0-9]{2,}", re.IGNORECASE)
+
+
+def content_of(message: Node) -> MessageContent:
+    """Returns what comes with a message and is not in its text, each thing as Markdown of its own; and its files.
+
+    People's messages repeat in blocks what their text says, those of apps often have it in blocks alone, and a table is
+    in no text at all.
+    """
+    said = _words(readable(text_of(message, "text"), bot_user_id=""))
+    shared = [
+        text
+        for kind, text in text_of_blocks(message)
+        if not _is_said(_words(text), said, is_rich=kind == "rich_text")
+    ]
+    files = list(_files(message))
+    left_out: list[str] = []
+    for attachment in objects_of(message, "attachments"):
+        shared.append(_attachment(attachment, depth=0))
+        files += _files_in(attachment, depth=0)
+        if _is_forwarded(attachment) and not _forwarded_body(attachment, depth=0):
+            left_out.append(
+                joined(
+                    ["a forwarded message that Slack does not show here", _source(attachment)], ": "
+                )
+            )
+    return _bounded(list(filter(None, shared)), files, left_out)
+
+
+def _bounded(
+    shared: Sequence[str], files: Sequence[AttachedFile], left_out: Sequence[str]
+) -> MessageContent:
+    room, kept = MAX_SHARED_CHARS, []
+    for text in dict.fromkeys(shared):
+        kept.append(text[:room])
+        room -= len(kept[-1])
+    lost = sum(map(len, dict.fromkeys(shared))) - sum(map(len, kept))
+    unique = tuple({file.key: file for file in files}.values())
+    return MessageContent(
+        shared=tuple(filter(None, kept)),
+        files=unique[:MAX_FILES],
+        left_out=(
+            *left_out,
+            *([f"the last {lost:,} characters of what came with the message"] if lost else []),
+            *(f"{file.name} (beyond the first {MAX_FILES} files)" for file in unique[MAX_FILES:]),
+        ),
+    )
+
+
+def is_said(text: str, shared: Sequence[str]) -> bool:
+    """Whether what came with a message says all that its text says."""
+    return _is_said(_words(text), _words(" ".join(shared)), is_rich=True)
+
+
+def _is_said(words: Sequence[str], said: Sequence[str], *, is_rich: bool) -> bool:
+    """Whether a text says these words too; a rich text's with others in between, for it writes mentions and emoji otherwise."""
+    if not is_rich:
+        return f" {' '.join(words)} " in f" {' '.join(said)} "
+    rest = iter(said)
+    return all(word in rest for word in words if not _ID.fullmatch(word))
+
+
+def _words(text: str) -> list[str]:
+    return [word.casefold() for word in _WORD.findall(text)]
+
+
+# -- attachments -------------------------------------------------------------------------------------------------------
+
+
+def _attachment(attachment: Node, *, depth: int) -> str:
+    """Returns a forwarded message, an app's card or a link's preview as Markdown, quoted: nobody said it in this thread.
+
+    Source: Slack, secondary message attachments, read 2026-11.
+    """
+    if _is_forwarded(attachment):
+        body = _forwarded_body(attachment, depth=depth) or "(Slack does not show it here)"
+        return quoted(joined([_forwarded_head(attachment), body]))
+    address = text_of(attachment, "title_link") or text_of(attachment, "from_url")
+    picture = text_of(attachment, "image_url") or text_of(attachment, "thumb_url")
+    fields = (
+        joined([text_of_text(field, "title"), text_of_text(field, "value")], ": ")
+        for field in objects_of(attachment, "fields")
+    )
+    card = joined(
+        [
+            text_of(attachment, "author_name") or text_of(attachment, "service_name"),
+            link(text_of_text(attachment, "title"), address),
+            text_of_text(attachment, "text"),
+            *(text for _, text in text_of_blocks(attachment)),
+            *fields,
+            f"[image {picture}]" if picture else "",
+            joined(map(text_of_element, objects_of(attachment, "actions")), " "),
+            joined([text_of_text(attachment, "footer"), moment_of(attachment, "ts")], ", "),
+        ]
+    )
+    return joined([text_of_text(attachment, "pretext"), quoted(card or _fallback(attachment))])
+
+
+def _is_forwarded(attachment: Node) -> bool:
+    return any(attachment.get(name) is True for name in _FORWARDED)
+
+
+def _forwarded_head(attachment: Node) -> str:
+    names = (text_of(attachment, name) for name in ("author_name", "author_subname"))
+    author = " / ".join(dict.fromkeys(filter(None, names))) or text_of(attachment, "author_id")
+    place = text_of(attachment, "channel_name") or text_of(attachment, "channel_id")
+    words = [
+        "Forwarded message",
+        f"by {author}" if author else "",
+        f"in #{place}" if place else "",
+        moment_of(attachment, "ts"),
+        f"({source})" if (source := _source(attachment)) else "",
+    ]
+    return f"{joined(words, ' ')}:"
+
+
+def _forwarded_body(attachment: Node, *, depth: int) -> str:
+    messages = (carrier.get("message") for carrier in objects_of(attachment, "message_blocks"))
+    said = [
+        text
+        for message in messages
+        if isinstance(message, dict)
+        for _, text in text_of_blocks(message)
+    ]
+    said = said or [text_of_text(attachment, "text")]
+    said += (text for _, text in text_of_blocks(attachment) if text not in said)
+    if depth < _MAX_DEPTH:
+        inner = objects_of(attachment, "attachments")
+        said += (_attachment(one, depth=depth + 1) for one in inner)
+    said += (f"[file {file.name}]" for file in _files(attachment))
+    return joined(said) or _fallback(attachment)
+
+
+def _fallback(attachment: Node) -> str:
+    fallback = text_of_text(attachment, "fallback")
+    return "" if fallback == _NO_PREVIEW else fallback
+
+
+def _source(attachment: Node) -> str:
+    return text_of(attachment, "from_url") or text_of(attachment, "original_url")
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def _files_in(attachment: Node, *, depth: int) -> Iterator[AttachedFile]:
+    yield from _files(attachment)
+    if depth < _MAX_DEPTH:
+        for inner in objects_of(attachment, "attachments"):
+            yield from _files_in(inner, depth=depth + 1)
+
+
+def _files(carrier: Node) -> Iterator[AttachedFile]:
+    for file in objects_of(carrier, "files"):
+        name = text_of(file, "name") or text_of(file, "title") or text_of(file, "id")
+        size = file.get("size")
+        if name:
+            yield AttachedFile(
+                id=text_of(file, "id"),
+                name=name,
+                media_type=text_of(file, "mimetype"),
+                size=size if isinstance(size, int) and size >= 0 else None,
+                url=text_of(file, "url_private_download") or text_of(file, "url_private"),
+                mode="" if file.get("file_access") == "check_file_info" else text_of(file, "mode"),
+            )
