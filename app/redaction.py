@@ -163,6 +163,12 @@ class Masker:
             text = _mask_named(_QUERY.sub(r"\1[redacted:query]", text))
         return _BEARER.sub(r"\1\2[redacted:header]", text)
 
+    def has_secret(self, data: bytes) -> bool:
+        """Whether a known secret, or what has the shape of one, is in a file; what is packed or encrypted is not looked into."""
+        if any(spelling.encode() in data for spelling in self._spellings):
+            return True
+        return _SHAPES.search(data.decode("latin-1")) is not None
+
     def mask_value(self, value: object) -> object:
         """Returns the same shape of dicts and lists with every text masked; whatever is no plain data becomes masked text."""
         return self._mask_value(value, MAX_DEPTH)

@@ -21,7 +21,7 @@ from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
-from app.runs.history import FileSource, ThreadReader
+from app.runs.history import FileExchange, ThreadReader
 from app.runs.policy import RunPolicy
 from app.runs.ports import (
     DefaultStore,
@@ -122,7 +122,7 @@ class Adapters:
     """Not open yet."""
     replies: ReplySink
     reader: ThreadReader
-    source: FileSource
+    exchange: FileExchange
 
     def wrapped(self, wrap: Wrap) -> "Adapters":
         return replace(
@@ -248,7 +248,7 @@ async def open_outside(
             provider=provider,
             replies=slack.replies,
             reader=slack.reader,
-            source=slack.source,
+            exchange=slack.files,
         ).wrapped(overrides.wrap)
         if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)

@@ -286,10 +286,11 @@ def _join_ports(
         ledger=ledger,
         replies=adapters.replies,
         reader=adapters.reader,
-        source=adapters.source,
+        exchange=adapters.exchange,
         tracer=outside.tracer,
         clock=clock,
         mask=masker.mask,
+        has_secret=masker.has_secret,
         may_act=outside.may_act,
     )
 

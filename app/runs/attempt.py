@@ -22,17 +22,18 @@ from app.aio import Gate, always_open, retry_store
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.budget import AttemptCost, Excess, Spending
-from app.runs.files import Difference
-from app.runs.history import Conversation, FileSource
+from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
     Checkpoint,
     Clock,
+    Difference,
     ModelCall,
     Outcome,
     Progress,
     Resumption,
     Run,
     RunState,
+    SharedFile,
 )
 from app.runs.ports import HOW_TO_CHANGE, GrantHooks, LiveReply, RunPorts, RunTrace, TraceStep
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
@@ -189,8 +190,10 @@ class Attempt:
     cost: AttemptCost = field(default_factory=AttemptCost)
     transcript: Transcript = field(default_factory=Transcript)
     may_act: Gate = always_open
-    source: FileSource | None = None
-    """Of the files that came with messages."""
+    exchange: FileExchange | None = None
+    """Through which files of messages come, and those for people go."""
+    has_secret: Callable[[bytes], bool] = lambda _: False
+    mask: Callable[[str], str] = str
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
@@ -210,6 +213,8 @@ class Attempt:
     """Told below the answer."""
     difference: Difference | None = None
     """What it did to the thread's files."""
+    shared: tuple[SharedFile, ...] = ()
+    """`Outcome.files`."""
 
     @property
     def tracker(self) -> ProgressTracker:
@@ -407,7 +412,8 @@ async def open_attempt(
         else:
             attempt.note_missing(run.request.content.left_out)
         attempt.on_effect = partial(_note_effect, ports, attempt)
-        attempt.may_act, attempt.source = ports.may_act, ports.source
+        attempt.may_act, attempt.exchange = ports.may_act, ports.exchange
+        attempt.has_secret, attempt.mask = ports.has_secret, ports.mask
         async with _keep_refreshing(attempt, ports.clock):
             yield attempt
 
@@ -496,6 +502,7 @@ def _outcome_of(
         duration_s=attempt.time.elapsed_s,
         steps=attempt.tracker.steps,
         changes=attempt.difference.changes if attempt.difference else None,
+        files=attempt.shared,
         resumed=attempt.resumed,
         usage=attempt.cost.usage,
         cost_usd=attempt.cost_usd,

@@ -1,6 +1,10 @@
-"""How a run ends: the outcome is recorded first, then the thread is told, then the record is closed."""
+"""How a run ends: the outcome is recorded first, then the thread is told, then the record is closed; and what of a long answer is told as files."""
 
 import asyncio
+import csv
+import io
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from app.aio import retry_store
@@ -61,6 +65,8 @@ class Ending:
             if delivery.failure:
                 step.fail("delivery_failed", delivery.failure)
             step.set(parts=1 + len(delivery.part_ts))
+            if outcome.files and not delivery.failure:
+                await self._ports.replies.share(run, outcome.files, resumed=resumed)
             if outcome.changes is not None and not delivery.failure:
                 await self._attach_patch(run, resumed=resumed)
         if delivery.may_pass and self._ports.clock.now() - run.created_at < self._delivery_window():
@@ -129,3 +135,94 @@ def _log_end(run: Run, outcome: Outcome) -> None:
         delivery=run.delivery,
         trace_id=run.trace_id,
     )
+
+
+# -- long answers ----------------------------------------------------------------------------------------------------------
+
+LONG_ANSWER_CHARS = 30_000
+"""Three messages."""
+_LONG_CHARS, _SHOWN_LINES, _SHOWN_CHARS = 4_000, 15, 8_000
+_FENCE = re.compile(r"(`{3,}+|~{3,}+)([^`\n]*)\n?")
+_RULE = re.compile(r"\|[ \t:|-]+\n?")
+_ENDINGS = {"bash": "sh", "diff": "diff", "html": "html", "json": "json", "python": "py", "sql": "sql", "yaml": "yaml"}  # fmt: skip
+
+
+def shorten(answer: str) -> tuple[str, Mapping[str, str]]:
+    """Returns an answer of more than three messages with the beginnings of its long tables and logs, and those whole, by file names.
+
+    What is long without them is a file as a whole.
+    """
+    if len(answer) <= LONG_ANSWER_CHARS:
+        return answer, {}
+    files: dict[str, str] = {}
+    parts = [
+        text if len(text) < _LONG_CHARS else begin(text, files)
+        for begin, text in _segments(answer.splitlines(keepends=True))
+    ]
+    short = "".join(parts)
+    if len(short) <= LONG_ANSWER_CHARS:
+        return short, files
+    return f"{_clip(answer)}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
+
+
+_Begin = Callable[[str, dict[str, str]], str]
+"""Puts a text into a file, and returns its beginning."""
+
+
+def _segments(lines: Sequence[str]) -> Iterator[tuple[_Begin, str]]:
+    """Yields fences and tables, and the text between them."""
+    at = 0
+    while at < len(lines):
+        end = at + 1
+        begin: _Begin = _begin_text
+        if fence := _FENCE.fullmatch(lines[at]):
+            begin = _begin_log
+            while end < len(lines) and lines[end].rstrip() != fence[1]:
+                end += 1
+            end = min(end + 1, len(lines))
+        elif lines[at].startswith("|") and end < len(lines) and _RULE.fullmatch(lines[end]):
+            begin = _begin_table
+            while end < len(lines) and lines[end].startswith("|"):
+                end += 1
+        yield begin, "".join(lines[at:end])
+        at = end
+
+
+def _begin_text(text: str, _files: dict[str, str]) -> str:
+    return text
+
+
+def _begin_log(text: str, files: dict[str, str]) -> str:
+    opening, *lines = text.splitlines(keepends=True)
+    mark, language = opening.strip()[:3], opening.strip().lstrip("`~").strip()
+    if lines and lines[-1].strip() == opening.strip().removesuffix(language).strip():
+        lines.pop()
+    name = f"log-{len(files) + 1}.{_ENDINGS.get(language.lower(), 'txt')}"
+    files[name] = "".join(lines)
+    begun = _clip("".join(lines[:_SHOWN_LINES])).rstrip("\n")
+    return f"{mark}{language}\n{begun}\n{mark}\n\n(the beginning of {len(lines):,} lines, which are in `{name}`)\n"
+
+
+def _begin_table(text: str, files: dict[str, str]) -> str:
+    head, rule, *rows = text.splitlines(keepends=True)
+    name = f"table-{len(files) + 1}.csv"
+    files[name] = _csv([head, *rows])
+    begun = "".join(rows[:_SHOWN_LINES])
+    return f"{head}{rule}{begun}\n(the beginning of {len(rows):,} rows, which are in `{name}`)\n"
+
+
+def _clip(text: str) -> str:
+    """Returns the beginning of a text, to the end of a paragraph or a line."""
+    if len(text) <= _SHOWN_CHARS:
+        return text
+    begun = text[:_SHOWN_CHARS]
+    at = max(begun.rfind("\n\n"), 0) or max(begun.rfind("\n"), 0) or _SHOWN_CHARS
+    return f"{begun[:at]}\n…"
+
+
+def _csv(rows: Sequence[str]) -> str:
+    out = io.StringIO()
+    for row in rows:
+        cells = re.split(r"(?<!\\)\|", row.strip().strip("|"))
+        csv.writer(out).writerow(cell.strip().replace(r"\|", "|") for cell in cells)
+    return out.getvalue()

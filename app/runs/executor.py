@@ -23,7 +23,7 @@ from app.runs.agent_session import (
 )
 from app.runs.attempt import Attempt, RecalledStart
 from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
-from app.runs.files import FileWatch, bring_files, files_of
+from app.runs.files import OUTBOX, FileWatch, bring_files, share_files
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
@@ -360,23 +360,21 @@ class AgentRunner:
             paths = paths or _start_paths(attempt, workspace.sandbox)
             context = GitContext(workspace=workspace, paths=paths, token=turn.token)
             await work.publish(attempt, context, finished)
+        if finished.error is None and attempt.stop.user is None:
+            directory = self._people_directory(workspace)
+            finished = await share_files(
+                attempt, workspace.sandbox, finished, work=directory, limits=self._policy
+            )
         return finished
 
     async def _bring_files(self, attempt: Attempt, workspace: Workspace) -> bool:
-        """Puts the files of the thread's messages into the workspace, beside a directory of the operator's; whether there are any."""
-        source, sandbox = attempt.source, workspace.sandbox
-        if source is None or not files_of(attempt.conversation):
-            return False
-        work = sandbox.paths.home if self._settings.work_dir else sandbox.paths.work
-        attempt.enter("Reading files")
-        with attempt.trace.step("fetch-files") as step:
-            brought = await bring_files(
-                attempt.conversation, sandbox, source=source, work=work, limits=self._policy
-            )
-            step.set(files=len(brought.placed), bytes=brought.bytes)
-        attempt.conversation = attempt.conversation.with_files(brought.placed)
-        attempt.note_missing(brought.problems)
-        return bool(brought.placed)
+        work = self._people_directory(workspace)
+        return await bring_files(attempt, workspace.sandbox, work=work, limits=self._policy)
+
+    def _people_directory(self, workspace: Workspace) -> str:
+        """Returns the directory in which files from and for people are; beside one that is the operator's own."""
+        paths = workspace.sandbox.paths
+        return paths.home if self._settings.work_dir else paths.work
 
     async def _token_inside(self, workspace: Workspace, token: str) -> str:
         """Returns what the agent is given as its token: where the network adds the key, the text that it replaces."""
@@ -512,6 +510,7 @@ class AgentRunner:
                 disk_bytes=self._policy.max_disk_bytes,
                 memory_bytes=settings.sandbox_limits.memory_bytes,
                 mcp_servers=self._mcp_servers(attempt),
+                outbox=f"{self._people_directory(workspace)}/{OUTBOX}",
             )
         )
 

@@ -4,16 +4,25 @@ The trees live in a repository of Orion's own beside the work directory: it make
 whether there is a repository at all, or what that one's configuration says.
 """
 
+import asyncio
+import hashlib
 import json
 import operator
+import posixpath
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import PurePosixPath
+from typing import Any
+from urllib.parse import unquote
 
+from agent_scripts.events import TurnFinished
 from app.log import get_logger
-from app.runs.history import Conversation, FileSource, PlacedFile, UnreadableFileError
-from app.runs.model import Changes
+from app.runs.attempt import Attempt
+from app.runs.delivery import shorten
+from app.runs.history import Conversation, FileExchange, PlacedFile, UnreadableFileError
+from app.runs.model import Changes, Difference, SharedFile
 from app.runs.policy import FileSettings
 from app.runs.request import AttachedFile, slack_microseconds
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -46,7 +55,7 @@ done' sh {} + | git update-index -z --replace --index-info
 _TAKE = f"""\
 [ -d "$GIT_DIR" ] || env -u GIT_WORK_TREE git init -q --bare "$GIT_DIR" || exit 1
 {_OPEN_MADE}
-git -c core.bare=false add -A . && git write-tree
+git -c core.bare=false add -A . ${{LEFT_OUT:+":(exclude)$LEFT_OUT"}} && git write-tree
 """
 _BEGIN = _TAKE.rstrip() + ' | tee "$GIT_DIR/begun"\n'
 # One exec for all: in a container each costs a tenth of a second.
@@ -61,13 +70,6 @@ git diff-tree -r -p --no-color --no-ext-diff --no-textconv "$1" "$after" | head 
 _COUNTED = re.compile(r"(\d+) (file|insertion|deletion)s?")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    changes: Changes
-    patch: str = field(repr=False)
-    """In git's format, cut at `MAX_PATCH_BYTES` after a whole line; empty when there is nothing to show."""
-
-
 class FileWatch:
     def __init__(self, sandbox: Sandbox, *, repository: str, directory: str = "") -> None:
         """`repository`: a path inside, outside the work directory, that does not exist yet; `directory`: all that is watched."""
@@ -80,6 +82,7 @@ class FileWatch:
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "LC_ALL": "C",  # the count is a sentence
+            "LEFT_OUT": "" if directory else OUTBOX,  # it is shared as it is
         }
         self._before: str | None = None
 
@@ -151,7 +154,7 @@ def _whole_lines(patch: bytes) -> str:
 MIB = 1024**2
 MAX_NAME_BYTES = 120
 INBOX = "in"
-_INDEX = ".orion/files.json"
+_BROUGHT = ".orion/files.json"
 """In the agent's home, which is kept with the thread: which files are there, by Slack's ids."""
 _IMAGES: Mapping[bytes, str] = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -162,51 +165,43 @@ _IMAGES: Mapping[bytes, str] = {
 """By their first bytes: what Slack tells of a type is its sender's word."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Brought:
-    """The files of a conversation, as its agent finds them."""
-
-    placed: Mapping[str, PlacedFile]
-    """By `AttachedFile.key`."""
-    problems: Sequence[str]
-    """What of the question's cannot be read, for who asked: its name, and why."""
-
-    @property
-    def bytes(self) -> int:
-        return sum(file.size for file in self.placed.values())
-
-
 async def bring_files(
-    conversation: Conversation,
-    sandbox: Sandbox,
-    *,
-    source: FileSource,
-    work: str,
-    limits: FileSettings,
-) -> Brought:
-    """Puts the files of a conversation into `in` of the directory `work`, where its agent finds them.
+    attempt: Attempt, sandbox: Sandbox, *, work: str, limits: FileSettings
+) -> bool:
+    """Puts the files of the attempt's conversation into `in` of the directory `work`, where its agent finds them; whether there are any.
 
-    Those of earlier messages that are there already are not fetched again.
+    Those of earlier messages that are there already are not fetched again. What of the question's own cannot be had is noted for the asker.
 
     Raises:
         SandboxError: UNAVAILABLE: the sandbox is lost.
     """
-    index = await _read_index(sandbox)
+    wanted, exchange = _files_of(attempt.conversation), attempt.exchange
+    if exchange is None or not wanted:
+        return False
+    attempt.enter("Reading files")
+    index = _placed(await _read_index(sandbox, _BROUGHT))
     inbox = _Inbox(sandbox, directory=f"{work}/{INBOX}", index=index, limits=limits)
     problems: list[str] = []
-    for file in files_of(conversation):
-        try:
-            await inbox.bring(file, source)
-        except UnreadableFileError as exc:
-            _log.info("file.unreadable", file=file.id, reason=exc.reason)
-            if file in conversation.request.content.files:
-                problems.append(f"{file.name} ({exc.reason})")
-    if inbox.is_changed:
-        await sandbox.write_file(f"{sandbox.paths.home}/{_INDEX}", _encode(inbox.placed))
-    return Brought(placed=inbox.placed, problems=problems)
+    with attempt.trace.step("fetch-files") as step:
+        for file in wanted:
+            try:
+                await inbox.bring(file, exchange)
+            except UnreadableFileError as exc:
+                _log.info("file.unreadable", file=file.id, reason=exc.reason)
+                if file in attempt.conversation.request.content.files:
+                    problems.append(f"{file.name} ({exc.reason})")
+        placed = inbox.placed
+        if inbox.is_changed:
+            await _write_index(
+                sandbox, _BROUGHT, {key: asdict(file) for key, file in placed.items()}
+            )
+        step.set(files=len(placed), bytes=sum(file.size for file in placed.values()))
+    attempt.conversation = attempt.conversation.with_files(placed)
+    attempt.note_missing(problems)
+    return bool(placed)
 
 
-def files_of(conversation: Conversation) -> Sequence[AttachedFile]:
+def _files_of(conversation: Conversation) -> Sequence[AttachedFile]:
     """Returns the files of the question, then those of earlier messages, the newest first; each once."""
     asked_us = slack_microseconds(conversation.request.message_ts)
     told = [
@@ -223,8 +218,30 @@ def files_of(conversation: Conversation) -> Sequence[AttachedFile]:
     return tuple({file.key: file for file in reversed(files)}.values())[::-1]
 
 
+class _Allowance:
+    """What is left of a run's bounds, in one direction."""
+
+    def __init__(self, limits: FileSettings) -> None:
+        self._limits = limits
+        self._files = limits.files_per_run
+        self._bytes = limits.files_mib_per_run * MIB
+
+    def most_bytes(self) -> int:
+        """Returns how large the next file may be. Raises: UnreadableFileError: there may be none."""
+        if self._files == 0:
+            raise UnreadableFileError(f"I take {self._limits.files_per_run} files at a time")
+        if self._bytes <= 0:
+            most = self._limits.files_mib_per_run
+            raise UnreadableFileError(f"I take {most} MiB of files at a time")
+        return min(self._limits.file_max_mib * MIB, self._bytes)
+
+    def count(self, size: int) -> None:
+        self._files -= 1
+        self._bytes -= size
+
+
 class _Inbox:
-    """Where the files of one thread are, and what of a run's bounds is left."""
+    """Where the files of one thread's messages are."""
 
     def __init__(
         self,
@@ -236,37 +253,24 @@ class _Inbox:
     ) -> None:
         self._sandbox = sandbox
         self._directory = directory
-        self._limits = limits
-        self._files_left = limits.files_per_run
-        self._bytes_left = limits.files_mib_per_run * MIB
+        self._allowance = _Allowance(limits)
         self.placed = dict(index)
         self.is_changed = False
 
-    async def bring(self, file: AttachedFile, source: FileSource) -> None:
+    async def bring(self, file: AttachedFile, exchange: FileExchange) -> None:
         """Raises: UnreadableFileError: it cannot be had, or is more than is taken."""
         if file.key in self.placed:
             return
-        if self._files_left == 0:
-            raise UnreadableFileError(f"I take {self._limits.files_per_run} files at a time")
-        if self._bytes_left <= 0:
-            raise UnreadableFileError(
-                f"I take {self._limits.files_mib_per_run} MiB of files at a time"
-            )
-        most = min(self._limits.file_max_mib * MIB, self._bytes_left)
-        data = await source.fetch(file, max_bytes=most)
-        path = f"{self._directory}/{_safe_name(file.name, taken=self._names)}"
+        data = await exchange.fetch(file, max_bytes=self._allowance.most_bytes())
+        taken = {PurePosixPath(one.path).name for one in self.placed.values()}
+        path = f"{self._directory}/{_safe_name(file.name, taken=taken)}"
         try:
             await self._sandbox.write_file(path, data)
         except OSError as exc:
             raise UnreadableFileError("there is no room for it in my workspace") from exc
-        self._files_left -= 1
-        self._bytes_left -= len(data)
+        self._allowance.count(len(data))
         self.is_changed = True
         self.placed[file.key] = PlacedFile(path=path, size=len(data), image_type=_image_type(data))
-
-    @property
-    def _names(self) -> set[str]:
-        return {PurePosixPath(file.path).name for file in self.placed.values()}
 
 
 def _image_type(data: bytes) -> str:
@@ -291,23 +295,172 @@ def _safe_name(name: str, *, taken: Iterable[str]) -> str:
     return unique
 
 
-async def _read_index(sandbox: Sandbox) -> Mapping[str, PlacedFile]:
-    """Returns what earlier runs of the thread have brought; nothing where the agent has spoilt the list: it is fetched again."""
+async def _read_index(sandbox: Sandbox, name: str) -> Mapping[str, Any]:
+    """Returns what earlier runs of the thread have noted; nothing where the agent has spoilt it: all is done again."""
     try:
-        data = await sandbox.read_file(f"{sandbox.paths.home}/{_INDEX}", max_bytes=MIB)
-        entries = json.loads(data)
-        return {key: PlacedFile(**entry) for key, entry in entries.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        noted = json.loads(await sandbox.read_file(f"{sandbox.paths.home}/{name}", max_bytes=MIB))
+    except (OSError, ValueError):
         return {}
     except SandboxError as exc:
         if exc.code is SandboxErrorCode.UNAVAILABLE:
             raise
         return {}
+    return noted if isinstance(noted, dict) else {}
 
 
-def _encode(placed: Mapping[str, PlacedFile]) -> bytes:
-    entries = {
-        key: {"path": file.path, "size": file.size, "image_type": file.image_type}
-        for key, file in placed.items()
-    }
-    return json.dumps(entries).encode()
+async def _write_index(sandbox: Sandbox, name: str, entries: Mapping[str, Any]) -> None:
+    with suppress(OSError):  # the next run does it again
+        await sandbox.write_file(f"{sandbox.paths.home}/{name}", json.dumps(entries).encode())
+
+
+def _placed(entries: Mapping[str, Any]) -> dict[str, PlacedFile]:
+    try:
+        return {key: PlacedFile(**entry) for key, entry in entries.items()}
+    except TypeError:
+        return {}
+
+
+# -- files for people ------------------------------------------------------------------------------------------------------
+
+OUTBOX = "out"
+SHARE_TIMEOUT_S = 120.0
+_SHARED = ".orion/shared.json"
+"""In the agent's home: digests of what was shared, by paths."""
+_LIST = r"find . -type f -printf '%s\t%P\0' | head -c 65536"
+_LINK = re.compile(r"(!?)\[([^\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])([^)\s]+)\)")
+"""To something beside the answer: no address, no place in a page."""
+
+
+async def share_files(
+    attempt: Attempt, sandbox: Sandbox, finished: TurnFinished, *, work: str, limits: FileSettings
+) -> TurnFinished:
+    """Hands over what the agent leaves for people, for the thread to be shown: what is in `out` of the directory `work`, and pictures of its answer.
+
+    What was handed over before is not again, unless it has changed. Returns the turn, whose answer names them; what is not
+    shared is noted for the asker.
+    """
+    text = finished.text
+    outbox = _Outbox(attempt, sandbox, directory=f"{work}/{OUTBOX}", limits=limits)
+    try:
+        async with asyncio.timeout(SHARE_TIMEOUT_S):
+            with attempt.trace.step("share-files") as step:
+                text = await outbox.share_long(finished.text)
+                await outbox.share(pictures_of(finished.text, work=work))
+                step.set(files=len(outbox.shared), bytes=sum(one.size for one in outbox.shared))
+    except TimeoutError:
+        outbox.problems.append("the others (it took too long)")
+    except SandboxError as exc:  # the answer does not hang on it
+        _log.warning("file.unreadable", code=exc.code, reason=str(exc))
+    attempt.shared = tuple(outbox.shared)
+    if outbox.problems:
+        attempt.notes.append(f"Not shared: {', '.join(outbox.problems)}.")
+    return replace(finished, text=_name_pictures(text))
+
+
+class _Outbox:
+    def __init__(
+        self, attempt: Attempt, sandbox: Sandbox, *, directory: str, limits: FileSettings
+    ) -> None:
+        self._attempt = attempt
+        self._sandbox = sandbox
+        self._directory = directory
+        self._allowance = _Allowance(limits)
+        self.shared: list[SharedFile] = []
+        self.problems: list[str] = []
+
+    async def share_long(self, answer: str) -> str:
+        """Hands over the long tables and logs of an answer; returns it with their beginnings, or as it is where they are not taken."""
+        exchange = self._attempt.exchange
+        short, files = shorten(answer)
+        if exchange is None or not files:
+            return answer
+        try:
+            for name, text in files.items():
+                data = (await asyncio.to_thread(self._attempt.mask, text)).encode()
+                await self._attempt.may_act()
+                file_id = await exchange.upload(name, data)
+                self.shared.append(SharedFile(id=file_id, name=name, size=len(data)))
+        except UnreadableFileError as exc:
+            _log.info("file.unreadable", reason=exc.reason)
+            self.shared.clear()
+            return answer
+        return short
+
+    async def share(self, pictures: Sequence[str]) -> None:
+        paths = [*(f"{self._directory}/{name}" for name in await self._names()), *pictures]
+        exchange = self._attempt.exchange
+        if exchange is None or not paths:
+            return
+        self._attempt.enter("Sharing files")
+        known = await _read_index(self._sandbox, _SHARED)
+        digests = dict(known)
+        for path in dict.fromkeys(paths):
+            name = PurePosixPath(path).name
+            try:
+                data = await self._read(path)
+                digest = hashlib.sha256(data).hexdigest()
+                if digests.get(path) == digest:
+                    continue
+                await self._attempt.may_act()
+                file_id = await exchange.upload(name, data)
+            except FileNotFoundError:
+                continue
+            except (UnreadableFileError, OSError) as exc:
+                self.problems.append(f"{name} ({exc})")
+                continue
+            self._allowance.count(len(data))
+            digests[path] = digest
+            self.shared.append(SharedFile(id=file_id, name=name, size=len(data)))
+        if digests != known:
+            await _write_index(self._sandbox, _SHARED, digests)
+
+    async def _names(self) -> Sequence[str]:
+        """Returns what is in the outbox, by relative paths."""
+        try:
+            listed = await self._sandbox.exec(
+                ["sh", "-c", _LIST], timeout_s=TREE_TIMEOUT_S, cwd=self._directory
+            )
+        except FileNotFoundError:
+            return ()
+        if listed.exit_code != 0:
+            return ()
+        entries = listed.stdout.decode("utf-8", "replace").split("\0")
+        return sorted(path for _, tab, path in (one.partition("\t") for one in entries) if tab)
+
+    async def _read(self, path: str) -> bytes:
+        """Returns a file that may be shared. Raises: UnreadableFileError: it may not; OSError."""
+        most = self._allowance.most_bytes()
+        try:
+            data = await self._sandbox.read_file(path, max_bytes=most)
+        except SandboxError as exc:
+            if exc.code is not SandboxErrorCode.FILE_TOO_LARGE:
+                raise
+            raise UnreadableFileError(f"it is larger than {most / MIB:.4g} MiB") from exc
+        if not data:
+            raise UnreadableFileError("it is empty")
+        has_secret = self._attempt.has_secret
+        if await asyncio.to_thread(has_secret, data) or has_secret(path.encode()):
+            raise UnreadableFileError("there is a secret in it")
+        return data
+
+
+def pictures_of(answer: str, *, work: str) -> Sequence[str]:
+    """Returns the paths of pictures that an answer shows by a path in the directory `work`."""
+    targets = (unquote(target) for mark, _, target in _LINK.findall(answer) if mark)
+    paths = (posixpath.normpath(f"{work}/{target}") for target in targets)
+    return [path for path in paths if path.startswith(f"{work}/")]
+
+
+def _name_pictures(answer: str) -> str:
+    """Returns an answer that names what it shows by a path, which leads nowhere in a thread."""
+
+    def named(link: re.Match[str]) -> str:
+        mark, label, target = link.groups()
+        name = PurePosixPath(unquote(target)).name
+        return (
+            f"{label} (`{name}`)"
+            if mark and label != name
+            else (f"`{name}`" if mark else link.group(0))
+        )
+
+    return _LINK.sub(named, answer)

@@ -57,13 +57,24 @@ class UnreadableFileError(Exception):
         self.reason = reason
 
 
-class FileSource(Protocol):
+class FileExchange(Protocol):
+    """Files of messages, and those that are to be shared in a thread; each call takes a minute at the most."""
+
     async def fetch(self, file: AttachedFile, *, max_bytes: int) -> bytes:
-        """Fetches a file of a message, in at most a minute.
+        """Fetches a file of a message.
 
         Raises:
             UnreadableFileError: it cannot be had, or is larger.
         """
+        ...
+
+    async def upload(self, name: str, data: bytes) -> str:
+        """Returns the id of a file that nobody sees until it is shared.
+
+        Raises:
+            UnreadableFileError: it is not taken.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

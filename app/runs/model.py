@@ -100,6 +100,26 @@ class Changes:
     removed: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What a run did to the files of its thread."""
+
+    changes: Changes
+    patch: str = field(repr=False)
+    """In git's format, cut after a whole line where it is too long; empty when there is nothing to show."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedFile:
+    """A file that the agent leaves for people. It is at Slack already, where nobody sees it before the thread is told."""
+
+    id: str
+    """Slack's."""
+    name: str
+    size: int
+    """In bytes."""
+
+
 _MEASURED = (int, float, int | None, float | None)
 
 
@@ -123,6 +143,8 @@ class Outcome:
     """Tool calls of the last attempt."""
     changes: Changes | None = None
     """None = none, or unknown."""
+    files: tuple[SharedFile, ...] = ()
+    """Shared below the answer."""
     resumed: Resumption | None = None
     """How the last attempt began; None = it is the first."""
     usage: Usage = field(default_factory=Usage)

@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from app.aio import Gate, always_open
 from app.errors import ErrorCode
 from app.runs.budget import AskLeave, Ledger
-from app.runs.history import FileSource, ThreadReader
+from app.runs.history import FileExchange, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
@@ -27,6 +27,7 @@ from app.runs.model import (
     Run,
     RunFileKind,
     RunState,
+    SharedFile,
 )
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.request import RunId, RunRequest, Thread
@@ -158,6 +159,10 @@ class ReplySink(Protocol):
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
         """Shares a text file in the thread; not again when `resumed` and one of that name is there. Never raises."""
+        ...
+
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
+        """Shares files that were uploaded, in one message of the thread; not again those that `resumed` finds there. Never raises."""
         ...
 
     async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
@@ -535,10 +540,12 @@ class RunPorts:
     ledger: Ledger
     replies: ReplySink
     reader: ThreadReader
-    source: FileSource
+    exchange: FileExchange
     tracer: Tracer
     clock: Clock
     mask: Callable[[str], str]
     """Takes secrets out of a text."""
+    has_secret: Callable[[bytes], bool]
+    """Whether a secret is in a file."""
     may_act: Gate = always_open
     """Before an effect that the adapters do not guard by themselves."""

@@ -56,11 +56,13 @@ class RunFacts:
     memory_bytes: int
     mcp_servers: Sequence[str] = ()
     """Names of those that the agent can use."""
+    outbox: str = ""
+    """Directory whose files are shared in the thread with the answer."""
 
 
 def render_prompt(facts: RunFacts) -> str:
     """Returns the system prompt of a run, unless the operator brings another text."""
-    about = (_files(facts), _network(facts), _limits(facts), _tools(facts))
+    about = (_files(facts), _outbox(facts), _network(facts), _limits(facts), _tools(facts))
     place = " ".join(text for text in about if text)
     return f"{_WHO} {place}\n\n{_HOW}"
 
@@ -90,6 +92,12 @@ def _future(facts: RunFacts) -> str:
     if facts.are_files_saved:
         return "Its files are kept for the next message of this thread."
     return "It is gone after the answer."
+
+
+def _outbox(facts: RunFacts) -> str:
+    if not facts.outbox:
+        return ""
+    return f"Files that people shall get, such as reports and pictures, belong into {facts.outbox}: they are shared in the thread with your answer."
 
 
 def _network(facts: RunFacts) -> str:

@@ -25,7 +25,7 @@ from app.slack.limits import CallLimits
 MAX_RETRY_AFTER_S: Final = 30.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
 CALL_TIMEOUT_S: Final = 10.0
-UPLOAD_METHODS: Final = ("files.getUploadURLExternal", "files.completeUploadExternal")
+SHARE_METHOD: Final = "files.completeUploadExternal"
 """What an upload calls, the bytes in between; when Slack wants one left alone, the first is."""
 READING_METHODS: Final = ("auth.test",)
 """Besides those that are called by GET."""
@@ -124,7 +124,7 @@ class SlackApi:
         if not has_turn:
             await self.limits.turn(method, channel)
         if verb != "GET" and method not in READING_METHODS:
-            await self._confirm()
+            await self.confirm()
         with self._mapped_errors(method, channel):
             async with asyncio.timeout(self.policy.call_timeout_s):
                 if verb == "GET":
@@ -135,14 +135,16 @@ class SlackApi:
             raise SlackUnreachable("no_json")
         return response.data
 
-    async def upload(self, *, channel: str, thread_ts: str, name: str, content: str) -> None:
-        """Shares a text file in a thread, in one attempt of three calls. Raises: SlackFault: as above."""
-        await self.limits.turn(UPLOAD_METHODS[0])
-        await self._confirm()
-        with self._mapped_errors(UPLOAD_METHODS[0], channel):
-            async with asyncio.timeout(3 * self.policy.call_timeout_s):
-                await self.client.files_upload_v2(
-                    channel=channel, thread_ts=thread_ts, filename=name, title=name, content=content
+    async def share(self, files: Mapping[str, str], *, channel: str, thread_ts: str) -> None:
+        """Shares uploaded files, names by their ids, in a message of a thread, in one attempt. Raises: SlackFault: as above."""
+        await self.limits.turn(SHARE_METHOD)
+        await self.confirm()
+        with self._mapped_errors(SHARE_METHOD, channel):
+            async with asyncio.timeout(self.policy.call_timeout_s):
+                await self.client.files_completeUploadExternal(
+                    files=[{"id": file_id, "title": name} for file_id, name in files.items()],
+                    channel_id=channel,
+                    thread_ts=thread_ts,
                 )
 
     async def repeated(
@@ -157,7 +159,8 @@ class SlackApi:
         )
         return await attempts(self.once, method, arguments, verb=verb)
 
-    async def _confirm(self) -> None:
+    async def confirm(self) -> None:
+        """Asks whether something may be changed. Raises: SlackLeaseLost: no more."""
         try:
             await self._may_write()
         except LeaseLostError as exc:

@@ -15,7 +15,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
-from app.slack.downloads import SlackFiles
+from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
@@ -56,7 +56,8 @@ class SlackConnection:
         self._api = api
         self._modal_timeout_s = options.modal_timeout_s
         self._identity: BotIdentity | None = None
-        messages = OwnMessages(api, look_again_after_s=options.look_again_after_s)
+        self.files = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
+        messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = SessionStatus(api, group=group)
         self._late = LatePosts(api, messages, group=group)
         self.replies = SlackReplies(
@@ -69,7 +70,6 @@ class SlackConnection:
             timing=options.timing,
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
-        self.source = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
 
     def share_limits(self, processes: int) -> None:
         """Keeps to this process's part of Slack's limits; see `CallLimits.share`."""

@@ -13,7 +13,8 @@ from app.slack.api import (
     SlackUnreachable,
 )
 from app.slack.blocks import MessagePart
-from app.slack.fields import object_of, text_of
+from app.slack.fields import object_of, objects_of, text_of
+from app.slack.files import SlackFiles
 
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
@@ -28,8 +29,15 @@ REPOST_WORDS: Final = frozenset({"message_not_found", "cant_update_message", "ed
 class OwnMessages:
     """The messages of this bot in its threads."""
 
-    def __init__(self, api: SlackApi, *, look_again_after_s: float = _LOOK_AGAIN_AFTER_S) -> None:
+    def __init__(
+        self,
+        api: SlackApi,
+        files: SlackFiles,
+        *,
+        look_again_after_s: float = _LOOK_AGAIN_AFTER_S,
+    ) -> None:
         self._api = api
+        self._uploads = files
         self._look_again_after_s = look_again_after_s
 
     async def post(
@@ -84,21 +92,22 @@ class OwnMessages:
         await self._api.once("chat.update", arguments, has_turn=True)
 
     async def share(
-        self, request: RunRequest, *, name: str, content: str, maybe_shared: bool
+        self, request: RunRequest, files: Mapping[str, str], *, maybe_shared: bool
     ) -> None:
-        """Shares a text file below the thread's root; `maybe_shared`: look whether one of that name is there.
+        """Shares uploaded files, names by their ids, below the thread's root; `maybe_shared`: looks which ones are there.
 
         Raises:
-            SlackFault: it is not there, or nobody knows.
+            SlackFault: not all are there, or nobody knows.
         """
         fault: SlackFault | None = None
         for _ in range(self._api.policy.attempts):
-            if maybe_shared and name in await self._files(request):
+            if maybe_shared:
+                there = await self.files(request)
+                files = {one: name for one, name in files.items() if one not in there}
+            if not files:
                 return
             try:
-                await self._api.upload(
-                    channel=request.channel, thread_ts=request.thread_ts, name=name, content=content
-                )
+                await self._api.share(files, channel=request.channel, thread_ts=request.thread_ts)
             except (SlackRefusal, SlackLeaseLost):
                 raise
             except SlackFault as exc:
@@ -107,6 +116,28 @@ class OwnMessages:
             else:
                 return
         raise fault or SlackUnreachable("no_attempt")
+
+    async def attach(
+        self, request: RunRequest, *, name: str, data: bytes, maybe_shared: bool
+    ) -> None:
+        """Shares a file of Orion's own below the thread's root; `maybe_shared`: looks whether one of that name is there.
+
+        Raises:
+            SlackFault: it is not there, or nobody knows.
+            UnreadableFileError: Slack does not take it.
+        """
+        if maybe_shared and name in (await self.files(request)).values():
+            return
+        file_id = await self._uploads.upload(name, data)
+        await self.share(request, {file_id: name}, maybe_shared=False)
+
+    async def files(self, request: RunRequest) -> Mapping[str, str]:
+        """Returns the files in the thread since the run's message, names by their ids. Raises: SlackFault."""
+        return {
+            text_of(file, "id"): text_of(file, "name")
+            async for message in self._messages(request)
+            for file in objects_of(message, "files")
+        }
 
     async def find(self, request: RunRequest) -> Mapping[int, str]:
         """Returns the ts of what stands in the thread of a run, by part numbers; the latest, when a part stands there twice.
@@ -129,15 +160,6 @@ class OwnMessages:
             if own is not None and own[0] == request.run_id and isinstance(message.get("ts"), str):
                 found[own[1]] = message["ts"]
         return found
-
-    async def _files(self, request: RunRequest) -> set[str]:
-        """Returns names of the files in the thread since the run's message."""
-        return {
-            str(file.get("name"))
-            async for message in self._messages(request)
-            for file in message.get("files") or ()
-            if isinstance(file, dict)
-        }
 
     async def _messages(self, request: RunRequest) -> AsyncIterator[Mapping[str, Any]]:
         """Yields the thread from the run's message on: nothing of a run is older, however long the thread is."""

@@ -7,7 +7,16 @@ from typing import Final
 
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import ChannelChange, Delivery, Outcome, Progress, QueuePosition, Run
+from app.runs.history import UnreadableFileError
+from app.runs.model import (
+    ChannelChange,
+    Delivery,
+    Outcome,
+    Progress,
+    QueuePosition,
+    Run,
+    SharedFile,
+)
 from app.runs.ports import LiveReply
 from app.runs.request import RunId, RunRequest
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
@@ -164,9 +173,14 @@ class SlackReplies:
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
         async with self._telling(run.id, "attach"):
-            await self._messages.share(
-                run.request, name=name, content=content, maybe_shared=resumed
+            await self._messages.attach(
+                run.request, name=name, data=content.encode(), maybe_shared=resumed
             )
+
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
+        names = {file.id: file.name for file in files}
+        async with self._telling(run.id, "share"):
+            await self._messages.share(run.request, names, maybe_shared=resumed)
 
     async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
         arguments = {
@@ -264,6 +278,10 @@ class SlackReplies:
                 yield
         except SlackFault as exc:
             self._failed(run_id, operation, exc)
+        except UnreadableFileError as exc:
+            self._log.warning(
+                "slack.update_failed", run_id=run_id, operation=operation, error=exc.reason
+            )
 
     def _failed(self, run_id: RunId, operation: str, fault: SlackFault) -> None:
         self._log.warning(

@@ -8,15 +8,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from app.redaction import Masker
 from app.runs.budget import to_dollars
-from app.runs.model import ModelCall, Outcome, Run, RunState, Usage
-from app.runs.request import RunId
+from app.runs.model import ModelCall, Outcome, Run, RunState, SharedFile, Usage
+from app.runs.request import AttachedFile, RunId
 
 
 def trace_id_for(run_id: RunId) -> str:
@@ -74,6 +74,15 @@ class SpanSanitizer:
         kept = masked[:MAX_CONTENT_BYTES].decode(errors="ignore")
         return f"{kept}\n[clipped: {len(masked)} bytes]"
 
+    def files(
+        self, files: Sequence[AttachedFile | SharedFile]
+    ) -> Sequence[Mapping[str, object]] | None:
+        """Returns files by size, and by name where content is traced; None = there are none."""
+        return [
+            {"bytes": one.size, **({"name": self.name(one.name)} if self.trace_content else {})}
+            for one in files
+        ] or None
+
     def metadata(self, values: Mapping[str, object]) -> Attributes:
         return {
             f"langfuse.observation.metadata.{key}": _json(self._plain(key, value))
@@ -123,7 +132,7 @@ def root_attributes(run: Run, sanitizer: SpanSanitizer) -> Attributes:
                 "retry_of": request.retry_of,
                 "sandbox_id": run.sandbox_id,
                 "model": run.model or None,
-                "files": len(request.content.files) or None,
+                "files": sanitizer.files(request.content.files),
             }
         ),
     }
@@ -143,6 +152,7 @@ def result_attributes(
         },
         "delivery": sanitizer.name(delivery),
         "model_calls": result.usage.model_calls,
+        "files": sanitizer.files(result.files),
         "usage": usage_details(result.usage),
     }
     if sanitizer.trace_content:

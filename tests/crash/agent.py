@@ -17,12 +17,14 @@ from agent_scripts.adapter import (
 from agent_scripts.agents.anthropic.output import AnthropicParser
 
 SCRIPT = """\
-import json, re, sys, time
+import json, os, re, shutil, sys, time
 asked = json.load(open(sys.argv[1]))
 slow = re.search(r"!slow (\\d+)", asked)
 pause_s = float(slow[1]) / 40 if slow else 0.01
 tool = {"id": "1", "name": "shell", "argument": "touch here", "is_error": False, "output_bytes": 0}
 open("here", "a").close()
+if os.path.isdir("in"):
+    shutil.copytree("in", "out", dirs_exist_ok=True)
 print(json.dumps({"type": "tool_started", **tool}), flush=True)
 print(json.dumps({"type": "tool_finished", **tool}), flush=True)
 words = ("I am a small agent and I write slowly. " * 5).split() if slow else asked.split()
@@ -47,7 +49,7 @@ class SmallAdapter(AgentAdapter):
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
-            name="small-3",
+            name="small-4",
             files=(AgentFile(path=script, data=SCRIPT.encode()),),
             commands=(("python3", "-m", "py_compile", script),),
         )

@@ -27,9 +27,9 @@ class Play:
     def __post_init__(self) -> None:
         self.worker = self.rig.stage.orion
 
-    async def say(self, text: str) -> str:
+    async def say(self, text: str, *, files: dict[str, bytes] | None = None) -> str:
         root = self.asked[0] if self.asked else None
-        self.asked.append(await self.rig.stage.client.say(text, thread_ts=root))
+        self.asked.append(await self.rig.stage.client.say(text, thread_ts=root, files=files))
         return self.asked[-1]
 
     async def ask_twice(self, *, answer_s: int) -> None:

@@ -237,7 +237,9 @@ class Rig:
             if run.state not in outcomes or (run.delivery != "sent")
         ]
         shared = sorted(name for reply in everything for name in file_names(reply))
-        if shared != sorted(f"changes-{run.id}.patch" for run in records if run.result.changes):
+        left = [file.name for run in records for file in run.result.files]
+        patches = [f"changes-{run.id}.patch" for run in records if run.result.changes]
+        if shared != sorted([*left, *patches]):
             faults.append(f"shared files: {shared}")
         return faults + _faults_of_order(records) + self._faults_of_starts(records)
 

@@ -61,6 +61,29 @@ class Pooled(Question):
             await process.until_waiting()
 
 
+class Files(Question):
+    """A question with a file, which its agent leaves for people, too."""
+
+    name = "files"
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        await play.say("@Orion look at this", files={"data.txt": b"some data"})
+
+    @override
+    async def end(self, play: Play) -> None:
+        """There is no other question."""
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        (record,) = await play.rig.thread_records(play.asked[0])
+        has_it = [file.name for file in record.result.files] == ["data.txt"]
+        return [
+            *await super().faults(play),
+            *([] if has_it else ["the file did not go through the agent"]),
+        ]
+
+
 class Announcement(Question):
     """As above, with runs that are long enough to be announced."""
 

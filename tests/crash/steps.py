@@ -9,6 +9,7 @@ from app.runs.testing import (
     CodeHost,
     DefaultStore,
     Dispatcher,
+    FileExchange,
     LiveReply,
     ModelBroker,
     OwnKeyStore,
@@ -38,6 +39,7 @@ PORTS: Mapping[str, type[Any]] = {
     "replies": ReplySink,
     "live": LiveReply,
     "reader": ThreadReader,
+    "exchange": FileExchange,
     "broker": ModelBroker,
     "code_host": CodeHost,
     "clock": Clock,
@@ -74,6 +76,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "amendment": ("store.amend",),
     "withdrawal": (),
     "announcement": ("replies.announce",),
+    "files": ("exchange.fetch", "exchange.upload", "replies.share"),
     "shutdown": ("dispatcher.stop", "leases.leave", "provider.leave"),
     "start": (
         *("provider.enter", "provider.probe", "dispatcher.start"),
@@ -167,7 +170,7 @@ SPARED: Mapping[str, str] = {
     "sandbox.container_name": _INSTANT,
     "sandbox.open_terminal": "only for a person at the command line",
     "sandbox.extend": "lets it live longer, nothing else; the file that follows is a point",
-    "sandbox.read_file": _UNUSED,
+    "sandbox.read_file": _READ,
 }
 """Steps without a point of their own, and why."""
 
@@ -183,6 +186,8 @@ SLACK_CALLS: Mapping[str, str] = {
 """Web API methods to the scenario that must reach them."""
 SLACK_SPARED: Mapping[str, str] = {
     "auth.test": "asks who the bot is, at start; changes nothing",
+    "files.info": "asks what a message did not tell of a file; changes nothing",
+    "conversations.info": "asks a channel's name, once in the life of a process; changes nothing",
     "users.info": "asks a person's name, once in the life of a process; changes nothing",
     "views.open": "shows a modal to one person, who may press again",
 }

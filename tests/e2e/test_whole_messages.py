@@ -1,4 +1,4 @@
-"""What people send besides words, on its way to a real agent: files, pictures, forwarded messages, another app's card."""
+"""What people send besides words, on its way to a real agent, and what it leaves for them: files, pictures, forwarded messages, another app's card."""
 
 import base64
 import hashlib
@@ -7,7 +7,7 @@ import json
 import pytest
 
 from app.playground.slack.types import COLLEAGUE, PAGER
-from tests.e2e.harness import Stage, text_of
+from tests.e2e.harness import Stage, file_names, text_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -77,3 +77,27 @@ async def test_a_card_of_another_app_is_read(shared: Stage) -> None:
     request = await told(shared, "Disk full on web-1 (https://m.acme.org/i/7)")
     assert "host: web-1" in request
     assert len(await shared.client.replies(card)) == 2
+
+
+async def test_what_an_agent_leaves_is_shared_once(shared: Stage) -> None:
+    """In the thread, below the answer; the next answer does not share it again, but for what has changed."""
+    ts = await shared.client.say(
+        "@Orion run: mkdir -p out && seq 99 > out/all.txt && seq 9 > out/few.txt"
+    )
+    await shared.answer(ts)
+    again = await shared.client.say("@Orion run: seq 5 > out/few.txt", thread_ts=ts)
+    await shared.answer(again, thread_ts=ts)
+    replies = await shared.client.replies(ts)
+    left = [name for reply in replies for name in file_names(reply) if name.endswith(".txt")]
+    assert left == ["all.txt", "few.txt", "few.txt"]
+    assert [file.name for file in (await shared.record(ts)).result.files] == ["all.txt", "few.txt"]
+
+
+async def test_a_secret_is_not_shared(shared: Stage) -> None:
+    """Neither as a file nor by its name; who asked is told."""
+    ts = await shared.client.say(
+        "@Orion run: mkdir -p out && printf 'sk-ant-%040d' 7 > out/key.txt"
+    )
+    answer = await shared.answer(ts)
+    assert "Not shared: key.txt (there is a secret in it)." in text_of(answer)
+    assert not [name for reply in await shared.client.replies(ts) for name in file_names(reply)]

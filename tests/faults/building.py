@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -50,6 +50,7 @@ from app.runs.testing import (
     RunTimings,
     SessionId,
     SessionLocks,
+    SharedFile,
     StopSignals,
     SystemClock,
     ThreadMessage,
@@ -84,6 +85,8 @@ class JournalReplies:
     finished: list[tuple[str, Outcome]] = field(default_factory=list)
     resumed: list[bool] = field(default_factory=list)
     announced: list[str] = field(default_factory=list)
+    shared: list[tuple[RunId, tuple[str, ...], bool]] = field(default_factory=list)
+    """Of each call: the run, the names, and whether it was resumed."""
     refused: list[ErrorCode] = field(default_factory=list)
     ephemerals: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
@@ -138,6 +141,9 @@ class JournalReplies:
         del resumed
         self.attached.append((run.id, name, content))
 
+    async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
+        self.shared.append((run.id, tuple(file.name for file in files), resumed))
+
     async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
         self.ephemerals.append((request.run_id, user, text))
 
@@ -176,6 +182,7 @@ class FileShelf:
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
         self.fetched: list[str] = []
+        self.uploaded: list[tuple[str, bytes]] = []
         self.hangs = False
         self.asked = asyncio.Event()
 
@@ -188,6 +195,12 @@ class FileShelf:
         if data is None or len(data) > max_bytes:
             raise UnreadableFileError("it is not on the shelf")
         return data
+
+    async def upload(self, name: str, data: bytes) -> str:
+        if name.startswith("refused"):
+            raise UnreadableFileError("there is no shelf for it")
+        self.uploaded.append((name, data))
+        return f"F{len(self.uploaded)}"
 
 
 class PaperBroker:
@@ -374,10 +387,11 @@ async def open_core(
             ledger=ledger,
             replies=replies,
             reader=reader,
-            source=shelf,
+            exchange=shelf,
             tracer=tracer,
             clock=clock,
             mask=mask_password,
+            has_secret=lambda data: b"hunter2" in data,
             may_act=may_act,
         )
         service = RunService(

@@ -8,7 +8,8 @@ from enum import StrEnum
 from pathlib import Path
 
 from app.runs.budget import RunCost, render_money
-from app.runs.model import Run, RunFileKind
+from app.runs.model import Run, RunFileKind, SharedFile
+from app.runs.request import AttachedFile
 from app.settings.settings import Settings
 from app.store.engine import name_of, own_state_directory
 from app.store.migrations import migrate_store
@@ -109,6 +110,8 @@ def as_row(run: Run) -> Mapping[str, object]:
         "duration_s": seconds,  # until it was told; the measured one ends with the attempt
         "delivery": run.delivery,
         "changes": asdict(run.result.changes) if run.result.changes else None,
+        "files_in": _files(run.request.content.files),
+        "files_out": _files(run.result.files),
         "stopped_by": run.stop_requested_by,
         "input_tokens": run.result.usage.input_tokens,
         "output_tokens": run.result.usage.output_tokens,
@@ -118,6 +121,10 @@ def as_row(run: Run) -> Mapping[str, object]:
         "outside_effect": run.has_outside_effect,
         "trace_id": run.trace_id,
     }
+
+
+def _files(files: Sequence[AttachedFile | SharedFile]) -> Sequence[Mapping[str, object]]:
+    return [{"name": one.name, "bytes": one.size} for one in files]
 
 
 def short_line_of(row: Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ from app.aio import open_task_group
 from app.runs.testing import AttachedFile, UnreadableFileError
 from app.slack.api import RetryPolicy, SlackApi
 from app.slack.connection import create_client
-from app.slack.downloads import SlackFiles
+from app.slack.files import SlackFiles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -35,8 +35,13 @@ class FileServer:
     refusal: str = ""
     answers: list[Callable[[web.Request], web.StreamResponse]] = field(default_factory=list)
     got: list[str] = field(default_factory=list)
+    upload_url: str = ""
+    upload_status: int = 200
+    uploaded: list[tuple[str, str, bytes, str | None]] = field(default_factory=list)
+    """Name, announced length, bytes, and the token that was shown."""
     going: int = 0
     most_going: int = 0
+    announced: tuple[str, str] = ("", "")
     shown_elsewhere: list[str | None] = field(default_factory=list)
 
     async def files_info(self, _: web.Request) -> web.Response:
@@ -54,6 +59,16 @@ class FileServer:
         await asyncio.sleep(0.01)
         self.going -= 1
         return self.answers.pop(0)(request)
+
+    async def place(self, request: web.Request) -> web.Response:
+        self.announced = (request.query["filename"], request.query["length"])
+        url = self.upload_url or f"{self.url}/upload/1"
+        return web.json_response({"ok": True, "upload_url": url, "file_id": "F7"})
+
+    async def upload(self, request: web.Request) -> web.Response:
+        data, shown = await request.read(), request.headers.get("authorization")
+        self.uploaded.append((*self.announced, data, shown))
+        return web.Response(status=self.upload_status)
 
     async def foreign(self, request: web.Request) -> web.Response:
         self.shown_elsewhere.append(request.headers.get("authorization"))
@@ -77,7 +92,9 @@ async def server() -> AsyncIterator[FileServer]:
     slack, foreign = web.Application(), web.Application()
     slack.router.add_get("/api/files.info", here.files_info)
     slack.router.add_get("/files-pri/{path:.*}", here.file)
-    foreign.router.add_get("/{path:.*}", here.foreign)
+    slack.router.add_get("/api/files.getUploadURLExternal", here.place)
+    slack.router.add_post("/upload/1", here.upload)
+    foreign.router.add_route("*", "/{path:.*}", here.foreign)
     runners = [await serve(slack), await serve(foreign)]
     here.url, here.elsewhere = (url for _, url in runners)
     try:
@@ -222,3 +239,20 @@ async def test_four_at_once(server: FileServer, files: SlackFiles) -> None:
         for _ in range(9):
             group.create_task(files.fetch(server.of(), max_bytes=MIB))
     assert server.most_going == 4
+
+
+async def test_a_file_is_uploaded_for_a_thread(server: FileServer, files: SlackFiles) -> None:
+    """As it is; nobody sees it before it is shared."""
+    assert await files.upload("a b.bin", b"\x00data") == "F7"
+    assert server.uploaded == [("a b.bin", "5", b"\x00data", None)]
+
+
+async def test_an_upload_goes_to_slack_alone(server: FileServer, files: SlackFiles) -> None:
+    """Wherever its answer leads; and what Slack does not take is told."""
+    server.upload_url = f"{server.elsewhere}/upload"
+    with pytest.raises(UnreadableFileError, match="nowhere that I know"):
+        await files.upload("a.bin", b"data")
+    server.upload_url, server.upload_status = "", 500
+    with pytest.raises(UnreadableFileError, match="Slack answers 500"):
+        await files.upload("a.bin", b"data")
+    assert server.shown_elsewhere == []

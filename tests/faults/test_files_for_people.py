@@ -1,0 +1,176 @@
+"""Files that agents leave for people, on their way into the thread; on the real core with a sandbox of its own."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.runs.delivery import LONG_ANSWER_CHARS, shorten
+from app.runs.files import pictures_of
+from app.runs.testing import Run, RunState
+from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from tests.faults.building import POLICY, Core, core_of, ended, request_of
+from tests.faults.plan_agent import Plan
+
+KEPT = replace(POLICY, session_keep_s=60)
+ROOT, NEXT = "1795302364.000100", "1795302365.000100"
+
+
+def leaving(script: str, answer: str = "done") -> Plan:
+    return [{"run": script}, {"final": answer}]
+
+
+async def answered(core: Core, plan: Plan, *, ts: str = ROOT) -> Run:
+    request = request_of(plan, ts=ts, thread_ts=ROOT)
+    await core.intake.accept(request)
+    return await ended(core, request.run_id)
+
+
+async def test_what_is_left_in_the_outbox_is_shared(tmp_path: Path) -> None:
+    """Whatever it is and however deep it lies, in one message, before the record is closed; the patch stays a patch."""
+    async with core_of(tmp_path) as core:
+        script = "mkdir -p out/deep && printf a > out/a.txt && printf '\\0b' > out/deep/b.bin && ln -s /etc/passwd out/link"
+        run = await answered(core, leaving(script))
+        assert core.shelf.uploaded == [("a.txt", b"a"), ("b.bin", b"\0b")]
+        assert core.replies.shared == [(run.id, ("a.txt", "b.bin"), False)]
+        assert [(file.name, file.size) for file in run.result.files] == [("a.txt", 1), ("b.bin", 2)]
+        assert run.result.answer == "done"
+
+
+async def test_an_answer_without_files_shares_none(tmp_path: Path) -> None:
+    """No outbox, an empty one, and one that leads elsewhere."""
+    async with core_of(tmp_path) as core:
+        for number, script in enumerate(("true", "mkdir out", "ln -s /etc out")):
+            run = await answered(core, leaving(script), ts=f"179530237{number}.000100")
+            assert (run.state, run.result.files) == (RunState.SUCCEEDED, ())
+        assert (core.shelf.uploaded, core.replies.shared) == ([], [])
+
+
+async def test_a_picture_that_the_answer_shows_is_shared(tmp_path: Path) -> None:
+    """From wherever in the work directory it is; the answer names it, for its path leads nowhere in Slack."""
+    async with core_of(tmp_path) as core:
+        answer = (
+            "![the load](plots/load%201.png) and ![x](../../../etc/passwd) and [this](notes.md)"
+        )
+        script = "mkdir plots && printf png > 'plots/load 1.png' && printf n > notes.md"
+        run = await answered(core, leaving(script, answer))
+        assert core.shelf.uploaded == [("load 1.png", b"png")]
+        assert run.result.answer == "the load (`load 1.png`) and x (`passwd`) and [this](notes.md)"
+
+
+async def test_a_file_is_shared_again_only_when_it_has_changed(tmp_path: Path) -> None:
+    """The outbox stays with the thread."""
+    async with core_of(tmp_path, KEPT) as core:
+        await answered(core, leaving("mkdir out && printf 1 > out/a.txt && printf 1 > out/b.txt"))
+        await answered(core, leaving("printf 2 > out/b.txt"), ts=NEXT)
+        await answered(core, leaving("true"), ts="1795302366.000100")
+        assert core.shelf.uploaded == [("a.txt", b"1"), ("b.txt", b"1"), ("b.txt", b"2")]
+        assert [names for _, names, _ in core.replies.shared] == [("a.txt", "b.txt"), ("b.txt",)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "script", "told"),
+    [
+        ({"files_per_run": 1}, "printf 1 > out/a; printf 1 > out/b", "b (I take 1 files at a time)"),
+        ({"file_max_mib": 1}, "head -c 1048577 /dev/zero > out/big; printf 1 > out/a", "big (it is larger than 1 MiB)"),
+        ({}, "printf 'user hunter2 is in' > out/key; printf 1 > out/a", "key (there is a secret in it)"),
+        ({}, "printf 1 > out/hunter2; printf 1 > out/a", "[redacted] (there is a secret in it)"),
+        ({}, ": > out/empty; printf 1 > out/a", "empty (it is empty)"),
+        ({}, "printf 1 > out/refused; printf 1 > out/a", "refused (there is no shelf for it)"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_shared_is_told(
+    tmp_path: Path, limits: dict[str, Any], script: str, told: str
+) -> None:
+    """By name and reason, and the others are shared all the same."""
+    async with core_of(tmp_path, replace(POLICY, **limits)) as core:
+        run = await answered(core, leaving(f"mkdir out; {script}"))
+        assert run.state is RunState.SUCCEEDED
+        assert run.result.answer == f"done\n\nNot shared: {told}."
+        assert core.shelf.uploaded == [("a", b"1")]
+
+
+async def test_a_sandbox_that_is_lost_at_the_end_costs_the_files_alone(tmp_path: Path) -> None:
+    """The answer is there already."""
+    async with core_of(tmp_path) as core:
+        core.provider.fail("read_file", 1, SandboxError(SandboxErrorCode.UNAVAILABLE, "gone"))
+        run = await answered(core, leaving("mkdir out && printf 1 > out/a"))
+        assert (run.state, run.result.answer, run.result.files) == (RunState.SUCCEEDED, "done", ())
+
+
+async def test_a_failed_or_stopped_run_shares_nothing(tmp_path: Path) -> None:
+    """What it left is in its workspace, for the next message."""
+    async with core_of(tmp_path) as core:
+        run = await answered(core, [{"run": "mkdir out && printf 1 > out/a"}, {"exit": 3}])
+        assert run.state is RunState.FAILED
+        assert core.shelf.uploaded == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "paths"),
+    [
+        ("![a](x.png)", ["/work/x.png"]),
+        ("![a](./out/../x.png) ![b](x%20y.png)", ["/work/x.png", "/work/x y.png"]),
+        ("[a](x.png) ![b](https://acme.org/x.png) ![c](data:image/png;base64,AA)", []),
+        ("![a](../x.png) ![b](/etc/x.png) ![c](#x)", []),
+        ("![" * 10_000, []),
+    ],
+)
+def test_pictures_of_an_answer(answer: str, paths: list[str]) -> None:
+    """Those beside the answer, below the work directory."""
+    assert list(pictures_of(answer, work="/work")) == paths
+
+
+def rows(count: int) -> str:
+    return "".join(f"| {n} | a\\|b |\n" for n in range(count))
+
+
+async def test_a_long_log_becomes_a_file(tmp_path: Path) -> None:
+    """In place of many messages; masked like the answer; where it is not taken, the messages stay."""
+    async with core_of(tmp_path) as core:
+        log = "\n".join(f"line {n} hunter2" for n in range(3_000))
+        run = await answered(core, [{"final": f"Look:\n\n```\n{log}\n```\n\nThat is all."}])
+        ((name, data),) = core.shelf.uploaded
+        assert (name, data.decode()) == ("log-1.txt", log.replace("hunter2", "[redacted]") + "\n")
+        assert "(the beginning of 3,000 lines, which are in `log-1.txt`)" in run.result.answer
+        assert run.result.answer.endswith("That is all.")
+        assert "line 14 " in run.result.answer
+        assert "line 15 " not in run.result.answer
+
+
+def test_a_long_table_becomes_a_file_for_spreadsheets() -> None:
+    """Its first rows stay; short ones beside it stay whole."""
+    small = "| a |\n| --- |\n| 1 |\n"
+    short, files = shorten(f"{small}\n| n | x |\n| --- | :-: |\n{rows(4_000)}\nend")
+    assert list(files) == ["table-1.csv"]
+    assert files["table-1.csv"].splitlines()[:2] == ["n,x", "0,a|b"]
+    assert files["table-1.csv"].count("\n") == 4_001
+    assert short.startswith(small)
+    assert short.endswith(
+        "| 14 | a\\|b |\n\n(the beginning of 4,000 rows, which are in `table-1.csv`)\n\nend"
+    )
+
+
+def test_an_answer_that_is_long_in_itself_is_a_file_as_a_whole() -> None:
+    """With its beginning, up to the end of a paragraph."""
+    answer = "\n\n".join(f"Paragraph {n}. " + "word " * 50 for n in range(200))
+    short, files = shorten(answer)
+    assert files == {"answer.md": answer}
+    assert len(short) < 9_000
+    assert short.endswith("\n…\n\n(the whole answer is in `answer.md`)")
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "short", "x" * LONG_ANSWER_CHARS, f"```\n{'x' * 20_000}\n```"]
+)
+def test_an_answer_of_three_messages_is_none(answer: str) -> None:
+    assert shorten(answer) == (answer, {})
+
+
+@pytest.mark.parametrize("piece", ["```\n", "| a |\n", "|\n", "~~~", "`", "|---|\n"])
+def test_whatever_an_answer_is_made_of_it_is_shortened_at_once(piece: str) -> None:
+    """In time that grows with its length alone."""
+    short, files = shorten(piece * (400_000 // len(piece)))
+    assert len(short) < LONG_ANSWER_CHARS + 1_000
+    assert files
