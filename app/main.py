@@ -219,6 +219,7 @@ async def _open_web(
         entry_options(settings),
         identity=outside.slack.identity,
         intake=core.intake,
+        feedback=outside.slack.feedback_modal(core.intake),
         keys=create_key_modal(settings, outside.slack, outside.adapters.own_keys),
         on_ack=metrics.acknowledged,
     )

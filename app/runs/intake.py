@@ -215,12 +215,14 @@ class Intake:
         text = f"{FENCE}\n{shown.replace(FENCE, LOOKALIKE_FENCE)}\n{FENCE}"
         await self._ports.replies.show_ephemeral(run.request, user=user, text=text)
 
-    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        """Turns a person's thumb into a score of the run's trace."""
+    async def feedback(
+        self, run_id: RunId, *, user: str, is_positive: bool, comment: str = ""
+    ) -> None:
+        """Turns a person's thumb into a score of the run's trace; the later one of a person counts, with what they say of it."""
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
         if run is not None:
-            self._ports.tracer.score(run_id, user=user, is_positive=is_positive)
+            self._ports.tracer.score(run_id, user=user, is_positive=is_positive, comment=comment)
 
 
 def _was_stopped_just_before(run: Run, at: datetime) -> bool:

@@ -241,8 +241,8 @@ class Tracer(Protocol):
         """Opens the root observation `run`, of type agent, begun at the run's acceptance, without a parent."""
         ...
 
-    def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        """Sends a person's feedback; the same person's latest counts."""
+    def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None:
+        """Sends a person's feedback, and what they say of it; the same person's latest counts."""
         ...
 
 

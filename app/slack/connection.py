@@ -13,13 +13,15 @@ from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.aio import Gate, TaskGroup, always_open, open_task_group
+from app.runs.intake import Intake
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
 from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
-from app.slack.key_modal import OPEN_TIMEOUT_S, KeyModal, Vendor
+from app.slack.key_modal import KeyModal, Vendor
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
 from app.slack.messages import OwnMessages
+from app.slack.modals import OPEN_TIMEOUT_S, FeedbackModal
 from app.slack.replies import SlackReplies
 
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -85,6 +87,10 @@ class SlackConnection:
         return KeyModal(
             self._api, store=store, vendors=vendors, open_timeout_s=self._modal_timeout_s
         )
+
+    def feedback_modal(self, intake: Intake) -> FeedbackModal:
+        """Returns the modal that asks what was wrong with an answer."""
+        return FeedbackModal(self._api, intake=intake, open_timeout_s=self._modal_timeout_s)
 
     def identity(self) -> BotIdentity | None:
         """Returns what the last successful `identify` said; None before."""

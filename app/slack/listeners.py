@@ -33,10 +33,12 @@ from app.aio import open_task_group
 from app.log import get_logger
 from app.runs.intake import Intake, Revision
 from app.runs.request import RunRequest
-from app.slack.actions import KEYS_ACTION, parse_click
+from app.slack.actions import KEYS_ACTION, Feedback, parse_click
 from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
 from app.slack.connection import create_client
+from app.slack.fields import object_of, text_of
 from app.slack.key_modal import KEYS_VIEW, KeyModal
+from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
 from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
 from app.slack.signature import bad_field, check_request, media_type
 
@@ -154,6 +156,8 @@ async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after
 _HANDLED: Final = frozenset(
     {"event_callback", "block_actions", "url_verification", "view_submission"}
 )
+VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW)
+"""Of Orion's modals, by their callback ids."""
 _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged"})
 """Every message of a busy channel, and each of Orion's own edits."""
 
@@ -172,12 +176,18 @@ class _Listeners:
         identity: Callable[[], BotIdentity | None],
         intake: Intake,
         keys: KeyModal | None,
+        feedback: FeedbackModal | None,
         allowed_bots: Collection[str],
     ) -> None:
         self._identity = identity
         self._allowed_bots = allowed_bots
         self._intake = intake
         self._keys = keys
+        self._feedback = feedback
+        self.modals: Mapping[str, Modal] = {
+            name: modal for name, modal in ((KEYS_VIEW, keys), (FEEDBACK_VIEW, feedback)) if modal
+        }
+        """By their callback ids."""
         self._log = get_logger(__name__)
 
     async def message(self, body: dict[str, Any]) -> None:
@@ -216,6 +226,8 @@ class _Listeners:
         else:
             action, intent = click
             await action.handle(self._intake, intent)
+            if isinstance(intent, Feedback) and not intent.is_positive and self._feedback:
+                await self._feedback.show(body, intent.run_id)
         await ack()
 
     async def keys(self, body: dict[str, Any], ack: AsyncAck) -> None:
@@ -224,7 +236,8 @@ class _Listeners:
         await ack()
 
     async def view(self, body: dict[str, Any], ack: AsyncAck) -> None:
-        problems = await self._keys.save(body) if self._keys is not None else {}
+        modal = self.modals.get(text_of(object_of(body, "view"), "callback_id"))
+        problems = await modal.save(body) if modal is not None else {}
         if problems:
             await ack(response_action="errors", errors=dict(problems))
         else:
@@ -266,7 +279,7 @@ class _PayloadFilter(AsyncMiddleware):
         # Bolt reads the kind of a view without looking whether there is one. Source: slack-bolt 1.30, payload_utils, read 2026-11.
         view = req.body.get("view") or {}
         is_view = kind == "view_submission"
-        is_ours = not is_view or (view.get("type"), view.get("callback_id")) == ("modal", KEYS_VIEW)
+        is_ours = not is_view or (view.get("type") == "modal" and view.get("callback_id") in VIEWS)
         if kind not in _HANDLED or not is_ours:
             self._log.info("event.ignored", reason="other_payload", type=kind)
             return BoltResponse(status=200, body="")
@@ -283,6 +296,7 @@ def create_bolt_app(
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
     keys: KeyModal | None = None,
+    feedback: FeedbackModal | None = None,
     allowed_bots: Collection[str] = frozenset(),
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
@@ -322,7 +336,9 @@ def create_bolt_app(
         attaching_conversation_kwargs_enabled=False,
     )
     logger.setLevel(logging.WARNING)
-    listeners = _Listeners(identity=identity, intake=intake, keys=keys, allowed_bots=allowed_bots)
+    listeners = _Listeners(
+        identity=identity, intake=intake, keys=keys, feedback=feedback, allowed_bots=allowed_bots
+    )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
@@ -330,7 +346,8 @@ def create_bolt_app(
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(KEYS_ACTION)(listeners.keys)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
-    app.view(KEYS_VIEW)(listeners.view)
+    for name in VIEWS:
+        app.view(name)(listeners.view)
     app.error(listeners.failed)
     return app
 
@@ -384,9 +401,10 @@ async def open_entry(
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
     keys: KeyModal | None = None,
+    feedback: FeedbackModal | None = None,
     on_ack: OnAck = count_nothing,
 ) -> AsyncIterator[EventHandler | None]:
-    """Events and clicks reach `intake`, people's own keys `keys`, while the block runs; yields None when they come by a socket.
+    """Events and clicks reach `intake`, people's own keys `keys`, what was wrong with an answer `feedback`, while the block runs; yields None when they come by a socket.
 
     `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
     """
@@ -397,6 +415,7 @@ async def open_entry(
         identity=identity,
         intake=intake,
         keys=keys,
+        feedback=feedback,
         allowed_bots=options.allowed_bots,
     )
     if options.app_token is not None:

@@ -433,12 +433,14 @@ class LangfuseTracer:
             with swallow_errors("end"):
                 trace.end()
 
-    def score(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
+    def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None:
         with swallow_errors("score"):
+            said = self._sanitizer.content(comment) if self._sanitizer.trace_content else ""
             self._client.create_score(
                 name="feedback",
                 value=float(is_positive),
                 data_type="BOOLEAN",
+                comment=said or None,
                 trace_id=trace_id_for(run_id),
                 score_id=score_id_for(run_id, user=self._sanitizer.name(user)),
             )

@@ -152,9 +152,10 @@ def result_attributes(
         },
         "delivery": sanitizer.name(delivery),
         "model_calls": result.usage.model_calls,
-        "files": sanitizer.files(result.files),
         "usage": usage_details(result.usage),
     }
+    if files := sanitizer.files(result.files):
+        output["files"] = files
     if sanitizer.trace_content:
         output["answer"] = sanitizer.content(result.answer)
     attributes: Attributes = {

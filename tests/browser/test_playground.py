@@ -191,6 +191,21 @@ async def test_feedback_becomes_a_score(page: Page) -> None:
     await _shot(page, "10-score")
 
 
+async def test_what_was_wrong_is_asked_and_kept(page: Page) -> None:
+    """In a modal after a thumb down; what is written stands with the score on the run's trace."""
+    reply = _reply(await _send(page, "@Orion is this wrong?"))
+    await reply.get_by_role("button", name="Bad answer").click(timeout=FIRST_ANSWER_MS)
+    modal = page.get_by_role("dialog", name="What was wrong?")
+    await modal.get_by_role("textbox").fill("it left out the year")
+    await _shot(page, "11-what-was-wrong")
+    await modal.get_by_role("button", name="Send").click()
+    await expect(modal).to_have_count(0)
+    await page.get_by_role("link", name="Traces").click()
+    await page.locator("#list .entry", has_text="is this wrong?").click()
+    said = re.compile('feedback: bad, "it left out the year"')
+    await expect(page.locator("#trace .badge", has_text=said)).to_be_visible()
+
+
 @pytest.mark.long
 async def test_a_person_gives_a_key_of_their_own(page: Page) -> None:
     """In a modal below the answer to `settings`: corrected where it is wrong, kept, shown by its end, taken back."""

@@ -15,6 +15,7 @@ from app.runs.testing import Intake, RetryIntent, Revision, RunId, RunRequest, T
 from app.slack.api import BotIdentity
 from app.slack.key_modal import KeyModal
 from app.slack.listeners import create_bolt_app, handle_http
+from app.slack.modals import FeedbackModal
 
 KEY = "signs-it-all"
 BOT = "xoxb-1"
@@ -68,8 +69,10 @@ class RecordingIntake(Intake):
         self._hear(("show_log", run_id, user))
 
     @override
-    async def feedback(self, run_id: RunId, *, user: str, is_positive: bool) -> None:
-        self._hear(("feedback", run_id, user, is_positive))
+    async def feedback(
+        self, run_id: RunId, *, user: str, is_positive: bool, comment: str = ""
+    ) -> None:
+        self._hear(("feedback", run_id, user, is_positive, *([comment] if comment else [])))
 
 
 def make_app(
@@ -77,6 +80,7 @@ def make_app(
     identity: BotIdentity | None = IDENTITY,
     *,
     keys: KeyModal | None = None,
+    feedback: FeedbackModal | None = None,
 ) -> AsyncApp:
     return create_bolt_app(
         bot_token=BOT,
@@ -84,6 +88,7 @@ def make_app(
         identity=lambda: identity,
         intake=intake,
         keys=keys,
+        feedback=feedback,
     )
 
 

@@ -185,13 +185,14 @@ async def test_feedback_is_a_score_that_the_latest_replaces(
         tracer.score(run.id, user="U1", is_positive=True)
         tracer.score(run.id, user="U2", is_positive=True)
         await asyncio.sleep(1.2)  # the SDK sends scores once a second
-        tracer.score(run.id, user="U1", is_positive=False)
+        tracer.score(run.id, user="U1", is_positive=False, comment="it was late")
     scores = tree_of(wire, trace_id_for(run.id))["scores"]
     assert {
-        score["id"]: (score["name"], score["value"], score["dataType"]) for score in scores
+        score["id"]: (score["name"], score["value"], score["dataType"], score.get("comment"))
+        for score in scores
     } == {
-        f"{run.id}-fb-U1": ("feedback", 0.0, "BOOLEAN"),
-        f"{run.id}-fb-U2": ("feedback", 1.0, "BOOLEAN"),
+        f"{run.id}-fb-U1": ("feedback", 0.0, "BOOLEAN", "it was late"),
+        f"{run.id}-fb-U2": ("feedback", 1.0, "BOOLEAN", None),
     }
 
 
