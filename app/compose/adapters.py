@@ -232,7 +232,7 @@ async def open_outside(
         lease = await stack.enter_async_context(open_lease(leases))
         await _refuse_other_places(store, provider.name)
         slack = await stack.enter_async_context(
-            open_slack(slack_options(settings), may_write=lease.confirm)
+            open_slack(slack_options(settings, tracer), may_write=lease.confirm)
         )
         lease.tell(slack.share_limits)
         adapters = Adapters(

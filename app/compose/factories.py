@@ -33,6 +33,7 @@ from app.runs.workspace import Workspaces
 from app.settings.group import SettingsError
 from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
+from app.slack.blocks import ReplyStyle, no_link
 from app.slack.connection import SlackConnection, SlackOptions
 from app.slack.listeners import EntryOptions
 from app.store.runs import SqlRunStore
@@ -217,13 +218,16 @@ async def open_tracer(settings: Settings, masker: Masker) -> AsyncIterator[Trace
         yield tracer
 
 
-def slack_options(settings: Settings) -> SlackOptions:
-    """Returns the Slack package's part of the settings; the caller has checked that there is a token."""
+def slack_options(settings: Settings, tracer: Tracer | None = None) -> SlackOptions:
+    """Returns the Slack package's part of the settings; the caller has checked that there is a token. `tracer`: whose pages may be linked to."""
     return SlackOptions(
         bot_token=settings.slack.bot_token or SecretStr(""),
         base_url=settings.slack.api_url,
-        capacity=settings.limits.max_concurrent_runs,
-        takes_keys=settings.models.own_keys_secret is not None,
+        style=ReplyStyle(
+            capacity=settings.limits.max_concurrent_runs,
+            takes_keys=settings.models.own_keys_secret is not None,
+            trace_link=tracer.link if tracer and settings.langfuse.trace_links else no_link,
+        ),
     )
 
 

@@ -241,6 +241,10 @@ class Tracer(Protocol):
         """Opens the root observation `run`, of type agent, begun at the run's acceptance, without a parent."""
         ...
 
+    def link(self, trace_id: str) -> str:
+        """Returns the address of a trace's page; empty while nobody knows it, and where there is none. Never waits."""
+        ...
+
     def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None:
         """Sends a person's feedback, and what they say of it; the same person's latest counts."""
         ...

@@ -80,11 +80,18 @@ class LangfuseSettings(SettingsGroup):
         alias="ORION_TRACE_CONTENT",
         description="Prompt and answer in traces, masked.",
     )
+    trace_links: bool = Field(
+        default=False,
+        alias="ORION_TRACE_LINKS",
+        description="A link to its trace, and the run's id, below each answer; who may follow it is Langfuse's to say.",
+    )
 
     @model_validator(mode="after")
     def _check_keys(self) -> "LangfuseSettings":
         if bool(self.public_key) != bool(self.secret_key):
             raise ValueError("LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY: set both or none")
+        if self.trace_links and not self.public_key:
+            raise ValueError("ORION_TRACE_LINKS: there are no traces without LANGFUSE_PUBLIC_KEY")
         return self
 
 

@@ -10,6 +10,7 @@ Others import the modules of `__all__` alone.
 
 __all__ = [
     "api",
+    "blocks",
     "connection",
     "key_modal",
     "listeners",

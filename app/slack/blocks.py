@@ -1,7 +1,7 @@
 """What a thread is shown of a run, in blocks and in Orion's voice: what happened and what to do, calmly; no stack, no secret, no blame."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -189,20 +189,40 @@ def render_progress(run: Run, shown: Progress) -> MessagePart:
     return MessagePart(blocks=(*blocks, _stop_button(run)), text=f"{phase}…")
 
 
-def render_result(
-    run: Run, ended: Outcome, *, max_chars: int = MAX_PART_CHARS, takes_keys: bool = False
-) -> tuple[MessagePart, ...]:
-    """Returns the final messages, in order; the first takes the place of the thinking message.
+def no_link(trace_id: str) -> str:
+    """Returns no address."""
+    del trace_id
+    return ""
 
-    `takes_keys`: people may give keys of their own.
-    """
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplyStyle:
+    """What is shown besides what happened."""
+
+    capacity: int = 1
+    """Runs that may go at once; shown to people who wait."""
+    takes_keys: bool = False
+    """People may give keys of their own."""
+    trace_link: Callable[[str], str] = no_link
+    """Returns the address of a trace by its id, to be shown with the run's below answers; empty = neither is."""
+
+
+PLAIN_STYLE: Final = ReplyStyle()
+
+
+def render_result(
+    run: Run, ended: Outcome, *, max_chars: int = MAX_PART_CHARS, style: ReplyStyle = PLAIN_STYLE
+) -> tuple[MessagePart, ...]:
+    """Returns the final messages, in order; the first takes the place of the thinking message."""
     answer = neutralise(ended.answer, asker=run.request.user)
     parts = [
         MessagePart(blocks=(_markdown(part),), text=plain_fallback(part))
         for part in split_markdown(answer, max_chars=max_chars)
     ]
     closing, text = _closing(run, ended)
-    if takes_keys and run.request.options.command is not None:
+    if address := style.trace_link(run.trace_id):
+        closing = (*closing, _context(f"<{address}|trace> · `{run.id}`"))
+    if style.takes_keys and run.request.options.command is not None:
         closing = (_actions(_button(KEYS_ACTION, BUTTON, run)), *closing)
     if not parts:
         return (MessagePart(blocks=closing, text=text),)

@@ -16,6 +16,7 @@ from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.intake import Intake
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.blocks import PLAIN_STYLE, ReplyStyle
 from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import KeyModal, Vendor
@@ -32,10 +33,7 @@ _MAX_CONNECTIONS: Final = 32
 class SlackOptions:
     bot_token: SecretStr = field(repr=False)
     base_url: str = "https://slack.com/api/"
-    capacity: int = 32
-    """Runs that may go at once; shown to people who wait."""
-    takes_keys: bool = False
-    """People may give keys of their own."""
+    style: ReplyStyle = PLAIN_STYLE
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     timing: UpdateTiming = field(default_factory=UpdateTiming)
     look_again_after_s: float = 1.0
@@ -67,8 +65,7 @@ class SlackConnection:
             messages=messages,
             status=self._status,
             late=self._late,
-            capacity=options.capacity,
-            takes_keys=options.takes_keys,
+            style=options.style,
             timing=options.timing,
         )
         self.reader = SlackThreadReader(api, identity=self.identity)

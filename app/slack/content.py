@@ -27,7 +27,7 @@ _NO_PREVIEW: Final = "[no preview available]"
 _FORWARDED: Final = ("is_share", "is_msg_unfurl", "is_reply_unfurl")
 """Source: Slack, messages that people share and links to messages, seen 2026-11."""
 _WORD: Final = re.compile(r"\w+")
-_ID: Final = re.compile("[usw][a-z0-9]{2,}", re.IGNORECASE)
+_MENTION: Final = re.compile(r"[@#][UWSC][A-Z0-9]{2,}\b")
 
 
 def content_of(message: Node) -> MessageContent:
@@ -40,7 +40,7 @@ def content_of(message: Node) -> MessageContent:
     shared = [
         text
         for kind, text in text_of_blocks(message)
-        if not _is_said(_words(text), said, is_rich=kind == "rich_text")
+        if not (_is_within(text, said) if kind == "rich_text" else _is_said(text, said))
     ]
     files = list(_files(message))
     left_out: list[str] = []
@@ -76,17 +76,19 @@ def _bounded(
     )
 
 
-def is_said(text: str, shared: Sequence[str]) -> bool:
+def is_repeated(text: str, shared: Sequence[str]) -> bool:
     """Whether what came with a message says all that its text says."""
-    return _is_said(_words(text), _words(" ".join(shared)), is_rich=True)
+    return _is_within(text, _words(" ".join(shared)))
 
 
-def _is_said(words: Sequence[str], said: Sequence[str], *, is_rich: bool) -> bool:
-    """Whether a text says these words too; a rich text's with others in between, for it writes mentions and emoji otherwise."""
-    if not is_rich:
-        return f" {' '.join(words)} " in f" {' '.join(said)} "
+def _is_said(text: str, said: Sequence[str]) -> bool:
+    return f" {' '.join(_words(text))} " in f" {' '.join(said)} "
+
+
+def _is_within(text: str, said: Sequence[str]) -> bool:
+    """Whether the words of a text are said in their order, but for mentions, which a rich text writes otherwise."""
     rest = iter(said)
-    return all(word in rest for word in words if not _ID.fullmatch(word))
+    return all(word in rest for word in _words(_MENTION.sub("", text)))
 
 
 def _words(text: str) -> list[str]:

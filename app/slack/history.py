@@ -16,7 +16,7 @@ from app.runs.request import (
     slack_microseconds,
 )
 from app.slack.api import BotIdentity, SlackApi, SlackFault, SlackRefusal, within
-from app.slack.content import content_of, is_said
+from app.slack.content import content_of, is_repeated
 from app.slack.fields import object_of, text_of
 from app.slack.markdown import readable
 from app.slack.messages import next_cursor, own_part
@@ -225,7 +225,7 @@ class SlackThreadReader:
             text_of(message, "text"), bot_user_id=identity.bot_user_id if identity else ""
         )
         content = content_of(message)
-        is_short_form = bool(message.get("bot_id")) and is_said(text, content.shared)
+        is_short_form = bool(message.get("bot_id")) and is_repeated(text, content.shared)
         return "" if is_short_form else self._named(text), content
 
 

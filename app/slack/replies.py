@@ -22,6 +22,7 @@ from app.runs.request import RunId, RunRequest
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
 from app.slack.blocks import (
     MessagePart,
+    ReplyStyle,
     announcement_text,
     change_text,
     failure_text,
@@ -58,18 +59,17 @@ class SlackReplies:
         messages: OwnMessages,
         status: SessionStatus,
         late: LatePosts,
-        capacity: int,
-        takes_keys: bool,
+        style: ReplyStyle,
         timing: UpdateTiming,
     ) -> None:
         self._api = api
         self._messages = messages
         self._status = status
         self._late = late
-        self._capacity = capacity
+        self._capacity = style.capacity
         self._renderings: tuple[Rendering, ...] = (
-            partial(render_result, takes_keys=takes_keys),
-            partial(render_result, takes_keys=takes_keys, max_chars=_SMALL_PART_CHARS),
+            partial(render_result, style=style),
+            partial(render_result, style=style, max_chars=_SMALL_PART_CHARS),
             render_plain_result,
         )
         """The next one when Slack finds a message too large or its blocks wrong."""

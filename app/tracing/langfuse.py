@@ -314,9 +314,34 @@ def _describe(exc: BaseException) -> tuple[str, str]:
 REQUEST_TIMEOUT_S: Final = 3
 FLUSH_INTERVAL_S: Final = 1.0
 SHUTDOWN_TIMEOUT_S: Final = 8.0
+ASK_INTERVAL_S: Final = 60.0
+"""Between two questions for the project, while Langfuse does not answer."""
 
 _LANGFUSE_TRACER: Final = "langfuse-sdk"
 """The SDK's export filter passes spans of this name only, and only with its public key on the scope."""
+
+
+class TracePages:
+    """Where the pages of traces are: below a project that only Langfuse knows, which is asked in the background."""
+
+    def __init__(self, http: httpx.Client, *, base_url: str, keys: tuple[str, str]) -> None:
+        self.base_url = base_url
+        self._http = http
+        self._keys = keys
+        self._project = ""
+        self._asked_s = -ASK_INTERVAL_S
+
+    def project(self) -> str:
+        """Returns the id of the project; empty while it is not known."""
+        if not self._project and time.monotonic() - self._asked_s >= ASK_INTERVAL_S:
+            self._asked_s = time.monotonic()
+            threading.Thread(target=self._ask, name="langfuse-project", daemon=True).start()
+        return self._project
+
+    def _ask(self) -> None:
+        with swallow_errors("project"):
+            answer = self._http.get(f"{self.base_url}/api/public/projects", auth=self._keys)
+            self._project = str(answer.raise_for_status().json()["data"][0]["id"])
 
 
 @asynccontextmanager
@@ -378,6 +403,7 @@ async def open_langfuse_tracer(
                 _LANGFUSE_TRACER, version("langfuse"), attributes={"public_key": public_key}
             ),
             sanitizer=SpanSanitizer(masker=masker, trace_content=trace_content),
+            pages=TracePages(http, base_url=base_url.rstrip("/"), keys=(public_key, secret_key)),
         )
     finally:
         await _shut_down(client, provider, http)
@@ -407,7 +433,10 @@ async def _shut_down(client: Langfuse, provider: TracerProvider, http: httpx.Cli
 class LangfuseTracer:
     """Tracer over the Langfuse SDK; made by `open_langfuse_tracer`."""
 
-    def __init__(self, *, client: Langfuse, tracer: otel.Tracer, sanitizer: SpanSanitizer) -> None:
+    def __init__(
+        self, *, client: Langfuse, tracer: otel.Tracer, sanitizer: SpanSanitizer, pages: TracePages
+    ) -> None:
+        self._pages = pages
         self._client = client
         self._tracer = tracer
         self._sanitizer = sanitizer
@@ -432,6 +461,10 @@ class LangfuseTracer:
         finally:
             with swallow_errors("end"):
                 trace.end()
+
+    def link(self, trace_id: str) -> str:
+        project = self._pages.project()
+        return f"{self._pages.base_url}/project/{project}/traces/{trace_id}" if project else ""
 
     def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None:
         with swallow_errors("score"):

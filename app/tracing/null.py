@@ -57,4 +57,8 @@ class NullTracer:
     def trace(self, run: Run) -> Iterator[RunTrace]:  # noqa: ARG002 - nothing is told
         yield NullRunTrace()
 
+    def link(self, trace_id: str) -> str:
+        del trace_id
+        return ""
+
     def score(self, run_id: RunId, *, user: str, is_positive: bool, comment: str = "") -> None: ...

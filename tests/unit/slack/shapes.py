@@ -110,6 +110,11 @@ PEOPLE: Final[dict[str, Shape]] = {
             {"type": "rich_text_quote", "elements": [said("first\nsecond")]},
             {"type": "rich_text_preformatted", "language": "python", "elements": [said("print(1)")]})]},
         arrives=("read **_this_**", "3. three\n4. four", "> first\n> second", "```python\nprint(1)\n```")),
+    "words in capitals": Shape(
+        text="<@UBOT>",
+        fields={"blocks": [rich(line(said("stop using STAGING servers")))]},
+        arrives=("stop using STAGING servers",),
+    ),
     "emoji, dates, colours": Shape(
         text="<@UBOT>",
         fields={"blocks": [rich(line(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from app.errors import ErrorCode
 from app.runs.testing import Outcome, Progress, QueuePosition, Run, RunState, Usage
 from app.slack.blocks import (
+    ReplyStyle,
     error_text,
     render_plain_result,
     render_progress,
@@ -247,3 +248,15 @@ def test_manifest_names_exactly_what_is_used() -> None:
     assert "request_url" not in json.dumps(socket)
     with pytest.raises(ValueError, match="public URL"):
         manifest(public_url=None, socket_mode=False)
+
+
+def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
+    """With the run's id, below the answer and its buttons, and below a failure; not while nobody knows the address."""
+    style = ReplyStyle(trace_link=lambda trace_id: f"https://traces.acme.org/{trace_id}")
+    run = replace(run, trace_id="0123")
+    said = f"<https://traces.acme.org/0123|trace> · `{run.id}`"
+    done = Outcome(state=RunState.SUCCEEDED, answer="yes")
+    for ended in (done, replace(done, state=RunState.FAILED, error_code=ErrorCode.INTERNAL)):
+        (*_, last) = blocks_of(render_result(run, ended, style=style)[-1], "context")
+        assert last["elements"][0]["text"] == said
+        assert said not in str(render_result(run, ended))

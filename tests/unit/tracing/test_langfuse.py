@@ -25,6 +25,7 @@ from tests.unit.tracing.building import (
     traced,
     tree_of,
 )
+from tests.waiting import until
 
 
 async def test_a_run_is_a_tree_of_typed_observations(
@@ -194,6 +195,17 @@ async def test_feedback_is_a_score_that_the_latest_replaces(
         f"{run.id}-fb-U1": ("feedback", 0.0, "BOOLEAN", "it was late"),
         f"{run.id}-fb-U2": ("feedback", 1.0, "BOOLEAN", None),
     }
+
+
+async def test_a_traces_page_is_below_its_project(
+    wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
+) -> None:
+    """Which Langfuse is asked for once, in the background: until it has said it there is no address."""
+    trace_id = trace_id_for(make_run().id)
+    async with open_tracer(wire.url) as tracer:
+        assert tracer.link(trace_id) == ""
+        await until(lambda: tracer.link(trace_id) != "")
+        assert tracer.link(trace_id) == f"{wire.url}/project/playground/traces/{trace_id}"
 
 
 async def test_trace_ids_are_langfuses_own(
