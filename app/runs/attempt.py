@@ -270,8 +270,9 @@ class Attempt:
 
     def note_missing(self, missing: Sequence[str]) -> None:
         """Notes for the person who asked what their message had that the agent is not given."""
-        if missing:
-            self.notes.append(f"Not read, of what came with your message: {', '.join(missing)}.")
+        note = f"Not read, of what came with your message: {', '.join(missing)}."
+        if missing and note not in self.notes:  # a later slice looks again
+            self.notes.append(note)
 
     async def complete_conversation(self) -> None:
         """Reads what was said in the thread, if this is a later slice, which mostly needs none of it."""
@@ -409,8 +410,6 @@ async def open_attempt(
             attempt.read_conversation = partial(read_conversation, run, ports)
             attempt.load_spending = partial(ports.ledger.load_spending, run)
             attempt.tracker.enter("Thinking")
-        else:
-            attempt.note_missing(run.request.content.left_out)
         attempt.on_effect = partial(_note_effect, ports, attempt)
         attempt.may_act, attempt.exchange = ports.may_act, ports.exchange
         attempt.has_secret, attempt.mask = ports.has_secret, ports.mask

@@ -176,12 +176,13 @@ async def bring_files(
         SandboxError: UNAVAILABLE: the sandbox is lost.
     """
     wanted, exchange = _files_of(attempt.conversation), attempt.exchange
+    problems = [*attempt.conversation.request.content.left_out]
     if exchange is None or not wanted:
+        attempt.note_missing(problems)
         return False
     attempt.enter("Reading files")
     index = _placed(await _read_index(sandbox, _BROUGHT))
     inbox = _Inbox(sandbox, directory=f"{work}/{INBOX}", index=index, limits=limits)
-    problems: list[str] = []
     with attempt.trace.step("fetch-files") as step:
         for file in wanted:
             try:
@@ -281,8 +282,8 @@ def _image_type(data: bytes) -> str:
 
 
 def _safe_name(name: str, *, taken: Iterable[str]) -> str:
-    """Returns a name that is one of a file in its directory, visible, short, and nobody else's."""
-    bare = re.sub(r"[\x00-\x1f\x7f/\\]+", "_", name).strip().lstrip(".-") or "file"
+    """Returns a name that is one of a file in its directory, visible, short, and nobody else's; without a comma, at which Codex would cut it."""
+    bare = re.sub(r"[\x00-\x1f\x7f/\\,]+", "_", name).strip().lstrip(".-") or "file"
     stem, dot, ending = bare.rpartition(".")
     if not stem or len(ending) > MAX_NAME_BYTES // 4:
         stem, dot, ending = bare, "", ""
@@ -340,12 +341,19 @@ async def share_files(
     shared is noted for the asker.
     """
     text = finished.text
+    short, long = shorten(text)
     outbox = _Outbox(attempt, sandbox, directory=f"{work}/{OUTBOX}", limits=limits)
     try:
         async with asyncio.timeout(SHARE_TIMEOUT_S):
+            paths = await outbox.paths() if attempt.tracker.steps else ()
+            paths = (*paths, *pictures_of(text, work=work))
+            if attempt.exchange is None or not (paths or long):
+                return finished
+            attempt.enter("Sharing files")
             with attempt.trace.step("share-files") as step:
-                text = await outbox.share_long(finished.text)
-                await outbox.share(pictures_of(finished.text, work=work))
+                if await outbox.share_texts(long, attempt.exchange):
+                    text = short
+                await outbox.share(paths, attempt.exchange)
                 step.set(files=len(outbox.shared), bytes=sum(one.size for one in outbox.shared))
     except TimeoutError:
         outbox.problems.append("the others (it took too long)")
@@ -368,14 +376,10 @@ class _Outbox:
         self.shared: list[SharedFile] = []
         self.problems: list[str] = []
 
-    async def share_long(self, answer: str) -> str:
-        """Hands over the long tables and logs of an answer; returns it with their beginnings, or as it is where they are not taken."""
-        exchange = self._attempt.exchange
-        short, files = shorten(answer)
-        if exchange is None or not files:
-            return answer
+    async def share_texts(self, texts: Mapping[str, str], exchange: FileExchange) -> bool:
+        """Whether there are texts, by the names that they get, and all are taken."""
         try:
-            for name, text in files.items():
+            for name, text in texts.items():
                 data = (await asyncio.to_thread(self._attempt.mask, text)).encode()
                 await self._attempt.may_act()
                 file_id = await exchange.upload(name, data)
@@ -383,15 +387,11 @@ class _Outbox:
         except UnreadableFileError as exc:
             _log.info("file.unreadable", reason=exc.reason)
             self.shared.clear()
-            return answer
-        return short
+            return False
+        return bool(texts)
 
-    async def share(self, pictures: Sequence[str]) -> None:
-        paths = [*(f"{self._directory}/{name}" for name in await self._names()), *pictures]
-        exchange = self._attempt.exchange
-        if exchange is None or not paths:
-            return
-        self._attempt.enter("Sharing files")
+    async def share(self, paths: Sequence[str], exchange: FileExchange) -> None:
+        """Hands over files that may be shared and have changed since they were; the others are noted as problems."""
         known = await _read_index(self._sandbox, _SHARED)
         digests = dict(known)
         for path in dict.fromkeys(paths):
@@ -414,8 +414,8 @@ class _Outbox:
         if digests != known:
             await _write_index(self._sandbox, _SHARED, digests)
 
-    async def _names(self) -> Sequence[str]:
-        """Returns what is in the outbox, by relative paths."""
+    async def paths(self) -> Sequence[str]:
+        """Returns what is in the outbox."""
         try:
             listed = await self._sandbox.exec(
                 ["sh", "-c", _LIST], timeout_s=TREE_TIMEOUT_S, cwd=self._directory
@@ -425,7 +425,8 @@ class _Outbox:
         if listed.exit_code != 0:
             return ()
         entries = listed.stdout.decode("utf-8", "replace").split("\0")
-        return sorted(path for _, tab, path in (one.partition("\t") for one in entries) if tab)
+        names = (name for _, tab, name in (one.partition("\t") for one in entries) if tab)
+        return [f"{self._directory}/{name}" for name in sorted(names)]
 
     async def _read(self, path: str) -> bytes:
         """Returns a file that may be shared. Raises: UnreadableFileError: it may not; OSError."""

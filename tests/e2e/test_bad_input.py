@@ -184,7 +184,7 @@ async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Sta
         "long " + "x" * 39_900: "x" * 39_900,
         "مرحبا كيف الحال؟ \u202eabc": "مرحبا كيف الحال؟ \u202eabc",
         "```python\nif a < b && c:\n    print('$(rm -rf /)')\n```": "if a < b && c:\n    print('$(rm -rf /)')",
-        'tell <!channel> & <@U0SAM> in <#C0RANDOM|random>; "; DROP TABLE runs; --': '@channel & @U0SAM in #random; "; DROP TABLE runs; --',
+        'tell <!channel> & <@U0SAM> in <#C0RANDOM|random>; "; DROP TABLE runs; --': '@channel & @Sam in #random; "; DROP TABLE runs; --',
     }
     async with open_task_group() as group:
         asked = {text: group.create_task(shared.ask(text[:40_000], channel=YOU)) for text in texts}

@@ -161,6 +161,7 @@ async def test_a_stop_while_files_come(tmp_path: Path) -> None:
         (".bashrc", "bashrc"),
         ("-rf", "rf"),
         ("a\nb\x00c.txt", "a_b_c.txt"),
+        ("a, b,c.png", "a_ b_c.png"),
         ("..", "file"),
         ("", "file"),
         ("ü" * 200 + ".csv", "ü" * 56 + ".csv"),

@@ -25,7 +25,7 @@ async def test_a_mention_whose_event_lacks_its_file_is_answered(tmp_path: Path) 
         await core.intake.accept(request)
         run = await ended(core, request.run_id)
         assert run.request.content == REPORT
-        note = "Not read, of what came with your message: report.csv."
+        note = "Not read, of what came with your message: report.csv (it is not on the shelf)."
         assert run.result.answer == f"the answer\n\n{note}"
 
 
@@ -51,7 +51,8 @@ async def test_what_the_second_event_brings_joins_the_run(tmp_path: Path) -> Non
         run = await ended(core, second.run_id)
         assert run.request.content == REPORT.merged(CARD)
         assert len(await core.store.of_thread(run.thread)) == 2
-        note = "Not read, of what came with your message: report.csv, the last 7 characters."
+        missing = "the last 7 characters, report.csv (it is not on the shelf)"
+        note = f"Not read, of what came with your message: {missing}."
         assert run.result.answer.endswith(note)
 
 

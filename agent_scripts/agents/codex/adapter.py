@@ -44,11 +44,11 @@ class CodexAdapter(NpmAdapter):
         # Made anew at every start: whatever the agent left there is gone.
         files.add(f"{codex_home}/config.toml", render_toml(_config(turn)), names_relay=True)
         images = (f"--image={image.path}" for one in turn.messages for image in one.images)
-        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *images, *turn.extra_arguments]
+        arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, *turn.extra_arguments]
         return AgentCommand(
             argv=(
                 *(f"{turn.paths.environment}/codex/bin/codex", "exec"),
-                *(*arguments, *_SESSION.of(turn.session), "-"),
+                *(*arguments, *_SESSION.of(turn.session), *images, "-"),
             ),
             env={
                 **plain_environment(turn.paths),

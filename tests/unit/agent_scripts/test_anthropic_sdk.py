@@ -70,7 +70,7 @@ def test_user_text_travels_as_a_file() -> None:
     text = "--rm -rf / '\" \ud800 \u200b"
     command = AnthropicAdapter().command(_turn(text))
     request = json.loads(command.files[0].data)
-    assert request["messages"] == [{"role": "user", "content": text}]
+    assert request["messages"] == [{"role": "user", "text": text, "images": []}]
     assert request["system"] == "Be brief."
     assert not any(text in part for part in command.argv)
     assert command.env["ANTHROPIC_API_KEY"] == "the-token"

@@ -196,7 +196,10 @@ async def test_only_granted_models(world: World, model: str, status: int) -> Non
         ({"messages": [_USER, _offers({"type": "web_search_20250305"})]}, 403),
         ({"messages": [_USER, _offers({"name": "shell", "input_schema": {}})]}, 200),
         ({"messages": [_shows({"type": "file", "file_id": "file_1"})]}, 403),
-        ({"messages": [_shows({"type": "base64", "media_type": "image/png", "data": ""})]}, 200),
+        (
+            {"messages": [_shows({"type": "base64", "media_type": "image/png", "data": "AA=="})]},
+            200,
+        ),
         (
             {
                 "messages": [

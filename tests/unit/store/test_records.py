@@ -18,7 +18,7 @@ from app.runs.testing import (
 from app.store.tables import defaults, model_calls, runs, sessions
 
 FIXED = {
-    Run: {"id", "request", "created_at", "revision", "stop_requested_by", "stop_requested_at"},
+    Run: {"id", "created_at", "revision", "stop_requested_by", "stop_requested_at"},
     Session: {"id", "name", "thread", "prompt", "created_at"},
     Defaults: {"pr"},
 }
