@@ -155,7 +155,7 @@ SPARED: Mapping[str, str] = {
     **{f"trace.{name}": _INSTANT for name in ("step", "past_step", "finish", "pause")},
     "process.detach": "only between two slices: tests/faults/test_slices.py",
     "sessions.take_kept": "one row, of a sandbox that sandbox.spawn uses at once",
-    **{f"tracer.{name}": _INSTANT for name in ("trace_id", "trace", "score")},
+    **{f"tracer.{name}": _INSTANT for name in ("trace_id", "trace", "link", "score")},
     "provider.name": _INSTANT,
     "provider.region": _INSTANT,
     "provider.capabilities": _INSTANT,
