@@ -28,7 +28,7 @@ _ELSEWHERE: Final = {
     "tombstone": "it was deleted",
     "email": "it is an e-mail, which Slack gives no app",
 }
-_NO_ACCESS: Final = "Slack lets me not read it"
+_NO_ACCESS: Final = "Slack does not let me read it"
 _NO_SCOPE: Final = "I may not read files here: my operator must grant me files:read"
 
 
@@ -49,9 +49,8 @@ class SlackFiles:
 
     async def fetch(self, file: AttachedFile, *, max_bytes: int) -> bytes:
         async with self._slots, _mapped_errors():
-            if not (
-                file.url and file.mode
-            ):  # Source: Slack, file object, `check_file_info`, read 2026-11
+            # Source: Slack, file object, `check_file_info`, read 2026-11.
+            if not (file.url and file.mode):
                 file = await self._ask(file)
             data = await self._fetch(file, max_bytes)
             if file.size not in (None, len(data)):

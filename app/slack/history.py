@@ -31,8 +31,8 @@ _LONG_THREAD: Final = PAGE_SIZE * (MAX_PAGES - 1)
 _WINDOWS_S: Final = (3_600, 86_400, 7 * 86_400, 30 * 86_400)
 """Looked at in turn for the newest messages of a thread too long to read."""
 _ENOUGH_MESSAGES: Final = 100
-SHORT_READ_S: Final = 2.0
-"""For a message at the top of a channel, which has no history: its events have most likely told all of it."""
+SHORT_READ_S, SHORT_LINE_S = 2.0, 0.5
+"""What the reading of a message without history may take, and wait for its turn: most likely its events have told all of it."""
 _NAMED: Final = re.compile(r"(?<!\w)[@#]([UWCG][A-Z0-9]{4,})\b")
 """What `readable` makes of Slack's tokens for people and channels. Source: Slack, ids, read 2026-11."""
 _CHANNEL_SIGNS: Final = ("C", "G")
@@ -58,9 +58,12 @@ class SlackThreadReader:
 
     async def read(self, request: RunRequest) -> ThreadView:
         collected: dict[str, Mapping[str, Any]] = {}
+        line_s = self._api.limits.line_s("conversations.replies")
+        limit_s = SHORT_READ_S if request.is_root else READ_TIMEOUT_S + line_s
         try:
-            async with within(self._time_s(request)):
-                await self._collect(request, collected)
+            if _is_worth_reading(request, line_s=line_s):
+                async with within(limit_s):
+                    await self._collect(request, collected)
         except SlackFault as exc:
             # What was read until then still serves.
             self._log.warning("slack.history_failed", thread=request.thread.key, error=exc.word)
@@ -82,17 +85,11 @@ class SlackThreadReader:
             messages=tuple(self._message(collected[ts], ts) for ts in older),
         )
 
-    def _time_s(self, request: RunRequest) -> float:
-        line_s = self._api.limits.line_s("conversations.replies")
-        return SHORT_READ_S if request.is_root else READ_TIMEOUT_S + line_s
-
     async def name_of(self, user: str) -> str:
         await self._learn_names([{"user": user}], [])
         return self._names.get(user, user)
 
     async def _collect(self, request: RunRequest, collected: dict[str, Mapping[str, Any]]) -> None:
-        if request.is_root and request.surface is Surface.DM:
-            return  # it has no history, and the one event that there is of it tells all
         thread, before_ts = request.thread, request.message_ts
         first = await self._page(thread, before_ts, collected)
         cursor = next_cursor(first)
@@ -227,6 +224,13 @@ class SlackThreadReader:
         content = content_of(message)
         is_short_form = bool(message.get("bot_id")) and is_repeated(text, content.shared)
         return "" if is_short_form else self._named(text), content
+
+
+def _is_worth_reading(request: RunRequest, *, line_s: float) -> bool:
+    """Whether there is a history, or an event may have lacked something: of a mention there are two, of a direct message one."""
+    if not request.is_root:
+        return True
+    return request.surface is not Surface.DM and line_s <= SHORT_LINE_S
 
 
 def _reply_count(page: Mapping[str, Any]) -> int:

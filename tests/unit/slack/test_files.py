@@ -146,8 +146,8 @@ async def test_a_login_page_is_no_file(server: FileServer, files: SlackFiles) ->
     """Slack answers 200 with it where the app may not read; a page that was attached is a file."""
     page = body(PAGE.encode(), content_type="text/html")
     server.answers = [page, page, page]
-    assert await reason(files, server.of(media_type="text/csv")) == "Slack lets me not read it"
-    assert "not read" in await reason(files, server.of(media_type="text/html", size=7))
+    assert await reason(files, server.of(media_type="text/csv")) == "Slack does not let me read it"
+    assert "not let me read" in await reason(files, server.of(media_type="text/html", size=7))
     own = server.of("a.html", media_type="text/html", size=len(PAGE))
     assert await files.fetch(own, max_bytes=MIB) == PAGE.encode()
 
@@ -155,9 +155,9 @@ async def test_a_login_page_is_no_file(server: FileServer, files: SlackFiles) ->
 async def test_the_token_is_shown_to_slack_alone(server: FileServer, files: SlackFiles) -> None:
     """Wherever an answer or a message leads: it is not followed to another host, scheme or port."""
     server.answers = [moved(f"{server.elsewhere}/login")]
-    assert await reason(files, server.of()) == "Slack lets me not read it"
+    assert await reason(files, server.of()) == "Slack does not let me read it"
     for url in (server.elsewhere, "file:///etc/passwd", f"http://{TOKEN}@127.0.0.1/x", "//x"):
-        assert await reason(files, server.of(url=url)) == "Slack lets me not read it"
+        assert await reason(files, server.of(url=url)) == "Slack does not let me read it"
     assert server.shown_elsewhere == []
 
 
@@ -166,7 +166,7 @@ async def test_slack_may_lead_to_itself(server: FileServer, files: SlackFiles) -
     server.answers = [moved("/files-pri/F1/there"), body(b"here")]
     assert await files.fetch(server.of(), max_bytes=MIB) == b"here"
     server.answers = [moved("/files-pri/F1/there")] * 9
-    assert await reason(files, server.of()) == "Slack lets me not read it"
+    assert await reason(files, server.of()) == "Slack does not let me read it"
 
 
 async def test_what_a_message_does_not_tell_is_asked(server: FileServer, files: SlackFiles) -> None:
