@@ -23,7 +23,7 @@ from app.runs.agent_session import (
 )
 from app.runs.attempt import Attempt, RecalledStart
 from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
-from app.runs.files import OUTBOX, FileWatch, bring_files, share_files
+from app.runs.files import OUTBOX, FileWatch, bring_files, people_directory, share_files
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
@@ -256,7 +256,8 @@ class AgentRunner:
         token = turn.token
         if not turn.recall.is_over:
             await attempt.complete_conversation()
-            await self._bring_files(attempt, workspace)
+            async with attempt.stop.interrupt_on_stop(), deadline(attempt):
+                await self._bring_files(attempt, workspace, turn.work)
             turn.token = await self._token_inside(workspace, token)
             start = self._start(attempt, turn, paths)
         left = await self._run_starts(attempt, turn, turn.recall.further_starts(start))
@@ -275,7 +276,12 @@ class AgentRunner:
         return _Turn(
             workspace=workspace,
             work=work,
-            watch=FileWatch(workspace.sandbox, repository=repository, directory=directory),
+            watch=FileWatch(
+                workspace.sandbox,
+                repository=repository,
+                directory=directory,
+                people=self._people_directory(workspace, work),
+            ),
             recall=Recall(attempt, workspace, self._adapter),
             token=await stack.enter_async_context(self._open_grant(attempt, work)),
         )
@@ -292,8 +298,9 @@ class AgentRunner:
                     workspace.sandbox,
                     repository=repository_in(paths.run),
                     directory=work.found.directory if work else "",
+                    people=self._people_directory(workspace, work),
                 )
-                has_files = await self._bring_files(attempt, workspace)
+                has_files = await self._bring_files(attempt, workspace, work)
                 if work is not None:  # which decides what the agent may write there
                     async with self._open_grant(attempt, work) as token:
                         context = GitContext(workspace=workspace, paths=paths, token=token)
@@ -361,20 +368,23 @@ class AgentRunner:
             context = GitContext(workspace=workspace, paths=paths, token=turn.token)
             await work.publish(attempt, context, finished)
         if finished.error is None and attempt.stop.user is None:
-            directory = self._people_directory(workspace)
+            cwd = work.found.directory if work else workspace.sandbox.paths.work
+            people = self._people_directory(workspace, work)
             finished = await share_files(
-                attempt, workspace.sandbox, finished, work=directory, limits=self._policy
+                attempt, workspace.sandbox, finished, work=people, cwd=cwd, limits=self._policy
             )
         return finished
 
-    async def _bring_files(self, attempt: Attempt, workspace: Workspace) -> bool:
-        work = self._people_directory(workspace)
-        return await bring_files(attempt, workspace.sandbox, work=work, limits=self._policy)
+    async def _bring_files(
+        self, attempt: Attempt, workspace: Workspace, work: Checkout | None
+    ) -> bool:
+        directory = self._people_directory(workspace, work)
+        return await bring_files(attempt, workspace.sandbox, work=directory, limits=self._policy)
 
-    def _people_directory(self, workspace: Workspace) -> str:
-        """Returns the directory in which files from and for people are; beside one that is the operator's own."""
-        paths = workspace.sandbox.paths
-        return paths.home if self._settings.work_dir else paths.work
+    def _people_directory(self, workspace: Workspace, work: Checkout | None) -> str:
+        is_mounted = bool(self._settings.work_dir or workspace.session.mount_dir)
+        checkout = work.found.directory if work else ""
+        return people_directory(workspace.sandbox.paths, is_mounted=is_mounted, checkout=checkout)
 
     async def _token_inside(self, workspace: Workspace, token: str) -> str:
         """Returns what the agent is given as its token: where the network adds the key, the text that it replaces."""
@@ -510,7 +520,7 @@ class AgentRunner:
                 disk_bytes=self._policy.max_disk_bytes,
                 memory_bytes=settings.sandbox_limits.memory_bytes,
                 mcp_servers=self._mcp_servers(attempt),
-                outbox=f"{self._people_directory(workspace)}/{OUTBOX}",
+                outbox=f"{self._people_directory(workspace, work)}/{OUTBOX}",
             )
         )
 

@@ -27,7 +27,7 @@ from app.runs.policy import FileSettings
 from app.runs.request import AttachedFile, slack_microseconds
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox
-from sandbox_runtime.types import ExecResult
+from sandbox_runtime.types import ExecResult, SandboxPaths
 
 _log = get_logger(__name__)
 
@@ -71,8 +71,17 @@ _COUNTED = re.compile(r"(\d+) (file|insertion|deletion)s?")
 
 
 class FileWatch:
-    def __init__(self, sandbox: Sandbox, *, repository: str, directory: str = "") -> None:
-        """`repository`: a path inside, outside the work directory, that does not exist yet; `directory`: all that is watched."""
+    def __init__(
+        self, sandbox: Sandbox, *, repository: str, directory: str = "", people: str = ""
+    ) -> None:
+        """Makes one that is to begin.
+
+        Args:
+            sandbox: whose files are watched.
+            repository: a path inside, outside the work directory, that does not exist yet.
+            directory: all that is watched; empty = the work directory.
+            people: see `people_directory`; what is shared there as it is, is in no patch.
+        """
         self._directory = directory or sandbox.paths.work
         self._sandbox = sandbox
         self._env: Mapping[str, str] = {
@@ -82,7 +91,7 @@ class FileWatch:
             "GIT_CONFIG_NOSYSTEM": "1",
             "GIT_OPTIONAL_LOCKS": "0",
             "LC_ALL": "C",  # the count is a sentence
-            "LEFT_OUT": "" if directory else OUTBOX,  # it is shared as it is
+            "LEFT_OUT": OUTBOX if people == self._directory else "",
         }
         self._before: str | None = None
 
@@ -163,6 +172,18 @@ _IMAGES: Mapping[bytes, str] = {
     b"GIF89a": "image/gif",
 }
 """By their first bytes: what Slack tells of a type is its sender's word."""
+
+
+def people_directory(paths: SandboxPaths, *, is_mounted: bool, checkout: str) -> str:
+    """Returns the directory in which files from and for people are: the work directory, but where `in` and `out` of that are not Orion's.
+
+    Args:
+        paths: of the sandbox.
+        is_mounted: the work directory is one of the operator's, or a copy of it.
+        checkout: the directory of a repository in it; empty = there is none.
+    """
+    taken = (f"{paths.work}/{INBOX}", f"{paths.work}/{OUTBOX}")
+    return paths.home if is_mounted or checkout in taken else paths.work
 
 
 async def bring_files(
@@ -333,9 +354,15 @@ _LINK = re.compile(r"(!?)\[([^\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])
 
 
 async def share_files(
-    attempt: Attempt, sandbox: Sandbox, finished: TurnFinished, *, work: str, limits: FileSettings
+    attempt: Attempt,
+    sandbox: Sandbox,
+    finished: TurnFinished,
+    *,
+    work: str,
+    cwd: str,
+    limits: FileSettings,
 ) -> TurnFinished:
-    """Hands over what the agent leaves for people, for the thread to be shown: what is in `out` of the directory `work`, and pictures of its answer.
+    """Hands over what the agent leaves for people, for the thread to be shown: what is in `out` of the directory `work`, and pictures of its answer by paths from `cwd`, where it worked.
 
     What was handed over before is not again, unless it has changed. Returns the turn, whose answer names them; what is not
     shared is noted for the asker.
@@ -346,7 +373,7 @@ async def share_files(
     try:
         async with asyncio.timeout(SHARE_TIMEOUT_S):
             paths = await outbox.paths() if attempt.tracker.steps else ()
-            paths = (*paths, *pictures_of(text, work=work))
+            paths = (*paths, *pictures_of(text, cwd=cwd))
             if attempt.exchange is None or not (paths or long):
                 return finished
             attempt.enter("Sharing files")
@@ -445,11 +472,11 @@ class _Outbox:
         return data
 
 
-def pictures_of(answer: str, *, work: str) -> Sequence[str]:
-    """Returns the paths of pictures that an answer shows by a path in the directory `work`."""
+def pictures_of(answer: str, *, cwd: str) -> Sequence[str]:
+    """Returns the paths of pictures that an answer shows by a path from `cwd`, and below it."""
     targets = (unquote(target) for mark, _, target in _LINK.findall(answer) if mark)
-    paths = (posixpath.normpath(f"{work}/{target}") for target in targets)
-    return [path for path in paths if path.startswith(f"{work}/")]
+    paths = (posixpath.normpath(f"{cwd}/{target}") for target in targets)
+    return [path for path in paths if path.startswith(f"{cwd}/")]
 
 
 def _name_pictures(answer: str) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from app.runs.delivery import LONG_ANSWER_CHARS, shorten
-from app.runs.files import pictures_of
+from app.runs.files import people_directory, pictures_of
 from app.runs.testing import Run, RunState
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
+from sandbox_runtime.types import SandboxPaths
 from tests.faults.building import POLICY, Core, core_of, ended, request_of
 from tests.faults.plan_agent import Plan
 
@@ -36,6 +37,7 @@ async def test_what_is_left_in_the_outbox_is_shared(tmp_path: Path) -> None:
         assert core.replies.shared == [(run.id, ("a.txt", "b.bin"), False)]
         assert [(file.name, file.size) for file in run.result.files] == [("a.txt", 1), ("b.bin", 2)]
         assert run.result.answer == "done"
+        assert run.result.changes is None  # they are shared as they are
 
 
 async def test_an_answer_without_files_shares_none(tmp_path: Path) -> None:
@@ -108,6 +110,24 @@ async def test_a_failed_or_stopped_run_shares_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("is_mounted", "checkout", "directory"),
+    [
+        (False, "", "/work"),
+        (False, "/work/api", "/work"),
+        (False, "/work/out", "/home/agent"),
+        (False, "/work/in", "/home/agent"),
+        (True, "", "/home/agent"),
+    ],
+)
+def test_what_is_anothers_is_not_shared(is_mounted: bool, checkout: str, directory: str) -> None:
+    """The `out` of an operator's directory, or of a repository that is called so, holds what nobody left for people."""
+    paths = SandboxPaths(
+        work="/work", home="/home/agent", run="/run", environment="/env", broker="/broker"
+    )
+    assert people_directory(paths, is_mounted=is_mounted, checkout=checkout) == directory
+
+
+@pytest.mark.parametrize(
     ("answer", "paths"),
     [
         ("![a](x.png)", ["/work/x.png"]),
@@ -118,8 +138,8 @@ async def test_a_failed_or_stopped_run_shares_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_pictures_of_an_answer(answer: str, paths: list[str]) -> None:
-    """Those beside the answer, below the work directory."""
-    assert list(pictures_of(answer, work="/work")) == paths
+    """Those beside the answer, below the directory where its agent worked."""
+    assert list(pictures_of(answer, cwd="/work")) == paths
 
 
 def rows(count: int) -> str:

@@ -121,3 +121,15 @@ async def test_a_person_is_called_by_name(
     assert await slack.reader.name_of("UBOB") == "UBOB"
     assert [await slack.reader.name_of("UALICE") for _ in range(2)] == ["Ualice"] * 2
     assert len(slack_server.arguments("users.info")) == 2
+
+
+async def test_a_message_without_history_does_not_wait_to_be_read(
+    slack: SlackConnection, slack_server: SlackServer
+) -> None:
+    """Where Slack's limits hold reads up, what its events told has to do; with a free line it is read once."""
+    slack_server.pages["all"] = [message(ROOT_TS, files=[{"id": "F1", "name": "a.csv"}])]
+    root = make_request(ts=ROOT_TS, user="UALICE")
+    assert (await slack.reader.read(root)).request.content.files
+    slack._api.limits.pause("conversations.replies", "C1", 5)
+    assert not (await slack.reader.read(root)).request.content
+    assert len(slack_server.arguments("conversations.replies")) == 1
