@@ -101,7 +101,7 @@ async def run_matrix(
 
     add(SECTIONS)
     if not only or RECONCILIATION in only:
-        waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell)))
+        waiting.append((RECONCILIATION, _reconcile(place, shape, tell=tell, each=each)))
     async with open_task_group() as group:
         for _ in range(SHARED_LANES if shape.is_shared else LANES):
             group.create_task(_lane(waiting, shape, tell))
@@ -135,9 +135,9 @@ async def _lane(waiting: list[tuple[str, Awaitable[None]]], shape: Shape, tell: 
             )
 
 
-async def _reconcile(place: Place, shape: Shape, *, tell: Tell) -> None:
+async def _reconcile(place: Place, shape: Shape, *, tell: Tell, each: int) -> None:
     async with place.open_rig(shape, "small", {}) as rig:
-        await harm_while_reconciling(rig, tell=tell)
+        await harm_while_reconciling(rig, tell=tell, each=each)
 
 
 async def run_section(

@@ -17,14 +17,14 @@ PLACING = Point(step="store.queue_stats", side="before")
 """Of the first look at a run that is placed."""
 
 
-async def harm_while_reconciling(rig: Rig, *, tell: Callable[[Row], None]) -> None:
-    """Has one question given up and ended unharmed, and then one for each step that this took: harmed there, and repaired by who is left."""
+async def harm_while_reconciling(rig: Rig, *, tell: Callable[[Row], None], each: int = 1) -> None:
+    """Has one question given up and ended unharmed, and then one for each (so many-th) step that this took: harmed there, and repaired by who is left."""
     ts = await _give_up(rig)
     rig.disarm()
     rig.mailbox.record()
     await rig.start_all()
     await rig.all_ended([ts])
-    points = choose(rig.mailbox.passed(), kills="of a run")
+    points = choose(rig.mailbox.passed(), kills="of a run")[::each]
     rig.disarm()
     faults = await rig.faults_of_thread([ts], outcomes=(RunState.FAILED,))
     assert faults == [], faults

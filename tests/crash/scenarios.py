@@ -98,7 +98,7 @@ class Stop(Question):
     @override
     async def begin(self, play: Play) -> None:
         play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
-        await play.ask_twice(answer_s=8)
+        await play.ask_twice(answer_s=12)
         await play.rig.acknowledged(play.asked[1])
 
     @override
