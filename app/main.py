@@ -10,7 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fastapi import FastAPI
-from starlette.datastructures import Headers
+from pydantic import SecretStr
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from app.aio import open_task_group
@@ -34,12 +36,12 @@ from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import SlackConnection
-from app.slack.listeners import open_entry
+from app.slack.listeners import answer_alone, open_entry
 from app.store.engine import own_state_directory
 from app.store.runs import SqlRunStore, open_store
 from app.web.health import Health, Metrics
 from app.web.invocations import InvocationApp
-from app.web.routes import WebParts, install_routes
+from app.web.routes import WebParts, install_routes, not_found, refuse_metrics, refuse_sweep
 
 SHUTDOWN_GRACE_S = 10.0
 """For runs that are about to end; the others are resumed by the next process."""
@@ -196,21 +198,19 @@ async def _open_web(
         pools=core.runners.pools,
         calls=core.ports.ledger.figures,
     )
-    ops_token = settings.service.ops_token
     parts = WebParts(
         slack=None,
         health=health,
         metrics=metrics,
         broker=outside.broker.router,
-        ops_token=ops_token.get_secret_value() if ops_token else None,
-        is_loopback=settings.service.is_loopback,
+        ops_token=_plain(settings.service.ops_token),
+        is_loopback=settings.service.is_loopback and not outside.role.is_brief,
     )
     if isinstance(outside.adapters.dispatcher, SliceDispatcher):
-        secret = settings.service.cron_secret
         parts = replace(
             parts,
             sweep=partial(_sweep, outside.adapters.dispatcher, core.retention),
-            cron_secret=secret.get_secret_value() if secret else None,
+            cron_secret=_plain(settings.service.cron_secret),
         )
     if not outside.role.hears:
         yield replace(parts, broker=None)
@@ -241,15 +241,33 @@ def create_function_app(
 ) -> FastAPI:
     """Returns the FastAPI app of the function that hears; each request has the service for itself, for as long as it takes."""
 
-    @asynccontextmanager
-    async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
-        # What is wrong is said once, and not to each request.
-        if missing := missing_for_serving(load(given=STAND_IN)):
-            raise SettingsError("\n".join(missing))
-        yield
+    @cache
+    def settings() -> Settings | None:
+        """Returns what can be worked with. What is wrong is said once, and each request gets a 500: a process that ended would be started anew, to say less."""
+        try:
+            found = load(given=STAND_IN)
+        except SettingsError as exc:
+            _log.error("service.not_configured", reason=str(exc))
+            return None
+        start_logging(found)
+        if missing := missing_for_serving(found):
+            _log.error("service.not_configured", reason="; ".join(missing))
+            return None
+        return found
 
     @asynccontextmanager
-    async def open_app(path: str, _headers: Headers) -> AsyncIterator[ASGIApp]:
+    async def lifespan(_api: FastAPI) -> AsyncIterator[None]:
+        settings()
+        yield
+
+    def answer_without(request: Request, body: bytes) -> Response | None:
+        found = settings()
+        if found is None:
+            return JSONResponse({"error": "not configured; the log says why"}, status_code=500)
+        return _answer_alone(request, body, found)
+
+    @asynccontextmanager
+    async def open_app(path: str) -> AsyncIterator[ASGIApp]:
         role = Role.SLICE if path == SWEEP_PATH else Role.HOOK
         async with open_invocation(load, overrides or Overrides(), role=role) as service:
             app = FastAPI(openapi_url=None)
@@ -257,8 +275,30 @@ def create_function_app(
             yield app
 
     api = FastAPI(title="Orion", lifespan=lifespan, openapi_url=None)
-    api.mount("/", InvocationApp(open_app))
+    api.mount("/", InvocationApp(open_app, answer_alone=answer_without))
     return api
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret else None
+
+
+def _answer_alone(request: Request, body: bytes, settings: Settings) -> Response | None:
+    """Answers what everybody may ask, and refuses what comes from nobody who may: a stranger shall not make it open a database."""
+    match request.url.path:
+        case "/healthz":
+            return PlainTextResponse("ok")
+        case "/readyz":
+            return None
+        case "/metrics":
+            return refuse_metrics(request, _plain(settings.service.ops_token), is_loopback=False)
+        case "/ops/sweep":
+            return refuse_sweep(request, _plain(settings.service.cron_secret))
+        case "/slack/events" if request.method == "POST":
+            answer = answer_alone(entry_options(settings), headers=request.headers, body=body)
+            return Response(answer.body, answer.status, dict(answer.headers)) if answer else None
+        case _:
+            return not_found()
 
 
 @asynccontextmanager
@@ -273,9 +313,8 @@ async def open_invocation(
 
     token = await identity_token()
     settings = load(given={"VERCEL_OIDC_TOKEN": token} if token else {})
-    secret = settings.slack.signing_secret
     wake_ups = VercelWakeUps(
-        key=message_key(secret.get_secret_value() if secret else ""),
+        key=message_key(_plain(settings.slack.signing_secret) or ""),
         deployment=settings.service.deployment,
     )
     make_private(settings.service.state_dir)

@@ -51,7 +51,7 @@ def read_wake_up(body: bytes, *, key: bytes, deployment: str) -> WakeUp:
     except ValidationError as exc:
         fields = ", ".join(".".join(map(str, error["loc"])) or "body" for error in exc.errors())
         raise ValueError(f"of another form ({fields})") from exc
-    if not hmac.compare_digest(message.signature, message.signed(key).signature):
+    if not hmac.compare_digest(message.signature.encode(), message.signed(key).signature.encode()):
         raise ValueError("not signed by this Orion")
     if message.deployment != deployment:
         raise ValueError(f"of another deployment, {message.deployment!r}")

@@ -164,6 +164,8 @@ _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchang
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpAnswer:
+    """What Slack, or whoever says to be it, is answered."""
+
     status: int
     headers: Mapping[str, str]
     body: str
@@ -352,20 +354,51 @@ def create_bolt_app(
     return app
 
 
+def refuse_http(
+    *, signing_secret: str, headers: Mapping[str, str], body: bytes
+) -> HttpAnswer | None:
+    """Returns why a request is not taken for one of Slack's; None: it is one."""
+    rejection = check_request(
+        headers=headers, body=body, signing_secret=signing_secret, now=time.time()
+    )
+    if rejection is None:
+        return None
+    _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
+    return HttpAnswer(
+        status=rejection.status,
+        headers={"content-type": "application/json"},
+        body=json.dumps({"error": rejection.error}),
+    )
+
+
+def answer_alone(
+    options: "EntryOptions", *, headers: Mapping[str, str], body: bytes
+) -> HttpAnswer | None:
+    """Returns the answer to a request for which nothing is to be done: it is not Slack's, or a message that asks nothing; None: something is."""
+    secret = options.signing_secret.get_secret_value()
+    refusal = refuse_http(signing_secret=secret, headers=headers, body=body)
+    if refusal is not None or media_type(headers) != "application/json":
+        return refusal
+    envelope = json.loads(body)
+    if object_of(envelope, "event").get("type") not in ("app_mention", "message"):
+        return None
+    intent = from_event(
+        envelope,
+        bot_user_id="",
+        received_at=datetime.now(UTC),
+        allowed_bots=options.allowed_bots,
+    )
+    is_nothing = isinstance(intent, Ignored)
+    return HttpAnswer(status=200, headers={}, body="") if is_nothing else None
+
+
 async def handle_http(
     app: AsyncApp, *, signing_secret: str, headers: Mapping[str, str], body: bytes
 ) -> HttpAnswer:
     """Returns Bolt's answer to a request of Slack's, and why it is not taken to any other."""
-    rejection = check_request(
-        headers=headers, body=body, signing_secret=signing_secret, now=time.time()
-    )
-    if rejection is not None:
-        _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
-        return HttpAnswer(
-            status=rejection.status,
-            headers={"content-type": "application/json"},
-            body=json.dumps({"error": rejection.error}),
-        )
+    refusal = refuse_http(signing_secret=signing_secret, headers=headers, body=body)
+    if refusal is not None:
+        return refusal
     plain = {name.lower(): value for name, value in headers.items()}
     # Bolt compares the content type by case.
     request = AsyncBoltRequest(

@@ -3,30 +3,50 @@
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
-from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.log import get_logger
+from app.web.routes import read_body
 
 _STREAMED = ("/broker/",)
-"""Paths whose answers are passed on as they come, but for their end; the others' wait until all of it is done."""
+"""Paths whose bodies and answers are passed on as they come, but for the answer's end; the others' answers wait until all of it is done."""
 
 _log = get_logger(__name__)
 
-OpenApp = Callable[[str, Headers], AbstractAsyncContextManager[ASGIApp]]
-"""Path and headers of a request to the app that answers it."""
+OpenApp = Callable[[str], AbstractAsyncContextManager[ASGIApp]]
+"""Path of a request to the app that answers it."""
+AnswerAlone = Callable[[Request, bytes], Response | None]
+"""A request and its body to the answer for which nothing needs to be opened; None: something does."""
 
 
 class InvocationApp:
-    """Answers each request by an app of its own; 500, so that whoever asks does it again, where that cannot be opened or closed."""
+    """Answers each request by an app of its own; 500, so that whoever asks does it again, where that cannot be opened or closed.
 
-    def __init__(self, open_app: OpenApp) -> None:
+    A body is there whole before anything is opened: who sends it may hang up meanwhile, and what was asked is done.
+    """
+
+    def __init__(self, open_app: OpenApp, *, answer_alone: AnswerAlone) -> None:
         self._open_app = open_app
+        self._answer_alone = answer_alone
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        is_streamed = path.startswith(_STREAMED)
+        if path.startswith(_STREAMED):
+            await self._answer(scope, receive, send, is_streamed=True)
+            return
+        request = Request(scope, receive)
+        body = await read_body(request)
+        answer = body if isinstance(body, Response) else self._answer_alone(request, body)
+        if answer is not None:
+            await answer(scope, receive, send)
+        elif isinstance(body, bytes):
+            await self._answer(scope, _Body(body, then=receive).receive, send, is_streamed=False)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, *, is_streamed: bool
+    ) -> None:
         held: list[Message] = []
         is_sent = False
 
@@ -43,8 +63,9 @@ class InvocationApp:
             else:
                 held.append(message)
 
+        path = scope["path"]
         try:
-            async with self._open_app(path, Headers(scope=scope)) as app:
+            async with self._open_app(path) as app:
                 await app(scope, receive, hold)
         except Exception as exc:  # noqa: BLE001 - the outermost step of the HTTP edge
             _log.error("service.request_failed", path=path, exc_info=exc)
@@ -55,3 +76,17 @@ class InvocationApp:
             return
         for message in held:
             await send(message)
+
+
+class _Body:
+    """A body that was read, to be read again."""
+
+    def __init__(self, body: bytes, *, then: Receive) -> None:
+        self._body: bytes | None = body
+        self._then = then
+
+    async def receive(self) -> Message:
+        if self._body is None:
+            return await self._then()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -55,7 +55,7 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
 
     async def events(request: Request) -> Response:
         started = time.perf_counter()
-        answer = await _events(request, parts.slack) if parts.slack else _not_found()
+        answer = await _events(request, parts.slack) if parts.slack else not_found()
         parts.metrics.acknowledged(answer.status_code, time.perf_counter() - started)
         return answer
 
@@ -69,16 +69,15 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
         return JSONResponse(body, status_code=200 if is_ready else 503)
 
     async def metrics(request: Request) -> Response:
-        if not _may_read_metrics(request, parts):
-            return JSONResponse({"error": "needs the ops token"}, status_code=401)
-        return Response(await parts.metrics.render(), media_type="text/plain; version=0.0.4")
+        refusal = refuse_metrics(request, parts.ops_token, is_loopback=parts.is_loopback)
+        return refusal or Response(
+            await parts.metrics.render(), media_type="text/plain; version=0.0.4"
+        )
 
     async def sweep(request: Request) -> Response:
         if parts.sweep is None:
-            return _not_found()
-        if parts.cron_secret is None or not _bears(request, parts.cron_secret):
-            return JSONResponse({"error": "needs CRON_SECRET"}, status_code=401)
-        return PlainTextResponse(await parts.sweep())
+            return not_found()
+        return refuse_sweep(request, parts.cron_secret) or PlainTextResponse(await parts.sweep())
 
     app.add_route("/ops/sweep", sweep)
     app.add_route("/slack/events", events, methods=["POST"])
@@ -91,6 +90,15 @@ def install_routes(app: FastAPI, parts: WebParts) -> None:
 
 
 async def _events(request: Request, handle: SlackHandler) -> Response:
+    body = await read_body(request)
+    if isinstance(body, Response):
+        return body
+    answer = await handle(dict(request.headers.items()), body)
+    return Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
+
+
+async def read_body(request: Request) -> bytes | Response:
+    """Returns the whole body; an answer where it is longer than `MAX_BODY_BYTES`, or its sender has gone."""
     body = bytearray()
     try:
         async for chunk in request.stream():
@@ -101,22 +109,33 @@ async def _events(request: Request, handle: SlackHandler) -> Response:
                 )
     except ClientDisconnect:
         return JSONResponse({"error": "body: cut off"}, status_code=400)
-    answer = await handle(dict(request.headers.items()), bytes(body))
-    return Response(answer.body, status_code=answer.status, headers=dict(answer.headers))
+    return bytes(body)
 
 
-def _may_read_metrics(request: Request, parts: WebParts) -> bool:
-    if parts.ops_token is None:
-        return parts.is_loopback
-    return _bears(request, parts.ops_token)
+def bears(request: Request, token: str) -> bool:
+    """Whether the request's `Authorization` is this bearer token."""
+    given = request.headers.get("authorization", "")
+    return hmac.compare_digest(given.encode(), f"Bearer {token}".encode())
 
 
-def _bears(request: Request, token: str) -> bool:
-    given = request.headers.get("authorization", "").removeprefix("Bearer ")
-    return hmac.compare_digest(given.encode(), token.encode())
+def refuse_sweep(request: Request, secret: str | None) -> Response | None:
+    """Returns the answer to who is not the cron; None: it is."""
+    if secret is None:
+        _log.warning("service.cron_refused", reason="CRON_SECRET is not set")
+    if secret is None or not bears(request, secret):
+        return JSONResponse({"error": "needs CRON_SECRET"}, status_code=401)
+    return None
 
 
-def _not_found() -> Response:
+def refuse_metrics(request: Request, token: str | None, *, is_loopback: bool) -> Response | None:
+    """Returns the answer to who may not read them: without a token all may, on loopback; None: they may."""
+    if is_loopback if token is None else bears(request, token):
+        return None
+    return JSONResponse({"error": "needs the ops token"}, status_code=401)
+
+
+def not_found() -> Response:
+    """Returns the answer at an address that is none."""
     return JSONResponse({"detail": "Not Found"}, status_code=404)
 
 
