@@ -227,7 +227,9 @@ async def open_outside(
         owner = store.leases.process.owner
         provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role.is_working and Capability.REMOTE not in provider.capabilities
-        store.leases.describe(place=place if is_local else "", is_working=role.is_working)
+        store.leases.describe(
+            place=f"{place} {provider}" if is_local else "", is_working=role.is_working
+        )
         leases = overrides.wrap("leases", store.leases)
         lease = await stack.enter_async_context(open_lease(leases))
         await _refuse_other_places(store, provider.name)
@@ -291,5 +293,5 @@ async def _refuse_other_places(store: SqlRunStore, provider: str) -> None:
             raise OtherPlaceError(
                 f"{other.name} works on the same database on another host, or with another ORION_STATE_DIR or kind of sandboxes, "
                 f"and {provider} sandboxes keep threads' files where they run: "
-                "let all workers share host and ORION_STATE_DIR, or give all a cloud (ORION_SANDBOX)"
+                "let all workers share host, ORION_STATE_DIR and ORION_SANDBOX, or give all a cloud"
             )

@@ -359,7 +359,7 @@ class IdleSandboxCache:
         if is_kept and not self._locks.is_detached(session_id):
             self._on_gone(session_id)
         await destroy_sandbox(idle.sandbox)
-        _log.info("sandbox.stopped", sandbox_id=idle.sandbox.id, reason="kept long enough")
+        _log.info("sandbox.stopped", sandbox_id=idle.sandbox.id, reason="kept no longer")
         session = await self._store.get(session_id)
         if is_kept and session is not None and session.sandbox_id == idle.sandbox.id:
             await self._store.update(session_id, **GONE)

@@ -43,10 +43,13 @@ class SlackSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check_token_kinds(self) -> "SlackSettings":
+        problems = []
         if self.app_token and not self.app_token.get_secret_value().startswith("xapp-"):
-            raise ValueError("SLACK_APP_TOKEN: an app-level token starts with xapp-")
+            problems.append("SLACK_APP_TOKEN: an app-level token starts with xapp-")
         if self.bot_token and not self.bot_token.get_secret_value().startswith(_BOT_TOKENS):
-            raise ValueError("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
+            problems.append("SLACK_BOT_TOKEN: a bot token starts with xoxb-")
+        if problems:
+            raise ValueError("; ".join(problems))
         return self
 
     def find_missing(self, *, hears: bool) -> tuple[str, ...]:

@@ -280,7 +280,7 @@ def _find_mount_problem(settings: Settings) -> Iterator[str]:
 
 def _unknown(name: str, known: set[str]) -> str:
     """A misspelt allow-list must not open the bot to everyone."""
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     return f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else "")
 
 

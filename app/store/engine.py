@@ -1,6 +1,7 @@
 """How a database is reached: SQLite's file on one connection, PostgreSQL through a pool, calls with a deadline, errors in one sentence."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import re
@@ -480,10 +481,16 @@ def own_state_directory(directory: Path, *, shares: bool = False) -> Iterator[St
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     try:
         file = (directory / "orion.lock").open("a+")
-    except PermissionError as exc:
-        raise PermissionError(
-            f"ORION_STATE_DIR={directory} cannot be written to by user {os.geteuid()}, who has to own it"
-        ) from exc
+    except OSError as exc:
+        is_read_only = exc.errno == errno.EROFS
+        problem = (
+            "is on a file system that is mounted read-only: in a container, mount a volume there"
+            if is_read_only
+            else f"cannot be written to by user {os.geteuid()}, who has to own it"
+        )
+        if not (is_read_only or isinstance(exc, PermissionError)):
+            raise
+        raise PermissionError(f"ORION_STATE_DIR={directory} {problem}") from exc
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -93,7 +93,8 @@ async def _composed(tmp_path: Path) -> AsyncIterator[tuple[Composed, World, str]
             namespace = (await composed.sh(_NAMESPACE)).strip()
             await asyncio.to_thread(lend_environment, prepared, namespace)
             composed.namespaces.append(namespace)
-            (*_, (*_, up)) = written("With compose")
+            (*_, (*_, check, up)) = written("With compose")
+            assert "ok   slack" in await composed.sh(check)
             await composed.sh(up)
             world.fake_slack.events_url = f"{url}/slack/events"
             for service in ("serve", "worker"):

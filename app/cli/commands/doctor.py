@@ -222,9 +222,8 @@ async def _slack(settings: Settings) -> str:
 async def _model(settings: Settings) -> str:
     if missing := missing_for_agent(settings, settings.agents.default):
         raise _ProblemError("no key", f"set what is missing: {missing}")
-    return "; ".join(
-        f"{protocol.value}: {_source(settings, protocol)}" for protocol in ModelProtocol
-    )
+    sources = (f"{protocol.value}: {_source(settings, protocol)}" for protocol in ModelProtocol)
+    return f"{'; '.join(sources)} (keys are not tried: orion verify does)"
 
 
 def _source(settings: Settings, protocol: ModelProtocol) -> str:
