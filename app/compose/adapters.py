@@ -228,7 +228,7 @@ async def open_outside(
         provider = overrides.provider or create_provider(settings, choice, owner)
         is_local = role.is_working and Capability.REMOTE not in provider.capabilities
         store.leases.describe(
-            place=f"{place} {provider}" if is_local else "", is_working=role.is_working
+            place=f"{place} {provider.name}" if is_local else "", is_working=role.is_working
         )
         leases = overrides.wrap("leases", store.leases)
         lease = await stack.enter_async_context(open_lease(leases))

@@ -130,7 +130,7 @@ async def test_a_revoked_token_ends_the_run_without_an_answer(
 @pytest.mark.long
 async def test_an_archived_channel_ends_the_run_without_an_answer(stage: Stage) -> None:
     """As above; and a question that was waiting there ends too."""
-    ts = await stage.client.say("@Orion !slow 5", channel="random")
+    ts = await stage.client.say("@Orion !slow 12", channel="random")
     await stage.client.wait_for_reply(
         ts, lambda reply: SLOW_WORDS in text_of(reply), channel="random"
     )

@@ -141,8 +141,8 @@ async def test_a_late_answer_is_told_as_it_would_have_been_in_time(tmp_path: Pat
 
 async def test_an_outage_without_end_is_given_up(tmp_path: Path) -> None:
     """A finished answer is offered until the window closes, then the record says that nobody was told."""
-    timings = replace(SOON, delivery_grace=timedelta(seconds=-8))
-    policy = replace(POLICY, run_timeout_s=3, queue_timeout_s=1, timings=timings)
+    timings = replace(SOON, delivery_grace=timedelta(seconds=-29))
+    policy = replace(POLICY, run_timeout_s=10, queue_timeout_s=1, timings=timings)
     async with core_of(tmp_path, policy) as core:
         request = request_of([{"sleep": 0.5}, {"final": "the answer"}])
         await core.intake.accept(request)
