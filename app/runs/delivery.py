@@ -3,13 +3,13 @@
 import asyncio
 import csv
 import io
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
+from app.markdown import Element, Kind, cells, closed, scan
 from app.runs.attempt import Attempt
 from app.runs.model import Outcome, Run, RunFileKind, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
@@ -142,8 +142,6 @@ def _log_end(run: Run, outcome: Outcome) -> None:
 LONG_ANSWER_CHARS = 30_000
 """Three messages."""
 _LONG_CHARS, _SHOWN_LINES, _SHOWN_CHARS = 4_000, 15, 8_000
-_FENCE = re.compile(r"(`{3,}+|~{3,}+)([^`\n]*)\n?")
-_RULE = re.compile(r"\|[ \t:|-]+\n?")
 _ENDINGS = {"bash": "sh", "diff": "diff", "html": "html", "json": "json", "python": "py", "sql": "sql", "yaml": "yaml"}  # fmt: skip
 
 
@@ -155,74 +153,56 @@ def shorten(answer: str) -> tuple[str, Mapping[str, str]]:
     if len(answer) <= LONG_ANSWER_CHARS:
         return answer, {}
     files: dict[str, str] = {}
-    parts = [
-        text if len(text) < _LONG_CHARS else begin(text, files)
-        for begin, text in _segments(answer.splitlines(keepends=True))
-    ]
-    short = "".join(parts)
+    short = "".join(_shortened(answer, element, files) for element in scan(answer))
     if len(short) <= LONG_ANSWER_CHARS:
         return short, files
     return f"{_clip(answer)}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
 
 
-_Begin = Callable[[str, dict[str, str]], str]
-"""Puts a text into a file, and returns its beginning."""
+def _shortened(answer: str, element: Element, files: dict[str, str]) -> str:
+    """Returns an element, or its beginning when it goes into a file. What stands in lists and quotes does not."""
+    text = answer[element.start : element.end]
+    edge = (element.closing or element.opening)[:1]
+    if len(text) < _LONG_CHARS or edge in {"", " ", ">"}:
+        return text
+    content = answer[element.content_start : element.content_end]
+    match element.kind:
+        case Kind.FENCE:
+            return _begin_log(text.partition("\n")[0], element.closing, content, files)
+        case Kind.TABLE:
+            return _begin_table(element.opening, content.rstrip("\n"), files)
+        case _:
+            return text
 
 
-def _segments(lines: Sequence[str]) -> Iterator[tuple[_Begin, str]]:
-    """Yields fences and tables, and the text between them."""
-    at = 0
-    while at < len(lines):
-        end = at + 1
-        begin: _Begin = _begin_text
-        if fence := _FENCE.fullmatch(lines[at]):
-            begin = _begin_log
-            while end < len(lines) and lines[end].rstrip() != fence[1]:
-                end += 1
-            end = min(end + 1, len(lines))
-        elif lines[at].startswith("|") and end < len(lines) and _RULE.fullmatch(lines[end]):
-            begin = _begin_table
-            while end < len(lines) and lines[end].startswith("|"):
-                end += 1
-        yield begin, "".join(lines[at:end])
-        at = end
-
-
-def _begin_text(text: str, _files: dict[str, str]) -> str:
-    return text
-
-
-def _begin_log(text: str, files: dict[str, str]) -> str:
-    opening, *lines = text.splitlines(keepends=True)
-    mark, language = opening.strip()[:3], opening.strip().lstrip("`~").strip()
-    if lines and lines[-1].strip() == opening.strip().removesuffix(language).strip():
-        lines.pop()
+def _begin_log(opening: str, closing: str, content: str, files: dict[str, str]) -> str:
+    language = opening.lstrip("`~").strip()
     name = f"log-{len(files) + 1}.{_ENDINGS.get(language.lower(), 'txt')}"
-    files[name] = "".join(lines)
-    begun = _clip("".join(lines[:_SHOWN_LINES])).rstrip("\n")
-    return f"{mark}{language}\n{begun}\n{mark}\n\n(the beginning of {len(lines):,} lines, which are in `{name}`)\n"
+    files[name] = content
+    lines = content.split("\n", _SHOWN_LINES)[:_SHOWN_LINES]
+    begun = _clip("\n".join(lines)).rstrip("\n")
+    count = content.count("\n") + (not content.endswith("\n"))
+    return f"{opening}\n{begun}\n{closing}\n\n(the beginning of {count:,} lines, which are in `{name}`)\n"
 
 
-def _begin_table(text: str, files: dict[str, str]) -> str:
-    head, rule, *rows = text.splitlines(keepends=True)
+def _begin_table(head: str, content: str, files: dict[str, str]) -> str:
+    rows = content.split("\n")
     name = f"table-{len(files) + 1}.csv"
-    files[name] = _csv([head, *rows])
-    begun = "".join(rows[:_SHOWN_LINES])
-    return f"{head}{rule}{begun}\n(the beginning of {len(rows):,} rows, which are in `{name}`)\n"
+    files[name] = _csv([head.partition("\n")[0], *rows])
+    begun = "\n".join(rows[:_SHOWN_LINES])
+    return f"{head}{begun}\n\n(the beginning of {len(rows):,} rows, which are in `{name}`)\n\n"
 
 
 def _clip(text: str) -> str:
-    """Returns the beginning of a text, to the end of a paragraph or a line."""
+    """Returns the beginning of a text, to the end of a paragraph or a line; its fence is closed."""
     if len(text) <= _SHOWN_CHARS:
         return text
     begun = text[:_SHOWN_CHARS]
     at = max(begun.rfind("\n\n"), 0) or max(begun.rfind("\n"), 0) or _SHOWN_CHARS
-    return f"{begun[:at]}\n…"
+    return closed(f"{begun[:at]}\n…")
 
 
 def _csv(rows: Sequence[str]) -> str:
     out = io.StringIO()
-    for row in rows:
-        cells = re.split(r"(?<!\\)\|", row.strip().strip("|"))
-        csv.writer(out).writerow(cell.strip().replace(r"\|", "|") for cell in cells)
+    csv.writer(out).writerows(cells(row) for row in rows)
     return out.getvalue()

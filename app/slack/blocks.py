@@ -150,7 +150,7 @@ def announcement_text(run: Run, result: Outcome) -> str:
 MAX_ARGUMENT_CHARS: Final = 200
 MAX_TAIL_CHARS: Final = 3_000
 _PLAIN_PART_CHARS: Final = 3_000
-"""Below the 4,000 that chat.update takes, with room for escapes. Source: Slack Web API, chat.update, read 2026-11."""
+"""Below the 4,000 that chat.update takes, with room for the closing line. Source: Slack Web API, chat.update, read 2026-11."""
 _MAX_SECTION_CHARS: Final = 2_900
 """Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
 
@@ -236,28 +236,14 @@ def render_result(
 
 def render_plain_result(run: Run, ended: Outcome) -> tuple[MessagePart, ...]:
     """Returns the same without blocks, for when Slack refuses them."""
-    answer = neutralise(ended.answer)
     _, text = _closing(run, ended)
     facts = _closing_facts(run, ended)
-    texts = [escape(part) for part in _plain_parts(answer)]
+    texts = list(split_markdown(escape(neutralise(ended.answer)), max_chars=_PLAIN_PART_CHARS))
     if ended.state is RunState.SUCCEEDED and texts:
         texts[-1] = f"{texts[-1]}\n\n{facts}"
     else:
         texts.append(f"{text}\n{facts}".strip())
     return tuple(MessagePart(blocks=(), text=part) for part in texts)
-
-
-def _plain_parts(text: str) -> list[str]:
-    """Cuts by the size after escaping, in the middle of words if need be."""
-    parts: list[str] = []
-    current, size = "", 0
-    for line in re.findall(r"[^\n]{1,500}\n?|\n", text):
-        cost = len(escape(line))
-        if size + cost > _PLAIN_PART_CHARS and current.strip():
-            parts.append(current.strip("\n"))
-            current, size = "", 0
-        current, size = current + line, size + cost
-    return [*parts, current.strip("\n")] if current.strip() else parts
 
 
 def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:

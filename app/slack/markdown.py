@@ -1,13 +1,12 @@
 """Markdown as Slack takes it, in parts that it takes; and Slack's control sequences and escapes, to and from text."""
 
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
-
+from app.markdown import MAX_CLOSING_CHARS, Element, Kind, closed, scan
 from app.runs.options import INVISIBLE
 
 _TOKEN: Final = re.compile(r"<([@#!]?)([^<>|\n]*)(?:\|([^<>\n]*))?>")
@@ -24,7 +23,7 @@ def readable(text: str, *, bot_user_id: str) -> str:
     if bot_user_id:
         mention = _mention_of(bot_user_id)
         text = re.sub(rf"(?m)^[ \t]*{mention}[:,]?[ \t]*", "", text)
-        text = re.sub(rf"[ \t]*{mention}", "", text)
+        text = re.sub(rf"(?<![ \t])[ \t]*+{mention}", "", text)
     return unescape(_TOKEN.sub(_spell_out, text)).strip()
 
 
@@ -76,121 +75,23 @@ def _spell_out_link(raw: str, *, target: str, label: str) -> str:
     return f"{label} ({target})"
 
 
-MAX_CLOSING_CHARS: Final = 60
-"""Longer fences are not repaired."""
-
-_PARSER: Final = MarkdownIt("commonmark").enable("table")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
-    """Lines of a fence or a table, and what makes a later stretch of them stand alone."""
-
-    start: int
-    end: int
-    """After the last line."""
-    opening: str
-    """Goes before a later stretch."""
-    closing: str
-    """Goes after an earlier stretch; empty for tables."""
-    last_content: int
-    """A cut after this line would part nothing but the closing line."""
-
-    def parted_before(self, number: int) -> bool:
-        """Whether a cut before that line needs the repair. The head of a table cannot be repeated in itself."""
-        head_lines = 1 if self.closing else 2
-        return self.start + head_lines <= number < self.end
-
-
-def lines_of(text: str) -> list[str]:
-    """Returns lines with their ends; joined, they are the text."""
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
-
-
-def starts_of(tokens: Sequence[Token]) -> Mapping[int, str]:
-    """Returns the kind of each top-level element by its line."""
-    return {token.map[0]: token.type for token in tokens if token.level == 0 and token.map}
-
-
-def regions_of(tokens: Sequence[Token], lines: Sequence[str]) -> Mapping[int, Region]:
-    """Returns the fence or table that each line belongs to; nested ones too."""
-    regions: dict[int, Region] = {}
-    for token in tokens:
-        if token.map is None or token.map[0] >= len(lines):
-            continue
-        region = None
-        if token.type == "fence":
-            region = _fence(token, lines)
-        elif token.type == "table_open":
-            region = _table(token, lines)
-        if region is not None:
-            regions.update(dict.fromkeys(range(region.start, region.end), region))
-    return regions
-
-
-def parse(text: str) -> list[Token]:
-    """Parses CommonMark with tables."""
-    # The parser takes a carriage return for a line end; here only line feeds count.
-    return _PARSER.parse(text.replace("\r", " ").replace("\x00", " "))
-
-
-def balanced(text: str) -> str:
-    """Returns the text, with the fence closed that is open at its end."""
-    lines = lines_of(text)
-    for token in reversed(parse(text)):
-        if token.type != "fence" or token.map is None or token.map[1] < len(lines):
-            continue
-        region = _fence(token, lines)
-        if region is None or _is_closed(token):
-            return text
-        return f"{text.removesuffix(chr(10))}\n{region.closing}"
-    return text
-
-
-def _is_closed(fence: Token) -> bool:
-    start, end = fence.map or (0, 0)
-    content = fence.content
-    content_lines = content.count("\n") + (1 if content and not content.endswith("\n") else 0)
-    return end - start >= content_lines + 2
-
-
-def _fence(token: Token, lines: Sequence[str]) -> Region | None:
-    start, end = token.map or (0, 0)
-    column = lines[start].find(token.markup)
-    if column < 0 or column + len(token.markup) > MAX_CLOSING_CHARS:
-        return None
-    # A list's marker must not be repeated, a quote's must.
-    indent = re.sub(r"[^\s>]", " ", lines[start][:column])
-    info = token.info.strip()
-    if column + len(token.markup) + len(info) > MAX_CLOSING_CHARS:
-        info = ""
-    # Four spaces would make the fence itself code once it stands outside its list.
-    reopening_indent = indent if ">" in indent or len(indent) < 4 else ""  # noqa: PLR2004
-    return Region(
-        start=start,
-        end=end,
-        opening=f"{reopening_indent}{token.markup}{info}\n",
-        closing=indent + token.markup,
-        last_content=end - 2 if _is_closed(token) else end - 1,
-    )
-
-
-def _table(token: Token, lines: Sequence[str]) -> Region:
-    start, end = token.map or (0, 0)
-    head = "".join(lines[start : start + 2])
-    return Region(start=start, end=end, opening=head, closing="", last_content=end - 1)
-
-
 MAX_PART_CHARS: Final = 10_000
 """A message takes about 13,200 rendered characters. Source: field reports on Slack's markdown block, read 2026-11."""
 MAX_PART_ELEMENTS: Final = 35
-"""Each heading, fence or table becomes a block of its own, and more than 50 blocks fail. Source: as above."""
+"""Each heading, rule, fence or table becomes a block of its own, and more than 50 blocks fail. Source: as above."""
 
 _HEADING_COST_CHARS: Final = 100
 """What a heading adds to the rendered size. Source: as above."""
 _CLOSING_RESERVE_CHARS: Final = 2 * MAX_CLOSING_CHARS + 2
 _MIN_PART_CHARS: Final = 500
-_MAX_PARSED_TAIL_CHARS: Final = 30_000
+_MAX_HELD_CHARS: Final = 16
+"""How long what must not be cut in two may be."""
+
+_TASK: Final = re.compile(
+    r"(?m)^([ \t>]*+(?:(?:[-*+]|\d{1,9}[.)])[ \t][ \t>]*+)++)\[([ xX])\](?=[ \t])"
+)
+_BOXES: Final = {" ": "\u2610", "x": "\u2611", "X": "\u2611"}
+_ESCAPE: Final = re.compile(r"&#?\w{0,7}\Z")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,35 +100,42 @@ class Piece:
 
     prefix: str = ""
     body: str = field(repr=False)
+    ends_in_fence: bool = False
 
     @property
     def part(self) -> str:
         """Returns it fit to stand alone."""
-        return balanced((self.prefix + self.body).strip("\n"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
-    """A line, or a bit of one that is too long."""
-
-    text: str = field(repr=False)
-    element: str = ""
-    """Kind of the top-level element that starts here, or empty."""
-    repair: str = ""
-    """What a cut before it must repeat."""
-    closes_fence: bool = False
-
-    @property
-    def cost(self) -> int:
-        return len(self.text) + (_HEADING_COST_CHARS if self.element == "heading_open" else 0)
+        part = (self.prefix + self.body).strip("\n")
+        return closed(part) if self.prefix or self.ends_in_fence else part
 
 
 def split_markdown(
     text: str, *, max_chars: int = MAX_PART_CHARS, max_elements: int = MAX_PART_ELEMENTS
 ) -> tuple[str, ...]:
-    """Returns parts in order, each within both limits and none empty. `max_chars` is at least 500."""
-    pieces = split_pieces(text, max_chars=max_chars, max_elements=max_elements)
+    """Returns parts in order, each within both limits and none empty. `max_chars` is at least 500.
+
+    Lines end with line feeds in them, and items of task lists begin with boxes.
+    """
+    pieces = split_pieces(with_boxes(text), max_chars=max_chars, max_elements=max_elements)
     return tuple(piece.part for piece in pieces if piece.body.strip())
+
+
+def with_boxes(text: str) -> str:
+    """Returns a text with boxes for `[ ]` and `[x]` at the start of list items, and line feeds for all other line ends.
+
+    Source: slackapi/node-slack-sdk issue 2390, messages with task lists were refused, read 2026-11.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not _TASK.search(text):
+        return text
+    return "".join(
+        stretch if kind is Kind.FENCE else _TASK.sub(_box, stretch)
+        for kind, stretch in ((one.kind, text[one.start : one.end]) for one in scan(text))
+    )
+
+
+def _box(task: re.Match[str]) -> str:
+    return task[1] + _BOXES[task[2]]
 
 
 def split_pieces(text: str, *, max_chars: int, max_elements: int) -> tuple[Piece, ...]:
@@ -235,119 +143,103 @@ def split_pieces(text: str, *, max_chars: int, max_elements: int) -> tuple[Piece
     if max_chars < _MIN_PART_CHARS:
         message = f"parts of {max_chars} characters are too small to repair"
         raise ValueError(message)
-    stretches = _stretches(text, max_chars=max_chars)
+    elements = scan(text)
     pieces: list[Piece] = []
-    start = 0
-    while start < len(stretches):
-        end = _end_of_part(
-            stretches, start, budget=max_chars - _CLOSING_RESERVE_CHARS, max_elements=max_elements
-        )
-        body = "".join(stretch.text for stretch in stretches[start:end])
-        pieces.append(Piece(prefix=stretches[start].repair if start else "", body=body))
-        start = end
+    at, index = 0, 0
+    while at < len(text):
+        prefix = _repair(elements[index], text, at, max_chars=max_chars)
+        room = max_chars - _CLOSING_RESERVE_CHARS
+        part = _Part(text, elements[index : index + max_elements], at, room=room - len(prefix))
+        end = part.end(whole=room)
+        while elements[index].end < end:
+            index += 1
+        last = elements[index]
+        ends_in_fence = last.kind is Kind.FENCE and (end < last.end or not last.is_closed)
+        pieces.append(Piece(prefix=prefix, body=text[at:end], ends_in_fence=ends_in_fence))
+        at, index = end, index + (end == last.end)
     return tuple(pieces)
 
 
 def tail_markdown(text: str, *, max_chars: int) -> str:
     """Returns the end of an answer that is being written, fit to stand alone."""
-    if len(text) > _MAX_PARSED_TAIL_CHARS:
-        text = text[-_MAX_PARSED_TAIL_CHARS:].partition("\n")[2] or text[-_MAX_PARSED_TAIL_CHARS:]
-    if len(text) > max_chars - MAX_CLOSING_CHARS:
-        stretches = _stretches(text, max_chars=max_chars)
-        room = max_chars - 2 * MAX_CLOSING_CHARS
-        start = len(stretches)
-        while start > 0 and room >= len(stretches[start - 1].text):
-            start -= 1
-            room -= len(stretches[start].text)
-        repair = stretches[start].repair if start < len(stretches) else ""
-        repair = repair if len(repair) <= room + MAX_CLOSING_CHARS else ""
-        text = repair + "".join(stretch.text for stretch in stretches[start:])
-    return balanced(text.strip("\n"))
+    text = with_boxes(text)
+    room = max_chars - 2 * MAX_CLOSING_CHARS
+    if len(text) <= room:
+        return closed(text.strip("\n"))
+    start = len(text) - room
+    start = text.find("\n", start - 1, start + room // 2) + 1 or start
+    element = next(element for element in scan(text) if element.end > start)
+    repair = _repair(element, text, start, max_chars=max_chars)
+    if len(repair) > start - (len(text) - room) + MAX_CLOSING_CHARS:
+        repair = ""
+    return closed((repair + text[start:]).strip("\n"))
 
 
-def _end_of_part(
-    stretches: Sequence[_Stretch], start: int, *, budget: int, max_elements: int
-) -> int:
-    """Returns the index after the last stretch of the part that begins at `start`."""
-    cost = len(stretches[start].repair)
-    elements = 1
-    last_element = start
-    for index in range(start, len(stretches)):
-        stretch = stretches[index]
-        if index > start and stretch.element:
-            elements += 1
-            last_element = index
-        if elements > max_elements:
-            return index
-        cost += stretch.cost
-        if cost > budget and index > start and not stretch.closes_fence:
-            return _best_cut(stretches, start, last_element, index, budget=budget)
-    return len(stretches)
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Where a part ends that begins at an offset in the first of some elements."""
+
+    text: str = field(repr=False)
+    elements: Sequence[Element] = field(repr=False)
+    """As many as a part may have."""
+    at: int
+    room: int
+
+    def end(self, *, whole: int) -> int:
+        """Before the element that overflows, if that fills the part well enough or keeps the element whole; `whole`: what a part has room for."""
+        filled = 0
+        for element in self.elements:
+            start = max(element.start, self.at)
+            cost = element.end - start
+            cost += _HEADING_COST_CHARS if element.kind is Kind.HEADING else 0
+            if filled + cost > self.room:
+                is_first = element is self.elements[0]
+                if not is_first and (filled * 3 >= self.room or cost <= whole):
+                    return element.start
+                return self._cut(element, start, start + self.room - filled)
+            filled += cost
+        return self.elements[-1].end
+
+    def _cut(self, element: Element, start: int, limit: int) -> int:
+        """Returns the best place to cut an element in two: after its beginning, at the limit or before."""
+        marks = ("\n\n", "\n", " ") if element.kind is Kind.TEXT else ("\n", " ")
+        for mark in marks:
+            cut = self.text.rfind(mark, start + (limit - start) // 3, limit) + len(mark)
+            if cut >= len(mark):
+                break
+        else:
+            cut = _held(self.text, start, limit)
+        if element.kind is Kind.FENCE and cut >= element.content_end:
+            # What would be left is the closing line.
+            after = self.text.find("\n", element.content_end) + 1 or element.end
+            return after if after - cut <= MAX_CLOSING_CHARS else cut
+        return cut
 
 
-def _best_cut(
-    stretches: Sequence[_Stretch], start: int, element: int, overflow: int, *, budget: int
-) -> int:
-    """Cuts before the element that overflows, if that fills the part well enough or keeps the element whole."""
-    if element == start:
-        return overflow
-    filled = sum(stretch.cost for stretch in stretches[start:element])
-    if filled * 3 >= budget or _fits(stretches, element, budget=budget):
-        return element
-    return overflow
+def _held(text: str, start: int, limit: int) -> int:
+    """Returns the limit, or a little before it: escapes, and characters that are joined to one, are not cut in two."""
+    if escape_ := _ESCAPE.search(text, max(start + 1, limit - _MAX_HELD_CHARS), limit):
+        return escape_.start()
+    for cut in range(limit, max(start, limit - _MAX_HELD_CHARS), -1):
+        if not (_joins(text[cut : cut + 1]) or text[cut - 1] == "\u200d"):
+            return cut
+    return limit
 
 
-def _fits(stretches: Sequence[_Stretch], element: int, *, budget: int) -> bool:
-    cost = 0
-    for index in range(element, len(stretches)):
-        if index > element and stretches[index].element:
-            break
-        cost += stretches[index].cost
-        if cost > budget:
-            return False
-    return True
+def _joins(character: str) -> bool:
+    """Whether it changes the one before: marks, joiners, variants and skin tones."""
+    return unicodedata.category(character or " ").startswith("M") or (
+        character in {"\u200d", *map(chr, range(0x1F3FB, 0x1F400))}
+    )
 
 
-def _stretches(text: str, *, max_chars: int) -> list[_Stretch]:
-    lines = lines_of(text)
-    tokens = parse(text)
-    starts, regions = starts_of(tokens), regions_of(tokens, lines)
-    stretches: list[_Stretch] = []
-    for number, line in enumerate(lines):
-        region = regions.get(number)
-        for index, stretch in enumerate(_short(line, max_chars=max_chars // 3)):
-            stretches.append(
-                _Stretch(
-                    text=stretch,
-                    element=starts.get(number, "") if index == 0 else "",
-                    repair=_repair(region, number, is_within_line=index > 0, max_chars=max_chars),
-                    closes_fence=region is not None
-                    and number > region.last_content
-                    and len(line) <= MAX_CLOSING_CHARS,
-                )
-            )
-    return stretches
-
-
-def _repair(region: Region | None, number: int, *, is_within_line: bool, max_chars: int) -> str:
-    if region is None or len(region.opening) > max_chars // 4:
+def _repair(element: Element, text: str, at: int, *, max_chars: int) -> str:
+    """Returns what a part that begins there must repeat."""
+    if not element.is_parted_at(at) or len(element.opening) > max_chars // 4:
         return ""
-    if is_within_line:
-        # The rest of a table's row is no row any more.
-        return region.opening if region.closing else ""
-    return region.opening if region.parted_before(number) else ""
+    # The rest of a table's row is no row any more.
+    return element.opening if element.kind is Kind.FENCE or text[at - 1] == "\n" else ""
 
-
-def _short(line: str, *, max_chars: int) -> list[str]:
-    stretches: list[str] = []
-    while len(line) > max_chars:
-        cut = line.rfind(" ", max_chars // 2, max_chars) + 1 or max_chars
-        stretches.append(line[:cut])
-        line = line[cut:]
-    return [*stretches, line]
-
-
-__all__ = ["neutralise", "plain_fallback", "split_markdown", "tail_markdown"]
 
 _ZERO_WIDTH: Final = "\u200b"
 _BROADCAST_TOKEN: Final = re.compile(
@@ -368,13 +260,14 @@ def neutralise(text: str, *, asker: str = "") -> str:
 
 
 def plain_fallback(text: str, *, max_chars: int = 2_900) -> str:
-    """Returns short escaped text for notifications and for clients without blocks."""
+    """Returns short escaped text for notifications and for clients without blocks; where it is cut, its fence is closed."""
     # Five characters at the most come of one.
     escaped = escape(text.strip()[: max_chars + 1])
     if len(escaped) <= max_chars:
         return escaped
     # An escape must not be cut in two.
-    return re.sub(r"&[a-z]{0,3}$", "", escaped[: max_chars - 1]).rstrip() + "…"
+    begun = re.sub(r"&[a-z]{0,3}$", "", escaped[: max_chars - MAX_CLOSING_CHARS - 2]).rstrip()
+    return escape(closed(f"{unescape(begun)}…"))
 
 
 def _quiet_token(token: re.Match[str]) -> str:
