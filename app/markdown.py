@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 MAX_CLOSING_CHARS: Final = 60
-"""A fence whose closing line would be longer is neither closed nor opened again."""
+"""A fence whose closing line would be longer is neither closed nor opened again; a longer mark is none."""
 _CODE_INDENT: Final = 4
 """So many columns more than its container: a line is code, and opens nothing."""
 
@@ -20,7 +20,8 @@ _LINE: Final = re.compile(
     rf"""\n(?:
       [ ]{{0,3}}(?P<rule>(?:-[ \t]*+)++|(?:\*[ \t]*+){{3,}}+|(?:_[ \t]*+){{3,}}+|=++[ \t]*+)(?=\n|\Z)
     | (?P<lead>(?:[ \t>]|(?P<marker>{_MARKER})[ \t])*+)
-      (?:(?P<fence>`{{3,}}+(?=[^`\n]*+(?:\n|\Z))|~{{3,}}+)(?P<info>[^\n]*+)
+      (?:(?P<fence>`{{3,{MAX_CLOSING_CHARS}}}+(?=[^`\n]*+(?:\n|\Z))|~{{3,{MAX_CLOSING_CHARS}}}+(?!~))
+         (?P<info>[^\n]*+)
         |(?P<heading>\#{{1,6}})(?=[ \t\n]|\Z)
         |(?P<delimiter>[|:-][-:|\ \t]*+)(?=\n|\Z)
         |(?(marker)|(?!)))

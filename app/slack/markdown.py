@@ -161,17 +161,19 @@ def split_pieces(text: str, *, max_chars: int, max_elements: int) -> tuple[Piece
 
 
 def tail_markdown(text: str, *, max_chars: int) -> str:
-    """Returns the end of an answer that is being written, fit to stand alone."""
+    """Returns the end of an answer that is being written, of no more elements than a part has, fit to stand alone."""
     text = with_boxes(text)
+    elements = scan(text)[-MAX_PART_ELEMENTS:]
     room = max_chars - 2 * MAX_CLOSING_CHARS
-    if len(text) <= room:
-        return closed(text.strip("\n"))
-    start = len(text) - room
-    start = text.find("\n", start - 1, start + room // 2) + 1 or start
-    element = next(element for element in scan(text) if element.end > start)
-    repair = _repair(element, text, start, max_chars=max_chars)
-    if len(repair) > start - (len(text) - room) + MAX_CLOSING_CHARS:
-        repair = ""
+    start = elements[0].start if elements else 0
+    repair = ""
+    if len(text) - start > room:
+        start = len(text) - room
+        start = text.find("\n", start - 1, start + room // 2) + 1 or start
+        element = next(element for element in elements if element.end > start)
+        repair = _repair(element, text, start, max_chars=max_chars)
+        if len(repair) + len(text) - start > room + MAX_CLOSING_CHARS:
+            repair = ""
     return closed((repair + text[start:]).strip("\n"))
 
 

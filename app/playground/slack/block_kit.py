@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 
 from app.playground.slack.types import JsonObject, SlackError, new_id
 
@@ -35,7 +36,13 @@ OPTION_TEXT_MAX = 75
 URL_MAX = 3_000
 
 _HEADING = re.compile(r"\s{0,3}#{1,6}\s")
-_FENCE = re.compile(r"\s{0,3}(```+|~~~+)")
+_FENCE = re.compile(r"(?:[\s>]|(?:[-*+]|\d+[.)])\s)*(```+|~~~+)(.*)")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+# Source: slackapi/node-slack-sdk issue 2390, markdown blocks with task lists were refused, read 2026-11.
+_TASK = re.compile(r"[\s>]*(?:(?:[-*+]|\d+[.)])\s+)+\[[ xX]\]\s")
+# Source: docs.slack.dev, table block, read 2026-11.
+TABLE_ROWS_MAX = 100
+TABLE_COLUMNS_MAX = 20
 _TABLE_RULE = re.compile(r"\s*\|?\s*:?-{2,}:?\s*(\|\s*:?-{2,}:?\s*)+\|?\s*$")
 
 
@@ -97,25 +104,35 @@ def rendered_elements(markdown: str) -> int:
 
 
 def _elements(markdown: str) -> Iterator[str]:
-    fence, run = "", ""
-    lines = markdown.splitlines()
-    for line, following in zip(lines, [*lines, ""][1:], strict=True):
-        mark = _FENCE.match(line)
-        if fence:
-            if mark and mark.group(1).startswith(fence):
-                fence = ""
-            continue
-        if mark or _HEADING.match(line):
-            fence, run = mark.group(1) if mark else "", ""
-            yield "fence" if mark else "heading"
+    run = ""
+    lines = [*_outside_fences(markdown), ""]
+    for line, following in pairwise(lines):
+        if line is None or _HEADING.match(line):
+            run = ""
+            yield "fence" if line is None else "heading"
         elif not line.strip():
             run = "" if run == "table" else run
         else:
-            is_table = "|" in line and (run == "table" or bool(_TABLE_RULE.match(following)))
+            is_table = "|" in line and (run == "table" or bool(_TABLE_RULE.match(following or "")))
             kind = "table" if is_table else "text"
             if kind != run:
                 run = kind
                 yield kind
+
+
+def _outside_fences(markdown: str) -> Iterator[str | None]:
+    """Yields the lines that are no code, and None for each fence."""
+    fence = ""
+    for line in _LINE_END.split(markdown):
+        mark = _FENCE.match(line)
+        if fence:
+            if mark and mark[1].startswith(fence) and not mark[2].strip():
+                fence = ""
+        elif mark and not (mark[1][0] == "`" and "`" in mark[2]):
+            fence = mark[1]
+            yield None
+        else:
+            yield line
 
 
 def _block(block: JsonObject, at: str) -> list[str]:
@@ -185,7 +202,17 @@ def _header(block: JsonObject, at: str) -> list[str]:
 def _markdown(block: JsonObject, at: str) -> list[str]:
     if not isinstance(block.get("text"), str):
         return [f"missing required field: text [json-pointer:{at}]"]
+    if any(line and _TASK.match(line) for line in _outside_fences(block["text"])):
+        return [f"task lists are not supported [json-pointer:{at}/text]"]
     return _length(block["text"], f"{at}/text", limit=10**9)
+
+
+def _table(block: JsonObject, at: str) -> list[str]:
+    rows = block.get("rows")
+    problems = _count(rows, f"{at}/rows", limit=TABLE_ROWS_MAX)
+    for index, row in enumerate(rows if isinstance(rows, list) else []):
+        problems += _count(row, f"{at}/rows/{index}", limit=TABLE_COLUMNS_MAX)
+    return problems
 
 
 def _image(block: JsonObject, at: str) -> list[str]:
@@ -298,12 +325,13 @@ _RULES: dict[str, Callable[[JsonObject, str], list[str]] | None] = {
     "section": _section,
     "header": _header,
     "markdown": _markdown,
+    "table": _table,
     "image": _image,
     "context": _context,
     "actions": partial(_action_elements, limit=ACTIONS_MAX),
     "context_actions": partial(_action_elements, limit=CONTEXT_ACTIONS_MAX),
     "divider": None,
     # Accepted by Slack in messages, their insides not judged here. Source: docs.slack.dev, blocks reference, 2026-11.
-    **dict.fromkeys(("rich_text", "table", "task_card", "plan", "video", "card", "carousel")),
+    **dict.fromkeys(("rich_text", "task_card", "plan", "video", "card", "carousel")),
     **dict.fromkeys(("container", "data_table", "data_visualization")),
 }

@@ -1,13 +1,18 @@
 """Splitting and neutralising Markdown."""
 
 import re
+import sys
+from collections.abc import Callable
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.runs.delivery import shorten
 from app.slack.markdown import (
-    MAX_PART_CHARS,
+    escape,
+    is_stop,
     neutralise,
     plain_fallback,
     readable,
@@ -17,6 +22,7 @@ from app.slack.markdown import (
     with_boxes,
 )
 from tests.gallery.oracle import has_open_fence, visible_words
+from tests.long import long_but
 
 WORDS = st.text(alphabet="abc XYZ.,*_`~|#>-1é\t", min_size=1, max_size=120)
 ELEMENTS = st.one_of(
@@ -153,3 +159,124 @@ def test_fallback_is_short_and_escaped(text: str) -> None:
     short = plain_fallback(text)
     assert len(short) <= 2_900
     assert not re.search(r"[<>]|&(?!amp;|lt;|gt;)", short)
+
+
+PARAGRAPHS = st.one_of(
+    st.lists(st.text(alphabet="abcXYZ09é", min_size=1, max_size=12), min_size=1, max_size=60).map(
+        " ".join
+    ),
+    st.just("x" * 1_200),
+)
+WHOLE = st.one_of(
+    PARAGRAPHS,
+    PARAGRAPHS.map(lambda text: f"- [ ] {text}\n- [x] {text}"),
+    PARAGRAPHS.map(lambda text: f"## {text[:80]}"),
+    PARAGRAPHS.map(lambda text: f"> {text}"),
+    PARAGRAPHS.map(lambda text: f"```py\n{text.replace(' ', chr(10))}\n```"),
+    PARAGRAPHS.map(lambda text: f"- item\n  ~~~\n  {text}\n  ~~~\n- item"),
+    PARAGRAPHS.map(lambda text: "| - |\n|---|\n" + "".join(f"| {w} |\n" for w in text.split())),
+    st.just("```\nopen"),
+)
+
+
+@given(st.lists(WHOLE, max_size=10), st.sampled_from(["\n\n", "\r\n\r\n"]), st.integers(500, 1_500))
+@settings(max_examples=150, deadline=None)
+def test_what_is_read_in_the_parts_is_what_is_read_in_the_text(
+    elements: list[str], gap: str, max_chars: int
+) -> None:
+    """Letter by letter, as a parser of Markdown sees them; whatever is cut, closed and opened again."""
+    text = gap.join(elements)
+    parts = split_markdown(text, max_chars=max_chars)
+    assert "".join(map(visible_words, parts)) == visible_words(with_boxes(text))
+
+
+def test_what_is_joined_is_not_cut() -> None:
+    """Neither escapes nor flags of emoji, families and accents are parted in a line without spaces."""
+    for unit in ("&amp;", "👩‍👩‍👧‍👦", "👋🏽", "é"):
+        parts = split_markdown(unit * 900, max_chars=500)
+        assert len(parts) > 2
+        assert "".join(parts) == unit * 900
+        assert all(part.startswith(unit) and part.endswith(unit) for part in parts)
+
+
+def test_task_lists_have_boxes() -> None:
+    """Slack refuses them; in code and elsewhere brackets are brackets."""
+    text = (
+        "- [ ] a\n  1. [X] b\n> - [x] c\n- [x](u)\n[ ] d\n```\n- [ ] e\n```\n- - [ ] f\n- `[ ] g`"
+    )
+    assert with_boxes(text) == (
+        "- ☐ a\n  1. ☑ b\n> - ☑ c\n- [x](u)\n[ ] d\n```\n- [ ] e\n```\n- - ☐ f\n- `[ ] g`"
+    )
+    assert with_boxes("a\r\nb\rc\n") == "a\nb\nc\n"
+
+
+@pytest.mark.parametrize("mark", ["```", "~~~~", "> ```", "- ```"])
+def test_a_fallback_that_is_cut_closes_its_fence(mark: str) -> None:
+    """Notifications end outside code, too; what is whole stays as it is."""
+    lead = mark[: mark.index(mark.strip("-> ")[0])].replace("-", " ")
+    text = f"Look:\n\n{mark}\n" + f"{lead}x < y && z\n" * 500
+    short = plain_fallback(text)
+    assert len(short) <= 2_900
+    assert short.endswith(f"…\n{lead}{mark.strip('-> ')}".replace(">", "&gt;"))
+    assert plain_fallback("```\nopen") == "```\nopen"
+
+
+ADVERSARIES = (
+    *("[", "`", "` ", ">", "> ", "|", "|\n", "*", "* ", "\n", "<", "<!subteam^", "<@U", "@", "@channel", "- "),
+    *("```\n", "~~~", "1. ", "#\n", "| a |\n|---|\n", "  - x\n", "\\", "![](", "_", "x", "x\n", "<!channel|"),
+    *("\r\n", "&", "-\n", "---\n", "\t", " ", " \n", "> ```\n", "- ```\n", "- [ ] ", "- [ ] x\n", "a|b\n-|-\n"),
+    *("<mailto:", "\u200d", "&amp", "- - ", "1", "1)\n", "   `", "`" * 9 + "\n", "stop ", "=\n", "\x00"),
+)  # fmt: skip
+
+
+def render_all(text: str) -> None:
+    split_markdown(escape(neutralise(text)), max_chars=3_000)
+    split_markdown(neutralise(text))
+    tail_markdown(text, max_chars=3_000)
+    plain_fallback(text)
+    readable(text, bot_user_id="UB")
+    is_stop(text)
+
+
+def lines_run(work: Callable[[str], object], text: str) -> int:
+    """Lines of Python, not what patterns do in themselves."""
+    count = 0
+
+    def trace(_frame: FrameType, event: str, _argument: object) -> object:
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work(text)
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("piece", ADVERSARIES, ids=repr)
+def test_work_grows_with_the_length_alone(piece: str) -> None:
+    """Twice the text is at most twice the lines of code that are run, and a few for another part."""
+    once, twice = (piece * (length // len(piece)) for length in (8_000, 16_000))
+    lines_run(render_all, once)  # patterns are compiled
+    assert lines_run(render_all, twice) <= 2 * lines_run(render_all, once) + 200
+
+
+@pytest.mark.parametrize("piece", ["```\n", "| a |\n|---|\n", "x\n", "x"], ids=repr)
+def test_work_to_shorten_grows_with_the_length_alone(piece: str) -> None:
+    """From where it begins to work at all."""
+    once, twice = (piece * (length // len(piece)) for length in (32_000, 64_000))
+    assert lines_run(shorten, twice) <= 2 * lines_run(shorten, once) + 200
+
+
+@pytest.mark.parametrize(
+    "piece", long_but(ADVERSARIES, ("<", "\t", "`", "| a |\n|---|\n").__contains__)
+)
+@pytest.mark.timeout(300)
+def test_a_megabyte_of_anything_is_rendered(piece: str) -> None:
+    """A pattern that tries twice what it tried before would need hours for it, and it has minutes."""
+    text = piece * (1_000_000 // len(piece))
+    render_all(text)
+    shorten(text)
