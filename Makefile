@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -72,6 +72,10 @@ agents: setup
 
 clouds: setup
 	@$(BIN)/python -m tests.contract.sandbox_runtime.papers > docs/clouds.md
+
+# With Debian's Chromium: the pictures of answers that are hard to show, which a test compares.
+gallery: setup
+	@$(BIN)/python -m tests.gallery
 
 settings: setup
 	@$(BIN)/python -m tests.settings_pages

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, async_playwright, expect
+from playwright.async_api import Browser, expect
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.playground.slack.fake_slack import FakeSlack
@@ -16,28 +15,13 @@ from app.playground.stack import create_slack_app
 from app.web.hosting import serve
 from tests.browser.building import Bot, Scene
 from tests.fake_slack_client import open_client
-
-CHROMIUM = Path("/usr/bin/chromium")
-CHROMIUM_ARGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from tests.gallery.pictures import open_browser
 
 
 @pytest.fixture
 async def browser() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=CHROMIUM_ARGS, timeout=30_000
-        )
+    async with open_browser() as browser:
         yield browser
-        await browser.close()
 
 
 @pytest.fixture

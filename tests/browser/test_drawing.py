@@ -80,3 +80,22 @@ async def test_markdown_is_drawn(scene: Scene) -> None:
     await expect(body.locator("td")).to_have_text(["1", "x"])
     assert await body.locator("pre").inner_text() == "if a < b:\n    pass"
     await expect(body.locator("p", has_text="snake_case_name")).to_have_text("snake_case_name")
+
+
+async def test_rarer_markdown_is_drawn(scene: Scene) -> None:
+    """Underlined headings, code by its indent, fences that only their own mark closes, and both emphases at once."""
+    text = (
+        "Title\n===\n\nSecond\n---\ntext\n\n    a <b>\n\n      c\n\n```\nx ```y\n```` no\n```\nafter ***both***"
+        "\n```a`b\n\n- item\n    - inner"
+    )
+    await scene.web.chat_postMessage(
+        channel=GENERAL, text="x", blocks=[{"type": "markdown", "text": text}]
+    )
+    body = scene.page.locator("#messages .message-body")
+    await expect(body.locator("h3")).to_have_text("Title")
+    await expect(body.locator("h4")).to_have_text("Second")
+    await expect(body.locator("pre")).to_have_count(2)
+    assert await body.locator("pre").first.inner_text() == "a <b>\n\n  c"
+    assert await body.locator("pre").last.inner_text() == "x ```y\n```` no"
+    await expect(body.locator("strong > em")).to_have_text("both")
+    await expect(body.locator("ul > li > ul > li")).to_have_text("inner")

@@ -68,7 +68,7 @@ ANSWERS: Final[Mapping[str, str]] = {
     "mentions": f"<!channel> <!here|here> <!subteam^S123|@team> @everyone @here <@U99999999> <@{YOU}> <#C1|general> mail@here.org",
     "slack tokens": "<https://example.com|label> *bold in mrkdwn* ~strike~ &lt;!channel&gt; <!date^1700000000^{date}|then> :tada: <mailto:a@b.c>",
     "escapes": r"\*not bold\* \`not code\` \# not a heading \[x\](y) a\|b \\ \<b\> 1\. one",
-    "right to left": "# שלום עולם\n\nמרחבא **עברית** `code` 123\n\n- אחד\n- שתיים\n\nالعربية: **نص** مع [رابط](https://example.com) و English\n\n| אות | رقم |\n|---|---|\n| א | \u0661 |",
+    "right to left": "# שלום עולם\n\nמרחבא **עברית** `code` 123\n\n- אחד\n- שתיים\n\n\u0627لعربية: **نص** مع [رابط](https://example.com) و English\n\n| אות | رقم |\n|---|---|\n| א | \u0661 |",
     "bidi controls": "user\u202etxt.exe\u202c and \u2066isolated\u2069 end",
     "emoji": "👍 👩‍👩‍👧‍👦 🇩🇪 👋🏽 ❤️ 1️⃣ \u2705 done, ⚠️ careful :warning: :not_an_emoji:",
     "many scripts": "Ελληνικά, Русский, 中文, 日本語, 한국어, ไทย, हिन्दी, Việt Nam, zalgo: Z̷̨a̶l̸g̵o̴",

@@ -9,6 +9,7 @@ const INLINE = [
   [/!?\[([^\[\]]*)\]\(<?([^()\s<>]+(?:\([^()\s]*\)[^()\s<>]*)*)>?(?:\s+"[^"]*")?\)/, (match, more) => link(match[2], ...more(match[1] || match[2]))],
   [/<((?:https?:\/\/|mailto:)[^<>\s|]+)>/, (match) => link(match[1], match[1])],
   [/https?:\/\/[^\s<>|]*[^\s<>|.,;:!?)\]}'"*_]/, (match) => link(match[0], match[0])],
+  [/\*\*\*(?=\S)([^*]*[^\s*])\*\*\*/, (match, more) => el("strong", {}, el("em", {}, ...more(match[1])))],
   [/\*\*(?=\S)([\s\S]*?\S)\*\*|__(?=\S)([\s\S]*?\S)__(?!\w)/, (match, more) => el("strong", {}, ...more(match[1] || match[2]))],
   [/~~(?=\S)([\s\S]*?\S)~~/, (match, more) => el("s", {}, ...more(match[1]))],
   [/\*(?=[^\s*])([^*\n]*[^\s*])\*|(?<!\w)_(?=[^\s_])([^_\n]*[^\s_])_(?!\w)/, (match, more) => el("em", {}, ...more(match[1] || match[2]))],
@@ -44,7 +45,9 @@ function withBreaks(text, people) {
   return nodes;
 }
 
-const FENCE = /^\s{0,3}(```+|~~~+)\s*(\S*)/;
+const FENCE = /^\s{0,3}(```+(?=[^`]*$)|~~~+)\s*(\S*)/;
+const INDENTED = /^(?: {4}|\t)/;
+const UNDERLINE = /^\s{0,3}(=+|-+)\s*$/;
 const HEADING = /^\s{0,3}(#{1,6})\s+(.*?)\s*#*\s*$/;
 const RULE = /^\s{0,3}([-*_])(?:\s*\1){2,}\s*$/;
 const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/;
@@ -68,6 +71,7 @@ function blocks(lines, people, depth) {
     else if (/^\s{0,3}>/.test(line)) taken = quote(lines, at, people, depth);
     else if (ITEM.test(line) && depth < MAX_DEPTH) taken = list(lines, at, people, depth);
     else if (isTable) taken = table(lines, at, people);
+    else if (INDENTED.test(line)) taken = indented(lines, at);
     else taken = paragraph(lines, at, people);
     if (taken) {
       nodes.push(taken.node);
@@ -80,9 +84,17 @@ function blocks(lines, people, depth) {
 function fence(lines, at) {
   const [, mark, language] = FENCE.exec(lines[at]);
   let end = at + 1;
-  while (end < lines.length && !lines[end].trim().startsWith(mark)) end += 1;
+  const isEnd = (line) => line.trim().startsWith(mark) && !line.trim().replaceAll(mark[0], "");
+  while (end < lines.length && !isEnd(lines[end])) end += 1;
   const code = el("code", {}, lines.slice(at + 1, end).join("\n"));
   return { node: el("pre", { "data-language": language || null }, code), next: end + 1 };
+}
+
+function indented(lines, at) {
+  let end = at;
+  while (end < lines.length && (INDENTED.test(lines[end]) || !lines[end].trim())) end += 1;
+  const text = lines.slice(at, end).map((line) => line.replace(INDENTED, "")).join("\n").trimEnd();
+  return { node: el("pre", {}, el("code", {}, text)), next: end };
 }
 
 function heading(lines, at, people) {
@@ -155,8 +167,11 @@ function table(lines, at, people) {
 function paragraph(lines, at, people) {
   let end = at + 1;
   while (end < lines.length && lines[end].trim() && !FENCE.test(lines[end]) && !HEADING.test(lines[end]) && !ITEM.test(lines[end]) && !/^\s{0,3}>/.test(lines[end]) && !RULE.test(lines[end])) {
+    if (UNDERLINE.test(lines[end])) break;
     if (lines[end].includes("|") && end + 1 < lines.length && lines[end + 1].includes("-") && TABLE_RULE.test(lines[end + 1])) break;
     end += 1;
   }
+  const under = end < lines.length ? UNDERLINE.exec(lines[end]) : null;
+  if (under) return { node: el(under[1][0] === "=" ? "h3" : "h4", {}, ...inline(lines.slice(at, end).join(" "), people)), next: end + 1 };
   return { node: el("p", {}, ...withBreaks(lines.slice(at, end).join("\n"), people)), next: end };
 }
