@@ -118,7 +118,7 @@ function list(lines, at, people, depth) {
   let end = at;
   while (end < lines.length) {
     const match = ITEM.exec(lines[end]);
-    if (!match || match[1].length > indent.length + 1 || /\d/.test(match[2]) !== ordered) break;
+    if (!match || match[1].length > indent.length + 1 || match[2].at(-1) !== marker.at(-1)) break;
     const inner = [match[3]];
     const content = match[1].length + match[2].length + 1;
     end += 1;
