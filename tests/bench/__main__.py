@@ -20,6 +20,7 @@ from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
 from tests.bench.processes import BenchError
+from tests.bench.rendering import measure_rendering
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
@@ -48,6 +49,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "pool": measure_pool,
     "clouds": measure_clouds,
     "parsers": measure_parsers,
+    "rendering": measure_rendering,
     "agents": measure_agents,
     "docker": measure_docker,
     "docker-agents": measure_agents_in_docker,

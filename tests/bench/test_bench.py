@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.bubblewrap,
 ]
 
-PARTS = ("acks", "placing", "turns", "crowd", "costs")
+PARTS = ("acks", "placing", "turns", "crowd", "costs", "rendering")
 """Docker's takes a minute, and is seen whenever the bench is run."""
 FIGURES = (
     *(
@@ -42,6 +42,7 @@ FIGURES = (
     "processor time per run, answered",
     "PostgreSQL's processor time per run",
     "transactions per run",
+    "rendered, messages of an answer",
 )
 
 

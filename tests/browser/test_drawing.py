@@ -86,7 +86,7 @@ async def test_rarer_markdown_is_drawn(scene: Scene) -> None:
     """Underlined headings, code by its indent, fences that only their own mark closes, and both emphases at once."""
     text = (
         "Title\n===\n\nSecond\n---\ntext\n\n    a <b>\n\n      c\n\n```\nx ```y\n```` no\n```\nafter ***both***"
-        "\n```a`b\n\n- item\n    - inner"
+        "\n```a`b\n\n- item\n    - inner\n\n3. three\n\n7) seven"
     )
     await scene.web.chat_postMessage(
         channel=GENERAL, text="x", blocks=[{"type": "markdown", "text": text}]
@@ -99,3 +99,5 @@ async def test_rarer_markdown_is_drawn(scene: Scene) -> None:
     assert await body.locator("pre").last.inner_text() == "x ```y\n```` no"
     await expect(body.locator("strong > em")).to_have_text("both")
     await expect(body.locator("ul > li > ul > li")).to_have_text("inner")
+    await expect(body.locator("ol").first).to_have_attribute("start", "3")
+    await expect(body.locator("ol").last).to_have_attribute("start", "7")

@@ -30,6 +30,10 @@ def _markdown(text: str) -> Block:
     return {"type": "markdown", "text": text}
 
 
+def _table(rows: int, columns: int) -> Block:
+    return {"type": "table", "rows": [[{"type": "raw_text", "text": "x"}] * columns] * rows}
+
+
 def _feedback(value: str) -> Block:
     button = {"text": _plain(4), "value": value}
     element = {"type": "feedback_buttons", "positive_button": button, "negative_button": button}
@@ -60,6 +64,11 @@ def _feedback(value: str) -> Block:
         ({"type": "divider"}, {"type": "no_such_block"}),
         (_actions(_button()), _actions({"type": "no_such_element"})),
         (_actions(_button()), _actions(_button(text={"type": "mrkdwn", "text": "x"}))),
+        (_table(100, 20), _table(101, 20)),
+        (_table(1, 1), _table(1, 21)),
+        (_markdown("- [x](u) [ ]"), _markdown("- [x] done")),
+        (_markdown("```\n- [ ] code\n```"), _markdown("```\n- [ ] code\n```\n> 1. [ ] open")),
+        (_markdown("- ```\n  - [ ] code"), _markdown("text\r  * [X] done")),
     ],
 )
 def test_block_limits(fits: Block, too_much: Block) -> None:
@@ -120,6 +129,8 @@ def test_rendered_elements_count_towards_fifty() -> None:
         ("```\n# not a heading\n| a | b |\n```", 1),
         ("text\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nmore", 3),
         ("~~~\n```\n~~~\nafter", 2),
+        ("```\n```py\n# in it\n```", 1),
+        ("# one\r# two\r\ntext\u2028# no heading", 3),
         ("", 0),
     ],
 )
