@@ -349,8 +349,10 @@ SHARE_TIMEOUT_S = 120.0
 _SHARED = ".orion/shared.json"
 """In the agent's home: digests of what was shared, by paths."""
 _LIST = r"find . -type f -printf '%s\t%P\0' | head -c 65536"
-_LINK = re.compile(r"(!?)\[([^\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])([^)\s]+)\)")
-"""To something beside the answer: no address, no place in a page."""
+_LINK = re.compile(
+    r"(!?)\[([^\[\]\n]{0,500})\]\((?![a-zA-Z][a-zA-Z0-9+.-]*:|[#/])((?:[^()\s]|\([^()\s]*+\))++)\)"
+)
+"""To something beside the answer: no address, no place in a page. None begins inside another, so that it is linear."""
 
 
 async def share_files(

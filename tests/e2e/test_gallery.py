@@ -10,13 +10,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.aio import open_task_group
 from app.playground.model.protocol import named_event
-from app.playground.slack.types import YOU
+from app.playground.slack.types import YOU, JsonObject
 from app.runs.delivery import shorten
 from app.slack.markdown import neutralise, with_boxes
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, blocks_of_type, file_names, open_world, part_of
 from tests.gallery.answers import ANSWERS
-from tests.gallery.oracle import visible_words
+from tests.gallery.oracle import visible_text
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(600)]
 
@@ -50,7 +50,12 @@ class GalleryModel:
 
 def _stream(text: str) -> list[bytes]:
     usage = {"input_tokens": 10, "output_tokens": 10}
-    message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-gallery"}
+    message: JsonObject = {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "claude-gallery",
+    }
     message |= {"content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
     deltas = [text[at : at + DELTA_CHARS] for at in range(0, len(text), DELTA_CHARS)]
     end = {"stop_reason": "end_turn", "stop_sequence": None}
@@ -80,16 +85,16 @@ async def _deliver(stage: Stage, name: str, turns: asyncio.Semaphore) -> None:
         key=lambda one: part_of(one) or 0,
     )
     seen = "".join(
-        visible_words(str(block["text"]))
+        visible_text(str(block["text"]))
         for part in parts
         for block in blocks_of_type(part, "markdown")
     )
     short, files = shorten(ANSWERS[name].strip())
     source = with_boxes(neutralise(short, asker=YOU))
     if len(parts) > 1 and "|---|" in source:
-        head = visible_words("\n".join(source.splitlines()[:2]))
+        head = visible_text("\n".join(source.splitlines()[:2]))
         seen = head + seen.replace(head, "")
-    assert seen == visible_words(source), name
+    assert seen == visible_text(source), name
     thread = await stage.client.replies(ts, channel=channel)
     shared = {file for reply in thread for file in file_names(reply)}
     assert shared == set(files), name
@@ -101,7 +106,7 @@ async def _deliver(stage: Stage, name: str, turns: asyncio.Semaphore) -> None:
 async def test_answers_arrive_whole_and_at_the_first_try(
     start_orion: OpenOrion, names: Collection[str]
 ) -> None:
-    """Letter by letter; what is a file is there; nothing was refused, neither the answer nor what was shown of it before."""
+    """To the last character; what is a file is there; nothing was refused, neither the answer nor what was shown of it before."""
     async with (
         open_world(wrap=GalleryModel) as world,
         start_orion(world, ORION_RUNS_PER_USER_HOUR="500") as stage,

@@ -135,6 +135,9 @@ def test_what_is_anothers_is_not_shared(is_mounted: bool, checkout: str, directo
         ("[a](x.png) ![b](https://acme.org/x.png) ![c](data:image/png;base64,AA)", []),
         ("![a](../x.png) ![b](/etc/x.png) ![c](#x)", []),
         ("![" * 10_000, []),
+        ("![a](" * 100_000, []),
+        ("![a](b.png)" + "![a](c(" * 100_000, ["/work/b.png"]),
+        ("![a](plot_(1).png)", ["/work/plot_(1).png"]),
     ],
 )
 def test_pictures_of_an_answer(answer: str, paths: list[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from markdown_it import MarkdownIt
@@ -12,9 +11,9 @@ PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 """Without HTML: Slack shows it as text."""
 
 
-def visible_words(text: str) -> str:
-    """The letters and digits that a reader sees, in order: of paragraphs, code, cells, and the numbers of lists."""
-    return "".join(re.findall(r"[^\W_]", "".join(_visible(PARSER.parse(text)))))
+def visible_text(text: str) -> str:
+    """What a reader sees, in order, without spaces: of paragraphs, code, cells, and the numbers of lists."""
+    return "".join("".join(_visible(PARSER.parse(text))).split())
 
 
 def _visible(tokens: Iterable[Token]) -> Iterable[str]:
@@ -43,7 +42,7 @@ def elements(text: str) -> list[tuple[str, int, int]]:
     """Fences, tables, headings and rules, nested ones too: kind, first line, line after the last."""
     kinds = {"fence": "fence", "table_open": "table", "heading_open": "heading", "hr": "rule"}
     return [
-        (kinds[token.type], *token.map)
+        (kinds[token.type], token.map[0], token.map[1])
         for token in PARSER.parse(text)
         if token.type in kinds and token.map is not None
     ]

@@ -1,4 +1,4 @@
-"""The answers of the gallery, rendered: Slack takes every part, and no letter of them is lost."""
+"""The answers of the gallery, rendered: Slack takes every part, and nothing of them is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.runs.testing import Outcome, Run, RunRequest, RunState
 from app.slack.blocks import MessagePart, render_plain_result, render_result
 from app.slack.markdown import neutralise, tail_markdown, with_boxes
 from tests.gallery.answers import ANSWERS
-from tests.gallery.oracle import has_open_fence, visible_words
+from tests.gallery.oracle import has_open_fence, visible_text
 
 NAMES = pytest.mark.parametrize("name", ANSWERS)
 
@@ -50,15 +50,15 @@ def test_slack_takes_every_part_at_once(name: str, asked: Run) -> None:
 
 
 @NAMES
-def test_no_letter_is_lost(name: str, asked: Run) -> None:
+def test_nothing_is_lost(name: str, asked: Run) -> None:
     """What is to be read in the parts is what is to be read in the answer; heads of parted tables come again."""
     source = with_boxes(neutralise(ANSWERS[name], asker=YOU))
     parts = markdown_of(render_result(asked, outcome(ANSWERS[name])))
-    seen = "".join(map(visible_words, parts))
+    seen = "".join(map(visible_text, parts))
     if len(parts) > 1 and "|---|" in source:
-        head = visible_words("\n".join(source.splitlines()[:2]))
+        head = visible_text("\n".join(source.splitlines()[:2]))
         seen = head + seen.replace(head, "")
-    assert seen == visible_words(source)
+    assert seen == visible_text(source)
 
 
 @NAMES
