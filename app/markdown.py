@@ -38,7 +38,7 @@ _BAR: Final = re.compile(r"(?<!\\)\|")
 
 class Kind(StrEnum):
     TEXT = "text"
-    """A run of paragraphs, lists and quotes; one begins after a blank line and another element."""
+    """A run of paragraphs, lists and quotes; each blank line before a paragraph ends one, as does another element."""
     HEADING = "heading"
     RULE = "rule"
     FENCE = "fence"
@@ -101,8 +101,8 @@ class _Scanner:
         """Where the content of the list items around begins, outer ones first."""
 
     def elements(self) -> Sequence[Element]:
-        at: int | None = 0
-        while at is not None and (line := _LINE.search(self._source, at)):
+        at = 0
+        while line := _LINE.search(self._source, at):
             at = self._read(line)
         self._add_text(until=len(self._text))
         return self._elements

@@ -156,7 +156,7 @@ def shorten(answer: str) -> tuple[str, Mapping[str, str]]:
     short = "".join(_shortened(answer, element, files) for element in scan(answer))
     if len(short) <= LONG_ANSWER_CHARS:
         return short, files
-    return f"{_clip(answer)}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
+    return f"{closed(_clip(answer))}\n\n(the whole answer is in `answer.md`)", {"answer.md": answer}
 
 
 def _shortened(answer: str, element: Element, files: dict[str, str]) -> str:
@@ -194,12 +194,12 @@ def _begin_table(head: str, content: str, files: dict[str, str]) -> str:
 
 
 def _clip(text: str) -> str:
-    """Returns the beginning of a text, to the end of a paragraph or a line; its fence is closed."""
+    """Returns the beginning of a text, to the end of a paragraph or a line."""
     if len(text) <= _SHOWN_CHARS:
         return text
     begun = text[:_SHOWN_CHARS]
     at = max(begun.rfind("\n\n"), 0) or max(begun.rfind("\n"), 0) or _SHOWN_CHARS
-    return closed(f"{begun[:at]}\n…")
+    return f"{begun[:at]}\n…"
 
 
 def _csv(rows: Sequence[str]) -> str:

@@ -139,7 +139,11 @@ def _box(task: re.Match[str]) -> str:
 
 
 def split_pieces(text: str, *, max_chars: int, max_elements: int) -> tuple[Piece, ...]:
-    """Returns the parts with their repairs apart."""
+    """Returns the parts with their repairs apart, in order; a text of other line ends is cut at line feeds alone.
+
+    Raises:
+        ValueError: parts of `max_chars` would be too small to repair (below 500).
+    """
     if max_chars < _MIN_PART_CHARS:
         message = f"parts of {max_chars} characters are too small to repair"
         raise ValueError(message)
@@ -267,8 +271,9 @@ def plain_fallback(text: str, *, max_chars: int = 2_900) -> str:
     escaped = escape(text.strip()[: max_chars + 1])
     if len(escaped) <= max_chars:
         return escaped
-    # An escape must not be cut in two.
-    begun = re.sub(r"&[a-z]{0,3}$", "", escaped[: max_chars - MAX_CLOSING_CHARS - 2]).rstrip()
+    # An escape must not be cut in two, and each character of the closing line may be one.
+    room = max_chars - 4 * MAX_CLOSING_CHARS - 2
+    begun = re.sub(r"&[a-z]{0,3}$", "", escaped[:room]).rstrip()
     return escape(closed(f"{unescape(begun)}…"))
 
 

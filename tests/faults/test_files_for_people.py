@@ -184,6 +184,23 @@ def test_an_answer_that_is_long_in_itself_is_a_file_as_a_whole() -> None:
     assert short.endswith("\n…\n\n(the whole answer is in `answer.md`)")
 
 
+def test_an_answer_that_is_cut_in_code_closes_it() -> None:
+    """What says where the rest is stands below the code, not in it."""
+    answer = ("~~~~ sh\n" + "echo\n" * 700 + "~~~~\n") * 9
+    short, files = shorten(answer)
+    assert files == {"answer.md": answer}
+    assert short.endswith("echo\n…\n~~~~\n\n(the whole answer is in `answer.md`)")
+
+
+def test_a_log_of_fences_stays_in_its_own() -> None:
+    """Its beginning has the mark of the whole, which no line of it closes; what stands in a list is left there."""
+    content = "```\nx\n```\n" * 4_000
+    short, files = shorten(f"- a\n  ```\n{'  y' * 1_000}\n  ```\n\n````md\n{content}````\nend")
+    assert files == {"log-1.txt": content}
+    assert "\n\n````md\n```\nx\n```\n" in short
+    assert "```\n````\n\n(the beginning of 12,000 lines, which are in `log-1.txt`)\nend" in short
+
+
 @pytest.mark.parametrize(
     "answer", ["", "short", "x" * LONG_ANSWER_CHARS, f"```\n{'x' * 20_000}\n```"]
 )
