@@ -49,6 +49,13 @@ def test_slack_takes_every_part_at_once(name: str, asked: Run) -> None:
     assert not any(map(has_open_fence, markdown_of(parts)))
 
 
+def test_long_headings_count_for_more_than_their_characters(asked: Run) -> None:
+    """As many as a part has elements for, of as many characters as it has room for, would be too much."""
+    headings = "\n".join(f"# {'x' * 279}" for _ in range(70))
+    for part in render_result(asked, outcome(headings)):
+        check_blocks([dict(block) for block in part.blocks])
+
+
 @NAMES
 def test_nothing_is_lost(name: str, asked: Run) -> None:
     """What is to be read in the parts is what is to be read in the answer; heads of parted tables come again."""
