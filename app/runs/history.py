@@ -20,6 +20,10 @@ STOPPED_UNANSWERED = "[no answer: this was stopped]"
 DESCRIBE = "Describe what has been changed in this repository so far, as the text of a pull request: its title as the first line."
 """What is asked where nothing but a pull request was."""
 FAILED_UNANSWERED = "[no answer: this failed]"
+INTERRUPTED = "[no answer yet: the next message came before it]"
+INTERRUPTS = (
+    "[this interrupts what was asked before it and is not answered yet: go on with all of it]"
+)
 
 TsKey = tuple[int, int]
 _Told = tuple[str, tuple[TurnImage, ...]]
@@ -155,6 +159,8 @@ def build_messages(
         role: Literal["user", "assistant"] = "assistant" if entry.is_own else "user"
         _append(turns, TurnMessage(role=role, text=text, images=entry.images))
     text, images = tell(_asked(request), request.content)
+    if any(is_interrupted(run, [request]) for run in records):
+        text = f"{INTERRUPTS}\n\n{text}"
     _append(turns, TurnMessage(role="user", text=text, images=images))
     while turns[0].role == "assistant":
         turns.pop(0)
@@ -175,10 +181,13 @@ def _entries(
     )
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
+    requests = [request, *(run.request for run in earlier)]
     for run in of_message.values():
         if run.request.options.command is not None:
             continue  # Orion's own business
-        if run.state.is_final and not run.result.answer and run.attempt == 0:
+        was_interrupted = is_interrupted(run, requests)
+        has_begun = bool(run.result.answer) or run.attempt > 0
+        if run.state.is_final and not has_begun and not was_interrupted:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one
         author = names.get(run.request.user, run.request.user)
         text, images = tell(_asked(run.request), run.request.content)
@@ -194,7 +203,7 @@ def _entries(
                 key=ts_key(run.request.message_ts, 1),
                 is_own=True,
                 author="",
-                text=_answer_text(run),
+                text=_answer_text(run, was_interrupted=was_interrupted),
             )
     for message in thread:
         is_request = message.ts == request.message_ts or message.ts in known_messages
@@ -250,8 +259,16 @@ def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
         turns.append(turn)
 
 
-def _answer_text(run: Run) -> str:
+def is_interrupted(run: Run, requests: Iterable[RunRequest]) -> bool:
+    """Whether the run was stopped for one of these requests, to be answered with it."""
+    at = run.stop_requested_at
+    return at is not None and any(request.asked_at == at for request in requests)
+
+
+def _answer_text(run: Run, *, was_interrupted: bool) -> str:
     """Returns the answer, never empty: a question without one would run into the next, and be answered there."""
+    if not run.result.answer and was_interrupted:
+        return INTERRUPTED
     if not run.result.answer:
         return STOPPED_UNANSWERED if run.state is RunState.STOPPED else FAILED_UNANSWERED
     return (

@@ -17,7 +17,7 @@ from app.runs.request import (
     run_id_for,
     slack_time,
 )
-from app.runs.stop import StopSignals
+from app.runs.stop import Stops, StopSignals, may_be_meant
 from app.runs.transcript import last_lines
 
 WRITE_TIMEOUT_S = 2.0
@@ -71,7 +71,7 @@ class Intake:
     ) -> None:
         self._ports = ports
         self._dispatcher = dispatcher
-        self._signals = signals
+        self._stops = Stops(ports, dispatcher=dispatcher, signals=signals, policy=policy)
         self._policy = policy
         self._log = get_logger(__name__)
 
@@ -145,16 +145,20 @@ class Intake:
         Raises:
             TimeoutError: the database is sick; the request may still be recorded later.
         """
-        if not may_stop(user, self._policy):
-            return False
         async with asyncio.timeout(WRITE_TIMEOUT_S):
-            is_new = await self._ports.store.request_stop(
-                run_id, user=user, at=at or self._ports.clock.now()
-            )
-        if is_new:
-            self._signals.notify(run_id, user)
-            self._dispatcher.wake()
-        return is_new
+            return await self._stops.stop(run_id, user=user, at=at)
+
+    async def send_now(self, run_id: RunId, *, user: str) -> bool:
+        """Lets a waiting run not wait for its thread any longer: what is before it there stops, and it is answered with that.
+
+        Raises:
+            TimeoutError: the database is sick; it may be repeated.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            run = await self._ports.store.get(run_id)
+            if run is None or run.state not in WAITING_STATES:
+                return False
+            return await self._stops.make_way(run.request, user=user)
 
     async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
         """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on.
@@ -175,7 +179,7 @@ class Intake:
                     continue
                 # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
                 is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])
-                if is_same or not _may_be_meant(run, at):
+                if is_same or not may_be_meant(run, at):
                     return False
                 return await self.stop_run(run.id, user=user, at=at)
         return False
@@ -192,7 +196,7 @@ class Intake:
                 run.id
                 for run in await self._ports.store.unfinished()
                 if (run.request.team, run.request.channel) == (team, channel)
-                and _may_be_meant(run, at)
+                and may_be_meant(run, at)
             ]
             stopped = [await self.stop_run(run_id, user=user, at=at) for run_id in meant]
         return any(stopped)
@@ -228,9 +232,3 @@ class Intake:
 def _was_stopped_just_before(run: Run, at: datetime) -> bool:
     stopped_at = run.stop_requested_at
     return stopped_at is not None and abs(at - stopped_at) < SAME_STOP
-
-
-def _may_be_meant(run: Run, at: datetime) -> bool:
-    """Whether a stop of this moment may end the run: it was asked before, is not over, and not stopped yet."""
-    is_going = not run.state.is_final and run.outcome is None
-    return is_going and run.stop_requested_by is None and run.request.asked_at < at

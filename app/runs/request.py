@@ -14,6 +14,8 @@ from app.runs.options import MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
 WIRE_VERSION: Final = 1
+URGENT: Final = "!"
+"""Before a message that shall not wait for what goes on in its thread."""
 
 
 class Surface(StrEnum):
@@ -130,8 +132,13 @@ class RunRequest(BaseModel):
         return known.model_copy(update={"content": known.content.merged(self.content)})
 
     @property
+    def is_urgent(self) -> bool:
+        """Whether it shall not wait for what goes on in its thread, which stops for it."""
+        return not self.is_root and self.text.startswith(URGENT)
+
+    @property
     def options(self) -> MessageOptions:
-        return _parsed(self.text)
+        return _parsed(self.text.removeprefix(URGENT).lstrip() if self.is_urgent else self.text)
 
     @property
     def thread(self) -> Thread:

@@ -37,7 +37,7 @@ from app.runs.selection import (
     choose_for,
     decode_choice,
 )
-from app.runs.stop import RunStoppedError, StopRequest, StopSignals
+from app.runs.stop import RunStoppedError, StopRequest, Stops, StopSignals
 from app.runs.transcript import LiveLogs
 from sandbox_runtime.task_group import open_task_group
 
@@ -69,7 +69,8 @@ class RunService:
         self._live_logs = live_logs
         self._hand_over = asyncio.Event()
         self._ending = Ending(ports, policy=policy)
-        self._placing = Placing(ports, dispatcher=dispatcher, policy=policy)
+        stops = Stops(ports, dispatcher=dispatcher, signals=signals, policy=policy)
+        self._placing = Placing(ports, dispatcher=dispatcher, stops=stops, policy=policy)
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         await self._placing.place(run, resumed=resumed)
@@ -324,9 +325,12 @@ class RunService:
 class Placing:
     """Places runs, one at a time of each thread."""
 
-    def __init__(self, ports: RunPorts, *, dispatcher: Dispatcher, policy: RunPolicy) -> None:
+    def __init__(
+        self, ports: RunPorts, *, dispatcher: Dispatcher, stops: Stops, policy: RunPolicy
+    ) -> None:
         self._ports = ports
         self._dispatcher = dispatcher
+        self._stops = stops
         self._policy = policy
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -346,6 +350,10 @@ class Placing:
                 queue_stats = await self._queue_stats(run)
                 if await self._refuse(run, queue_stats):
                     return
+                if run.request.is_urgent:
+                    await retry_store(
+                        lambda: self._stops.make_way(run.request, user=run.request.user)
+                    )
                 changes: RunChanges = {}
                 with suppress(ConnectionError):  # `advance` tries again
                     changes = await self._post(run, queue_stats.position, maybe_posted=resumed)

@@ -1,13 +1,16 @@
-"""Brings a stop to the run it is meant for: at once in this process, within 0.5 s from another one."""
+"""Asks runs to stop, and brings that to them: at once in this process, within 0.5 s from another one."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 
 from app.log import get_logger
-from app.runs.ports import RunStore
-from app.runs.request import RunId
+from app.runs.model import Run
+from app.runs.policy import RunPolicy, may_stop
+from app.runs.ports import Dispatcher, RunPorts, RunStore
+from app.runs.request import RunId, RunRequest
 
 _log = get_logger(__name__)
 
@@ -107,3 +110,46 @@ class StopSignals:
             is_sick = False
             for run_id, user in stopped.items():
                 self.notify(run_id, user)
+
+
+class Stops:
+    """Asks runs to stop, for people who may."""
+
+    def __init__(
+        self, ports: RunPorts, *, dispatcher: Dispatcher, signals: StopSignals, policy: RunPolicy
+    ) -> None:
+        self._ports = ports
+        self._dispatcher = dispatcher
+        self._signals = signals
+        self._policy = policy
+
+    async def stop(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
+        """Records that a run shall stop. False: unknown, over, asked before, or `user` may not."""
+        if not may_stop(user, self._policy):
+            return False
+        is_new = await self._ports.store.request_stop(
+            run_id, user=user, at=at or self._ports.clock.now()
+        )
+        if is_new:
+            self._signals.notify(run_id, user)
+            self._dispatcher.wake()
+        return is_new
+
+    async def make_way(self, request: RunRequest, *, user: str) -> bool:
+        """Stops what goes on in the request's thread or waits there before it, for the request to be answered with all of that; harmless to repeat.
+
+        Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). False: there was none, or `user` may not.
+        """
+        before = [
+            run.id
+            for run in await self._ports.store.of_thread(request.thread)
+            if may_be_meant(run, request.asked_at)
+        ]
+        stopped = [await self.stop(run_id, user=user, at=request.asked_at) for run_id in before]
+        return any(stopped)
+
+
+def may_be_meant(run: Run, at: datetime) -> bool:
+    """Whether a stop of this moment may end the run: it was asked before, is not over, and not stopped yet."""
+    is_going = not run.state.is_final and run.outcome is None
+    return is_going and run.stop_requested_by is None and run.request.asked_at < at

@@ -27,7 +27,10 @@ from app.runs.budget import (
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
 from app.runs.history import (
+    CUT_OFF,
     FAILED_UNANSWERED,
+    INTERRUPTED,
+    INTERRUPTS,
     LEFT_OUT,
     STOPPED_UNANSWERED,
     Conversation,

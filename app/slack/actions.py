@@ -17,6 +17,7 @@ STOP_ACTION: Final = "orion_stop"
 FEEDBACK_ACTION: Final = "orion_feedback"
 RETRY_ACTION: Final = "orion_retry"
 LOG_ACTION: Final = "orion_show_log"
+SEND_NOW_ACTION: Final = "orion_send_now"
 KEYS_ACTION: Final = "orion_keys"
 
 
@@ -51,6 +52,14 @@ class Feedback:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SendNow:
+    """A waiting run shall not wait for its thread any longer."""
+
+    run_id: RunId
+    user: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShowLog:
     """A person wants to see how a run's log ends."""
 
@@ -71,6 +80,10 @@ class Action(Generic[Intent]):
 
 def _stop(click: Click) -> StopRun | None:
     return StopRun(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
+
+
+def _send_now(click: Click) -> SendNow | None:
+    return SendNow(run_id=RunId(click.value), user=click.user) if is_id(click.value) else None
 
 
 def _show_log(click: Click) -> ShowLog | None:
@@ -98,6 +111,9 @@ def _feedback(click: Click) -> Feedback | None:
 ACTIONS: Final[Mapping[str, Action[Any]]] = {
     STOP_ACTION: Action(_stop, lambda intake, stop: intake.stop_run(stop.run_id, user=stop.user)),
     RETRY_ACTION: Action(_retry, lambda intake, retry: intake.retry(retry)),
+    SEND_NOW_ACTION: Action(
+        _send_now, lambda intake, one: intake.send_now(one.run_id, user=one.user)
+    ),
     LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
     FEEDBACK_ACTION: Action(
         _feedback,

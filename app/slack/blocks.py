@@ -9,7 +9,14 @@ from app.errors import ErrorCode
 from app.runs.budget import render_money, to_micro
 from app.runs.model import Changes, ChannelChange, Outcome, Progress, QueuePosition, Run, RunState
 from app.runs.ports import BUTTON
-from app.slack.actions import FEEDBACK_ACTION, KEYS_ACTION, LOG_ACTION, RETRY_ACTION, STOP_ACTION
+from app.slack.actions import (
+    FEEDBACK_ACTION,
+    KEYS_ACTION,
+    LOG_ACTION,
+    RETRY_ACTION,
+    SEND_NOW_ACTION,
+    STOP_ACTION,
+)
 from app.slack.markdown import (
     MAX_PART_CHARS,
     escape,
@@ -173,8 +180,14 @@ class MessagePart:
 
 def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> MessagePart:
     """Returns the message that stands at once. `capacity`: how many runs may go at a time."""
-    text = _waiting_text(position, capacity=capacity) if position.is_waiting else "Thinking…"
-    return MessagePart(blocks=(_section(text), _stop_button(run)), text=text)
+    text, buttons = "Thinking…", [_stop_button(run)]
+    if position.ahead_in_thread and run.request.is_urgent:
+        text = "Stopping what goes on in this thread, to go on with all of it…"
+    elif position.is_waiting:
+        text = _waiting_text(position, capacity=capacity)
+        if position.ahead_in_thread:
+            buttons.append(_button(SEND_NOW_ACTION, "Send now", run))
+    return MessagePart(blocks=(_section(text), _actions(*buttons)), text=text)
 
 
 def render_progress(run: Run, shown: Progress) -> MessagePart:
@@ -186,7 +199,7 @@ def render_progress(run: Run, shown: Progress) -> MessagePart:
     tail = tail_markdown(neutralise(shown.text, asker=run.request.user), max_chars=MAX_TAIL_CHARS)
     if tail.strip():
         blocks.insert(0, _markdown(tail))
-    return MessagePart(blocks=(*blocks, _stop_button(run)), text=f"{phase}…")
+    return MessagePart(blocks=(*blocks, _actions(_stop_button(run))), text=f"{phase}…")
 
 
 def no_link(trace_id: str) -> str:
@@ -324,7 +337,7 @@ def _context(text: str) -> Block:
 
 
 def _stop_button(run: Run) -> Block:
-    return _actions(_button(STOP_ACTION, "Stop", run, style="danger"))
+    return _button(STOP_ACTION, "Stop", run, style="danger")
 
 
 def _actions(*buttons: Block) -> Block:

@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 from slack_bolt.async_app import AsyncApp, AsyncBoltRequest
 
-from app.runs.testing import Run, RunId, RunState, run_id_for
+from app.runs.testing import (
+    CUT_OFF,
+    INTERRUPTED,
+    INTERRUPTS,
+    Run,
+    RunId,
+    RunPolicy,
+    RunState,
+    run_id_for,
+)
 from tests.faults.building import Core, core_of, ended
+from tests.faults.plan_agent import PlanAdapter
 from tests.unit.slack.building import deliver_json, make_app, mention
 from tests.waiting import until
 
@@ -194,3 +204,73 @@ async def test_a_stop_at_the_top_of_a_direct_message_ends_all_that_was_asked_the
             assert (await ended(core, _run_id(ts, "D1"))).state is RunState.STOPPED
         assert (await ended(core, _run_id(THIRD, "D1"))).state is RunState.SUCCEEDED
         assert await core.store.get(_run_id(STOP, "D1")) is None
+
+
+async def _asked_while_one_goes(core: Core, bolt: AsyncApp, text: str) -> None:
+    await deliver_json(bolt, _event("app_mention", LONG, ROOT))
+    await until(lambda: any(shown.text for shown in core.replies.shown))
+    await deliver_json(bolt, _event("app_mention", SHORT, SECOND, thread_ts=ROOT))
+    await until(lambda: _run_id(SECOND) in core.replies.placed)
+    await deliver_json(bolt, _event("app_mention", text, THIRD, thread_ts=ROOT))
+
+
+@pytest.mark.parametrize("sign", ["!", "! "])
+async def test_an_urgent_message_is_answered_with_what_it_interrupts(
+    tmp_path: Path, sign: str
+) -> None:
+    """What goes on stops, what waits before it does not begin, and its agent is told of both; told twice by Slack, it is one."""
+    adapter = PlanAdapter()
+    async with core_of(tmp_path, adapter=adapter) as core:
+        bolt = make_app(core.intake)
+        await _asked_while_one_goes(core, bolt, f"{sign}{SHORT}")
+        await deliver_json(bolt, _event("message", f"{sign}{SHORT}", THIRD, thread_ts=ROOT))
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        waited = await ended(core, _run_id(SECOND))
+        assert (waited.state, waited.attempt) == (RunState.STOPPED, 0)
+        assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
+        told = [turn.text for turn in adapter.turns[-1].messages]
+        assert told == [
+            *(LONG, f"at work\n\n{CUT_OFF}", SHORT, INTERRUPTED),
+            f"{INTERRUPTS}\n\n{SHORT}",
+        ]
+
+
+async def test_send_now_makes_a_waiting_message_urgent(tmp_path: Path) -> None:
+    """Whoever may stop may press it; pressed twice, or when nothing waits any more, it does nothing."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await _asked_while_one_goes(core, bolt, SHORT)
+        await until(lambda: _run_id(THIRD) in core.replies.placed)
+        assert not await core.intake.send_now(RunId("run_unknown"), user="U1")
+        assert await core.intake.send_now(_run_id(THIRD), user="U1")
+        assert not await core.intake.send_now(_run_id(THIRD), user="U1")
+        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(SECOND))).state is RunState.STOPPED
+        assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
+        assert not await core.intake.send_now(_run_id(THIRD), user="U1")
+
+
+async def test_who_may_not_stop_interrupts_nothing(tmp_path: Path) -> None:
+    """Their urgent message is refused like any other, and what goes on is answered."""
+    policy = RunPolicy(allowed_users=frozenset({"U1"}))
+    async with core_of(tmp_path, policy=policy) as core:
+        bolt = make_app(core.intake)
+        await deliver_json(bolt, _event("app_mention", SHORT, ROOT))
+        await _running(core, _run_id(ROOT))
+        urgent = _event("app_mention", f"!{SHORT}", SECOND, thread_ts=ROOT, user="U2")
+        await deliver_json(bolt, urgent)
+        assert not await core.intake.send_now(_run_id(SECOND), user="U2")
+        assert (await ended(core, _run_id(SECOND))).state is RunState.FAILED
+        assert (await ended(core, _run_id(ROOT))).state is RunState.SUCCEEDED
+
+
+async def test_an_urgent_message_where_nothing_goes_on_is_a_question(tmp_path: Path) -> None:
+    """Neither one that begins a thread, nor one behind an answer, interrupts anything."""
+    adapter = PlanAdapter()
+    async with core_of(tmp_path, adapter=adapter) as core:
+        bolt = make_app(core.intake)
+        await deliver_json(bolt, _event("app_mention", SHORT, ROOT))
+        assert (await ended(core, _run_id(ROOT))).state is RunState.SUCCEEDED
+        await deliver_json(bolt, _event("app_mention", f"!{SHORT}", SECOND, thread_ts=ROOT))
+        assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
+        assert adapter.turns[-1].messages[-1].text == SHORT

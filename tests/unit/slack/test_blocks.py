@@ -22,6 +22,7 @@ from app.slack.blocks import (
     spent_text,
 )
 from app.slack.manifest import manifest
+from tests.building import make_request, make_run
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -74,12 +75,23 @@ def test_thinking_says_why_it_waits(run: Run, position: QueuePosition, text: str
     part = render_thinking(run, position, capacity=32)
     assert part.text == text
     (actions,) = blocks_of(part, "actions")
-    (button,) = actions["elements"]
+    button, *others = actions["elements"]
     assert (button["action_id"], button["value"], button["style"]) == (
         "orion_stop",
         run.id,
         "danger",
     )
+    sends = [(other["action_id"], other["value"]) for other in others]
+    assert sends == ([("orion_send_now", run.id)] if position.ahead_in_thread else [])
+
+
+def test_an_urgent_message_says_that_others_stop_for_it() -> None:
+    """There is nothing to press but Stop."""
+    run = make_run(make_request(ts="2.000001", thread_ts="1.000001", text="!now"))
+    part = render_thinking(run, QueuePosition(ahead_in_thread=1), capacity=32)
+    assert part.text == "Stopping what goes on in this thread, to go on with all of it…"
+    (actions,) = blocks_of(part, "actions")
+    assert [button["action_id"] for button in actions["elements"]] == ["orion_stop"]
 
 
 def test_progress_names_tool_steps_and_time(run: Run) -> None:

@@ -223,7 +223,7 @@ async def test_a_pause_is_kept_to_the_second() -> None:
     await bucket.take()
     second = loop.time() - began_at
     assert first >= 0.49
-    assert second - first >= 0.09
+    assert second >= 0.59
 
 
 async def test_processes_share_what_a_workspace_may() -> None:
