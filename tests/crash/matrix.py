@@ -19,6 +19,7 @@ from tests.crash.scenarios import (
     Announcement,
     Environment,
     Files,
+    Interruption,
     Pooled,
     Question,
     Refusal,
@@ -61,6 +62,7 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Files()),
     Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
+    Section(scenario=Interruption()),
     Section(scenario=Amendment()),
     Section(scenario=Withdrawal()),
     Section(scenario=Start()),
@@ -211,6 +213,7 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
     # What a question passes as well is killed there.
     own = {
         "stop": ("process.kill", "store.update[stopped]"),
+        "interruption": ("process.kill", "store.update[stopped]"),
         "withdrawal": (
             *("store.request_stop", "store.update[answering]", "store.update[stopped]"),
             "replies.finish",

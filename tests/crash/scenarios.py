@@ -118,6 +118,39 @@ class Stop(Question):
         ]
 
 
+class Interruption(Question):
+    """Somebody writes an urgent message while the agent writes and another question waits."""
+
+    name = "interruption"
+    whose = "later"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
+        await play.ask_twice(answer_s=12)
+        await play.rig.acknowledged(play.asked[1])
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        await play.say("@Orion ! do both")
+
+    @override
+    async def end(self, play: Play) -> None:
+        await play.rig.acknowledged(play.asked[2])
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """Those that it interrupts end, at once or by themselves, and it is answered."""
+        *before, urgent = await play.rig.thread_records(play.asked[0])
+        states = [run.state for run in before]
+        is_answered = urgent.state is RunState.SUCCEEDED and "do both" in urgent.result.answer
+        return [
+            *await super().faults(play),
+            *(["nothing was interrupted"] if RunState.STOPPED not in states else []),
+            *([] if is_answered else [f"the urgent one {urgent.state}"]),
+        ]
+
+
 class Amendment(Question):
     """Somebody edits a question that waits."""
 

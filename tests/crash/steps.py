@@ -73,6 +73,10 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     ),
     "refusal": ("replies.refuse",),
     "stop": ("store.request_stop", "sandbox.write_file"),
+    "interruption": (
+        *("dispatcher.submit", "dispatcher.schedule", "handlers.place", "replies.place"),
+        "store.request_stop",
+    ),
     "amendment": ("store.amend",),
     "withdrawal": (),
     "announcement": ("replies.announce",),

@@ -97,7 +97,7 @@ async def _play(stage: Stage, namespace: str) -> None:
     stopped = await stage.answer(slow)
     assert "Stopped by" in json.dumps(stopped["blocks"])
 
-    third = await stage.client.say("@Orion !slow 6", thread_ts=ts)
+    third = await stage.client.say("@Orion ! !slow 6", thread_ts=ts)
     await stage.client.wait_for_reply(
         ts, lambda reply: reply["ts"] > third and "I write slowly" in text_of(reply)
     )

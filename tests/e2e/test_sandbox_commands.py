@@ -34,7 +34,7 @@ async def test_list_stop_and_remove(start_orion: OpenOrion) -> None:
         second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
         assert "4711" in text_of(await stage.answer(second, thread_ts=ts))
 
-        slow = await stage.client.say("@Orion !slow 8", thread_ts=ts)
+        slow = await stage.client.say("@Orion ! !slow 8", thread_ts=ts)
         await stage.thinking(slow, thread_ts=ts)
         code, said = await stage.cli("sandboxes", "rm", row["id"][:12])
         assert code == 1

@@ -133,7 +133,7 @@ async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
         # Of the run's own kept sandbox nothing was changed, so it was not the one to go on with.
         assert len(stage.orion.log_lines("sandbox.created")) == 2
 
-        slow = await stage.client.say("@Orion !slow 8", thread_ts=ts)
+        slow = await stage.client.say("@Orion ! !slow 8", thread_ts=ts)
         await has_begun(stage, slow)
         code, said = await script(stage, name, "echo unsaved >> notes; true")
         assert code == 0

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from app.playground.slack.types import COLLEAGUE, JsonObject
-from app.slack.actions import STOP_ACTION
-from tests.e2e.harness import Stage, text_of
+from app.slack.actions import SEND_NOW_ACTION, STOP_ACTION
+from tests.e2e.harness import Stage, run_of, text_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -50,6 +50,32 @@ async def test_stop_ends_the_agent_and_keeps_what_was_written(
     assert (record.state, record.delivery) == ("stopped", "sent")
     assert SLOW_WORDS in record.result.answer
     assert "still there?" in await shared.ask("@Orion still there?", thread_ts=ts)
+
+
+async def test_an_urgent_message_is_answered_at_once(shared: Stage) -> None:
+    """What goes on keeps what it wrote, in the thread and in its files; nobody is asked in vain."""
+    ts = await shared.client.say("@Orion edit: notes.txt")
+    await shared.answer(ts)
+    slow = await shared.client.say("@Orion ! !slow 25", thread_ts=ts)
+    await shared.client.wait_for_reply(ts, lambda reply: "and I write" in text_of(reply))
+    urgent = await shared.client.say("@Orion ! run: cat notes.txt", thread_ts=ts)
+    answer = text_of(await shared.answer(urgent, thread_ts=ts))
+    assert "Stopped by <@U0YOU>" in text_of(await shared.answer(slow, thread_ts=ts))
+    assert "notes" in answer
+
+
+async def test_send_now_is_pressed(shared: Stage) -> None:
+    """On the message of a question that waits in its thread."""
+    ts = await shared.client.say("@Orion !slow 25")
+    await shared.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
+    waiting = await shared.client.say("@Orion and then?", thread_ts=ts)
+    run_id = shared.run_id(waiting)
+    queued = await shared.client.wait_for_reply(
+        ts, lambda reply: run_of(reply) == run_id and "Queued behind" in text_of(reply)
+    )
+    assert (await shared.client.press(queued, SEND_NOW_ACTION))["ok"]
+    assert "and then?" in text_of(await shared.answer(waiting, thread_ts=ts))
+    assert "Stopped by" in text_of(await shared.answer(ts))
 
 
 async def test_stop_kills_what_a_tool_has_started(shared: Stage) -> None:
