@@ -40,6 +40,8 @@ class AgentSpec:
     """A new session has its caller's id, which is known also when the agent ended before it told it."""
     takes_mcp_servers: bool = True
     """It uses those of `AgentTurn.mcp_config`."""
+    hears_messages: bool = False
+    """It takes further messages while it works, between two steps; see `supervision.told_path`."""
     reserved_bytes: int = 0
     """Address space that its runtime reserves, used or not; 0 = hardly more than it uses."""
     is_ambiguous: bool = False

@@ -62,6 +62,14 @@ class ToolFinished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageHeard:
+    """A message that was told while it works is part of the turn."""
+
+    message_id: str
+    """As it was told under."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UsageReported:
     """Usage of one model call (not cumulative), as the agent saw it."""
 
@@ -90,4 +98,4 @@ class TurnFinished:
     """What did not fail the turn but is worth knowing, such as an MCP server that did not start; whole sentences."""
 
 
-AgentEvent = TextDelta | ToolStarted | ToolFinished | UsageReported | TurnFinished
+AgentEvent = TextDelta | ToolStarted | ToolFinished | MessageHeard | UsageReported | TurnFinished

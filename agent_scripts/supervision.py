@@ -81,6 +81,11 @@ def stop_path(paths: AgentPaths) -> str:
     return f"{paths.run}/stop"
 
 
+def told_path(paths: AgentPaths) -> str:
+    """Returns the directory of what an agent is told while it works: `ID.json` each, an object with its `text`."""
+    return f"{paths.run}/told"
+
+
 def added_path(paths: AgentPaths) -> str:
     """Returns what the operator adds to the environment; its `bin` comes first in the agent's PATH."""
     return f"{paths.environment}/added"

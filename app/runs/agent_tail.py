@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import json
 from collections.abc import (
     Awaitable,
     Callable,
@@ -20,6 +21,7 @@ from agent_scripts.adapter import (
 )
 from agent_scripts.events import (
     AgentEvent,
+    MessageHeard,
     ToolFinished,
     ToolStarted,
     TurnFinished,
@@ -32,9 +34,12 @@ from agent_scripts.supervision import (
     is_caught_up,
     parse_record,
     stop_path,
+    told_path,
 )
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.history import meanwhile
+from app.runs.request import RunId
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Process, Sandbox
 from sandbox_runtime.task_group import open_task_group
@@ -120,6 +125,7 @@ class AgentTail:
             async with open_task_group() as group:
                 ending = group.create_task(self._end_on_stop())
                 leaving = group.create_task(self._leave_on_hand_over())
+                telling = group.create_task(self._tell_forever())
                 try:
                     async with asyncio.timeout(self._attempt.remaining_s + DEADLINE_SLACK_S):
                         is_left = await self._is_left()
@@ -130,6 +136,7 @@ class AgentTail:
                 finally:
                     ending.cancel()
                     leaving.cancel()
+                    telling.cancel()
         finally:
             if not is_left:
                 await self._kill()
@@ -256,6 +263,19 @@ class AgentTail:
             pass  # asking failed: the kill below needs nobody's help
         await self._kill()
 
+    async def _tell_forever(self) -> None:
+        """Tells the agent of what is urgent; what it does not hear before it ends is a question of its own."""
+        while True:
+            request = await self._attempt.stop.unheard.get()
+            path = f"{told_path(self._paths)}/{request.run_id}.json"
+            data = json.dumps({"text": meanwhile(request)}).encode("ascii")
+            try:
+                await self._sandbox.write_file(path, data)
+            except (SandboxError, OSError) as exc:
+                _log.warning("agent.not_told", reason=str(exc))
+            else:
+                _log.info("agent.told", told=request.run_id)
+
     async def _kill(self) -> None:
         """Kills all processes; one that cannot be reached is let be if the supervisor has said that the agent's tree is dead."""
         for process in reversed(self._processes):
@@ -281,6 +301,8 @@ class AgentTail:
         match record:
             case AgentLine(stream="stdout", text=text):
                 for event in self._parse(text):
+                    if isinstance(event, MessageHeard):
+                        self._attempt.heard[RunId(event.message_id)] = None
                     self._attempt.tracker.feed(event)
                     self._trace(event, record)
                     self._attempt.show_soon(is_told=is_told)

@@ -36,6 +36,7 @@ from app.runs.model import (
     SharedFile,
 )
 from app.runs.ports import HOW_TO_CHANGE, GrantHooks, LiveReply, RunPorts, RunTrace, TraceStep
+from app.runs.request import RunId
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import RunStoppedError, StopRequest
 from app.runs.transcript import Transcript
@@ -215,6 +216,8 @@ class Attempt:
     """What it did to the thread's files."""
     shared: tuple[SharedFile, ...] = ()
     """`Outcome.files`."""
+    heard: dict[RunId, None] = field(default_factory=dict)
+    """`Outcome.heard`, in order."""
 
     @property
     def tracker(self) -> ProgressTracker:
@@ -502,6 +505,7 @@ def _outcome_of(
         steps=attempt.tracker.steps,
         changes=attempt.difference.changes if attempt.difference else None,
         files=attempt.shared,
+        heard=tuple(attempt.heard) if state is RunState.SUCCEEDED else (),
         resumed=attempt.resumed,
         usage=attempt.cost.usage,
         cost_usd=attempt.cost_usd,

@@ -20,6 +20,7 @@ STOPPED_UNANSWERED = "[no answer: this was stopped]"
 DESCRIBE = "Describe what has been changed in this repository so far, as the text of a pull request: its title as the first line."
 """What is asked where nothing but a pull request was."""
 FAILED_UNANSWERED = "[no answer: this failed]"
+MEANWHILE = "[this came while you are at work: go on with it as well]"
 INTERRUPTED = "[no answer yet: the next message came before it]"
 INTERRUPTS = (
     "[this interrupts what was asked before it and is not answered yet: go on with all of it]"
@@ -257,6 +258,12 @@ def _append(turns: list[TurnMessage], turn: TurnMessage) -> None:
         turns[-1] = TurnMessage(role=turn.role, text=text, images=(*last.images, *turn.images))
     else:
         turns.append(turn)
+
+
+def meanwhile(request: RunRequest) -> str:
+    """Returns a message as an agent is told that is at work."""
+    text, _ = _tell(_asked(request), request.content, placed={})
+    return f"{MEANWHILE}\n\n{text}"
 
 
 def is_interrupted(run: Run, requests: Iterable[RunRequest]) -> bool:

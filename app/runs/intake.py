@@ -149,16 +149,18 @@ class Intake:
             return await self._stops.stop(run_id, user=user, at=at)
 
     async def send_now(self, run_id: RunId, *, user: str) -> bool:
-        """Lets a waiting run not wait for its thread any longer: what is before it there stops, and it is answered with that.
+        """Makes a waiting message of a thread urgent. False: nothing was stopped for it.
 
         Raises:
             TimeoutError: the database is sick; it may be repeated.
         """
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
-            if run is None or run.state not in WAITING_STATES:
+            may = may_stop(user, self._policy)
+            if run is None or run.state not in WAITING_STATES or run.request.is_root or not may:
                 return False
-            return await self._stops.make_way(run.request, user=user)
+            await self._ports.store.amend(run_id, RunRequest.made_urgent)
+            return await self._stops.make_way(run.request.made_urgent(), user=user)
 
     async def stop_thread(self, thread: Thread, *, user: str, ts: str) -> bool:
         """Stops the run that is going in a thread (the oldest unfinished one); those behind it go on.

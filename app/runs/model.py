@@ -145,6 +145,8 @@ class Outcome:
     """None = none, or unknown."""
     files: tuple[SharedFile, ...] = ()
     """Shared below the answer."""
+    heard: tuple[RunId, ...] = ()
+    """Runs of messages that were told to its agent while it worked, and that it has answered with its own."""
     resumed: Resumption | None = None
     """How the last attempt began; None = it is the first."""
     usage: Usage = field(default_factory=Usage)

@@ -345,6 +345,10 @@ class RunStore(Protocol):
         """Returns all runs of a thread in the order of their messages."""
         ...
 
+    async def waiting_in(self, thread_keys: Sequence[str]) -> Sequence[Run]:
+        """Returns the runs of these threads (`Thread.key`) that have not begun."""
+        ...
+
     async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
         """Returns how a stored run stands: its asker's runs since then, and what it waits for when `capacity` may go at once."""
         ...

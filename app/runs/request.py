@@ -136,6 +136,10 @@ class RunRequest(BaseModel):
         """Whether it shall not wait for what goes on in its thread, which stops for it."""
         return not self.is_root and self.text.startswith(URGENT)
 
+    def made_urgent(self) -> "RunRequest":
+        """Returns it as if it had been written with the sign."""
+        return self if self.is_urgent else self.model_copy(update={"text": URGENT + self.text})
+
     @property
     def options(self) -> MessageOptions:
         return _parsed(self.text.removeprefix(URGENT).lstrip() if self.is_urgent else self.text)

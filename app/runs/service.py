@@ -43,6 +43,7 @@ from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
 
+HEARD_BEFORE = "I was told this while I was at the message before it: the answer above is to both."
 STOP_LOOK_S = 1.0
 """Between two looks of a slice for a stop."""
 
@@ -113,12 +114,22 @@ class RunService:
         """Returns how the run ends if no agent is asked."""
         result = self._result_without_running(run)
         if result is None and run.attempt == 0:
-            result = self._invalid(run) or await answer_without_agent(
-                run, self._ports, self._catalog
+            result = (
+                self._invalid(run)
+                or await self._answer_of_before(run)
+                or await answer_without_agent(run, self._ports, self._catalog)
             )
             if result is not None and result.state is RunState.SUCCEEDED:
                 await self._tell_change(run)
         return result
+
+    async def _answer_of_before(self, run: Run) -> Outcome | None:
+        """Returns how an urgent message ends that was told to the agent which was at work then, and has answered."""
+        if not run.request.is_urgent:
+            return None
+        runs = await retry_store(lambda: self._ports.store.of_thread(run.thread))
+        was_heard = any(run.id in one.result.heard for one in runs)
+        return Outcome(state=RunState.SUCCEEDED, answer=HEARD_BEFORE) if was_heard else None
 
     def _has_waited_too_long(self, run: Run) -> bool:
         waited_s = (self._ports.clock.now() - run.created_at).total_seconds()
@@ -268,9 +279,7 @@ class RunService:
             while begun.stop.user is None:
                 await asyncio.sleep(STOP_LOOK_S)
                 with suppress(OSError, TimeoutError):  # the next look is a second away
-                    asked = await self._ports.store.stop_requested([begun.run.id])
-                    for user in asked.values():
-                        begun.stop.set(user)
+                    await self._signals.look(self._ports.store)
 
         async with open_task_group() as group:
             looking = group.create_task(look())

@@ -4,13 +4,16 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 from datetime import datetime
 
+from agent_scripts.registry import agent_specs
 from app.log import get_logger
-from app.runs.model import Run
+from app.runs.model import Run, RunState
+from app.runs.options import parse_options
 from app.runs.policy import RunPolicy, may_stop
 from app.runs.ports import Dispatcher, RunPorts, RunStore
-from app.runs.request import RunId, RunRequest
+from app.runs.request import RunId, RunRequest, Thread
 
 _log = get_logger(__name__)
 
@@ -28,8 +31,18 @@ class StopRequest:
     def __init__(self) -> None:
         self._event = asyncio.Event()
         self._interrupt: Callable[[], None] | None = None
+        self._heard: set[RunId] = set()
         self.began_s = time.monotonic()
         self.user: str | None = None
+        self.thread: Thread | None = None
+        """Of a run whose agent takes messages while it works: what is urgent there is for it."""
+        self.unheard: asyncio.Queue[RunRequest] = asyncio.Queue()
+
+    def hear(self, request: RunRequest) -> None:
+        """Passes on an urgent message of the run's thread, once."""
+        if request.run_id not in self._heard:
+            self._heard.add(request.run_id)
+            self.unheard.put_nowait(request)
 
     def set(self, user: str) -> None:
         if self.user is None:
@@ -92,24 +105,31 @@ class StopSignals:
         if request := self._watched.get(run_id):
             request.set(user)
 
+    async def look(self, store: RunStore) -> None:
+        """Hears of stops of the runs that are going here, and of what is urgent in their threads, whoever wrote it into the records."""
+        watched = {run_id: one for run_id, one in self._watched.items() if one.user is None}
+        if not watched:
+            return
+        for run_id, user in (await store.stop_requested(list(watched))).items():
+            self.notify(run_id, user)
+        hearing = {one.thread.key: one for one in watched.values() if one.thread is not None}
+        for run in await store.waiting_in(list(hearing)) if hearing else ():
+            if run.state is not RunState.ACCEPTED and may_be_told(run.request):
+                hearing[run.thread.key].hear(run.request)
+
     async def listen_forever(self, store: RunStore) -> None:
-        """Hears of stops that other processes wrote into the records of the runs that are going here."""
+        """Looks twice a second."""
         is_sick = False
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
-            watched = [run_id for run_id, request in self._watched.items() if request.user is None]
-            if not watched:
-                continue
             try:
-                stopped = await store.stop_requested(watched)
+                await self.look(store)
             except Exception as exc:  # noqa: BLE001 - must outlive a sick database; the next look is 0.5 s away
                 if not is_sick:
                     _log.warning("stops.unheard", error=type(exc).__name__, reason=str(exc))
                 is_sick = True
                 continue
             is_sick = False
-            for run_id, user in stopped.items():
-                self.notify(run_id, user)
 
 
 class Stops:
@@ -138,15 +158,30 @@ class Stops:
     async def make_way(self, request: RunRequest, *, user: str) -> bool:
         """Stops what goes on in the request's thread or waits there before it, for the request to be answered with all of that; harmless to repeat.
 
-        Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). False: there was none, or `user` may not.
+        Those runs are known by the moment of their stop, which is the request's own (`is_interrupted`). False: there was none, `user` may
+        not, or the only one is told of the message while it works.
         """
         before = [
-            run.id
+            run
             for run in await self._ports.store.of_thread(request.thread)
             if may_be_meant(run, request.asked_at)
         ]
-        stopped = [await self.stop(run_id, user=user, at=request.asked_at) for run_id in before]
+        if len(before) == 1 and _hears(before[0]) and may_be_told(request):
+            return False
+        stopped = [await self.stop(run.id, user=user, at=request.asked_at) for run in before]
         return any(stopped)
+
+
+def _hears(run: Run) -> bool:
+    hearing = {spec.name for spec in agent_specs() if spec.hears_messages}
+    return run.state is RunState.RUNNING and run.agent in hearing
+
+
+def may_be_told(request: RunRequest) -> bool:
+    """Whether an agent at work can be told of it: it is urgent, and wants neither files brought nor another agent, model or place."""
+    options = request.options
+    wants_nothing_else = replace(options, prompt="") == replace(parse_options(""), prompt="")
+    return request.is_urgent and wants_nothing_else and not request.content.files
 
 
 def may_be_meant(run: Run, at: datetime) -> bool:

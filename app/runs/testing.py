@@ -32,6 +32,7 @@ from app.runs.history import (
     INTERRUPTED,
     INTERRUPTS,
     LEFT_OUT,
+    MEANWHILE,
     STOPPED_UNANSWERED,
     Conversation,
     FileExchange,
@@ -156,7 +157,7 @@ from app.runs.selection import (
     find_command_problem,
     find_problem,
 )
-from app.runs.service import RunService
+from app.runs.service import HEARD_BEFORE, RunService
 from app.runs.session import (
     AgentMemory,
     NameTakenError,

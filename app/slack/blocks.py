@@ -182,7 +182,7 @@ def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> Mess
     """Returns the message that stands at once. `capacity`: how many runs may go at a time."""
     text, buttons = "Thinking…", [_stop_button(run)]
     if position.ahead_in_thread and run.request.is_urgent:
-        text = "Stopping what goes on in this thread, to go on with all of it…"
+        text = "Interrupting what goes on in this thread…"
     elif position.is_waiting:
         text = _waiting_text(position, capacity=capacity)
         if position.ahead_in_thread:

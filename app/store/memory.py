@@ -90,6 +90,13 @@ class MemoryRunStore:
         self._runs[run_id] = replace(run, request=request, revision=run.revision + 1)
         return True
 
+    async def waiting_in(self, thread_keys: Sequence[str]) -> Sequence[Run]:
+        return [
+            run
+            for run in self._runs.values()
+            if run.thread.key in thread_keys and run.state in WAITING_STATES
+        ]
+
     async def unfinished(self) -> Sequence[Run]:
         return sorted(
             (run for run in self._runs.values() if not run.state.is_final),

@@ -326,6 +326,12 @@ class SqlRunStore:
             sa.select(runs).where(runs.c.thread_key == thread.key).order_by(runs.c.message_ts)
         )
 
+    async def waiting_in(self, thread_keys: Sequence[str]) -> Sequence[Run]:
+        waiting = in_states(runs, WAITING_STATES)
+        return await self._select(
+            sa.select(runs).where(runs.c.thread_key.in_(thread_keys), waiting)
+        )
+
     async def queue_stats(self, run: Run, *, since: datetime, capacity: int) -> QueueStats:
         # Counted by the database: under load, reading all waiting runs for each new one took half of the process's time.
         request = run.request

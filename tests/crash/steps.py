@@ -106,6 +106,7 @@ SPARED: Mapping[str, str] = {
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
     "reader.name_of": _READ,
     "store.stop_requested": _READ,
+    "store.waiting_in": _READ,
     "store.of_thread": _READ,
     "sessions.get": _READ,
     "files.load": _READ,

@@ -11,5 +11,6 @@ SPEC = AgentSpec(
     default_model=DEFAULT_MODEL,
     has_sessions=False,
     takes_mcp_servers=False,
+    hears_messages=True,
     is_ambiguous=True,
 )

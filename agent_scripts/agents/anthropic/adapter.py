@@ -20,7 +20,7 @@ from agent_scripts.agents import claude_model
 from agent_scripts.agents.anthropic import SPEC
 from agent_scripts.agents.anthropic.output import AnthropicParser
 from agent_scripts.cli_agent import install_locked, pinned_recipe, plain_environment
-from agent_scripts.supervision import script_files, script_path
+from agent_scripts.supervision import script_files, script_path, told_path
 
 _INSIDE = "agents/anthropic/inside"
 _SCRIPT_FILES = (
@@ -69,6 +69,7 @@ class AnthropicAdapter(AgentAdapter):
             "max_turns": turn.max_turns,
             "silence_timeout_s": _MODEL_SILENCE_S,
             "work": paths.work,
+            "told_path": told_path(paths),
             "tool_timeout_s": _TOOL_TIMEOUT_S,
             "tool_output_bytes": _TOOL_OUTPUT_BYTES,
         }

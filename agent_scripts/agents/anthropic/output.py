@@ -8,6 +8,7 @@ from agent_scripts.cli_output import Failure, count_of, end_turn, read_record, s
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
+    MessageHeard,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -50,6 +51,8 @@ class AnthropicParser:
                     is_error=bool(record.get("is_error")),
                     output_bytes=count_of(record, "output_bytes"),
                 )
+            case {"type": "heard", "id": str(message_id)}:
+                yield MessageHeard(message_id=message_id)
             case {"type": "usage", "model": str(model)}:
                 yield UsageReported(
                     model=model,

@@ -89,7 +89,7 @@ def test_an_urgent_message_says_that_others_stop_for_it() -> None:
     """There is nothing to press but Stop."""
     run = make_run(make_request(ts="2.000001", thread_ts="1.000001", text="!now"))
     part = render_thinking(run, QueuePosition(ahead_in_thread=1), capacity=32)
-    assert part.text == "Stopping what goes on in this thread, to go on with all of it…"
+    assert part.text == "Interrupting what goes on in this thread…"
     (actions,) = blocks_of(part, "actions")
     assert [button["action_id"] for button in actions["elements"]] == ["orion_stop"]
 

@@ -2,7 +2,7 @@
 
 Usage: `python agent.py REQUEST.json`, with ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY in the environment; with `--wait`
 instead it loads everything and waits for these (`preload.py`). Prints one JSON object a line, of type text, tool_started,
-tool_finished, usage, alive, and at the end either final (exit 0) or error (exit 1) with a code of
+tool_finished, heard, usage, alive, and at the end either final (exit 0) or error (exit 1) with a code of
 `agent_scripts.events.AgentErrorCode`.
 """
 
@@ -98,6 +98,7 @@ _MAX_RETRIES = 2
 _CONNECT_TIMEOUT_S = 10
 _OPEN_TIMEOUT_S = 150
 """Until the first byte of an answer, all retries and a server's `retry-after` included."""
+_LOOK_S = 0.2
 _ALIVE_S = 15
 """A line at the start, and then that often, shows the supervisor that the script waits for the model or a tool and does not hang."""
 
@@ -161,6 +162,10 @@ class Turn:
             for message in request["messages"]
         ]
         self._written_chars = 0
+        self._known: set[str] = set()
+        self._told: list[dict[str, Any]] = []
+        """What was said while it works, and is in no request yet."""
+        self._looked_s = 0.0
 
     async def run(self) -> str:
         """Returns the text of the last assistant turn. Raises: TurnError: the model or a limit ended the turn without an answer."""
@@ -171,13 +176,21 @@ class Turn:
             code = _CODE_OF_STOP.get(str(message.stop_reason))
             if code is not None:
                 raise TurnError(code, f"the answer ended with stop_reason {message.stop_reason}")
-            if message.stop_reason not in {"tool_use", "pause_turn"}:
+            results = await self._use_tools(message)
+            heard = [] if message.stop_reason == "pause_turn" else self._hear()
+            if not heard and message.stop_reason not in {"tool_use", "pause_turn"}:
                 return text + self._cut_note(message.stop_reason)
-            self._messages.append({"role": "assistant", "content": _sendable(message)})
             paused = text if message.stop_reason == "pause_turn" else ""
-            if message.stop_reason == "tool_use":
-                self._messages.append({"role": "user", "content": await self._use_tools(message)})
+            self._add("assistant", _sendable(message))
+            self._add("user", [*results, *heard])
         raise TurnError("turn_limit", f"no answer after {self._request['max_turns']} model calls")
+
+    def _add(self, role: str, content: list[dict[str, Any]]) -> None:
+        """Adds to the conversation; a message has content, and is followed by one of the other role."""
+        if content and self._messages[-1]["role"] == role:
+            self._messages[-1]["content"] += content
+        elif content:
+            self._messages.append({"role": role, "content": content})
 
     async def _call_model(self) -> anthropic.types.Message:
         """Makes one model call. A stream that breaks before its first word is asked for again, which the SDK does not do."""
@@ -221,7 +234,13 @@ class Turn:
                         emit("text", text=separator + event.text)
                         separator = ""
                         self._written_chars += len(event.text)
-                message = await stream.get_final_message() if is_started else None
+                    if self._is_told(loop.time()):
+                        break
+                message: anthropic.types.Message | None = None
+                if self._told:
+                    message = _so_far(stream.current_message_snapshot)
+                elif is_started:
+                    message = await stream.get_final_message()
         if message is None or message.stop_reason is None:
             raise BrokenStreamError("model_unavailable", "the stream ended before the message")
         usage = message.usage
@@ -235,10 +254,35 @@ class Turn:
         )
         return message
 
+    def _is_told(self, now_s: float) -> bool:
+        """Whether something was said while the model writes, which then breaks off; looks a few times a second."""
+        if now_s - self._looked_s >= _LOOK_S:
+            self._looked_s = now_s
+            self._listen()
+        return bool(self._told)
+
+    def _hear(self) -> list[dict[str, Any]]:
+        """Returns what was said since the last step, as blocks."""
+        self._listen()
+        told, self._told = self._told, []
+        return told
+
+    def _listen(self) -> None:
+        """Looks for new messages; one that is not written whole yet is there at the next look."""
+        for path in sorted(Path(self._request["told_path"]).glob("*.json")):
+            if path.name in self._known:
+                continue
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                told = json.loads(path.read_text("utf-8"))
+                self._told.append({"type": "text", "text": clean(told["text"])})
+                self._known.add(path.name)
+                emit("heard", id=path.stem)
+
     async def _use_tools(self, message: anthropic.types.Message) -> list[dict[str, Any]]:
-        results = []
+        """Returns a result for each call of a tool, none where the message has not stopped for them."""
+        results: list[dict[str, Any]] = []
         for block in message.content:
-            if block.type != "tool_use":
+            if block.type != "tool_use" or message.stop_reason != "tool_use":
                 continue
             emit(
                 "tool_started", id=block.id, name=block.name, argument=_shown_argument(block.input)
@@ -330,6 +374,12 @@ def _sendable(message: anthropic.types.Message) -> list[dict[str, Any]]:
     """Returns the message's blocks as the API takes them back: it refuses blank text blocks."""
     blocks = [block.to_dict(mode="json", warnings=False) for block in message.content]
     return [block for block in blocks if block["type"] != "text" or str(block["text"]).strip()]
+
+
+def _so_far(message: anthropic.types.Message) -> anthropic.types.Message:
+    """Returns a message that was broken off: its text, without the call of a tool that was not written to its end."""
+    text = [block for block in message.content if block.type == "text"]
+    return message.model_copy(update={"content": text, "stop_reason": "end_turn"})
 
 
 def _shown_argument(arguments: object) -> str:
