@@ -19,6 +19,7 @@ from tests.crash.scenarios import (
     Announcement,
     Environment,
     Files,
+    Hearing,
     Interruption,
     Pooled,
     Question,
@@ -54,6 +55,7 @@ class Section:
 
 
 REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
+HEARD = ("sandbox.write_file", "handlers.advance", "store.update[answering]")
 WAITED = ("sandbox.write_files", "process.")
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
@@ -72,6 +74,7 @@ SECTIONS: Sequence[Section] = (
 BY_THEMSELVES: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),
     Section(scenario=Pooled(), agent="anthropic", steps=WAITED, settings=WITH_POOL),
+    Section(scenario=Hearing(), agent="anthropic", steps=HEARD),
 )
 """Not beside others: the agent takes seconds of processor time, and gives way to everybody."""
 RECONCILIATION = "reconciliation"
@@ -109,7 +112,7 @@ async def run_matrix(
             group.create_task(_lane(waiting, shape, tell))
     add(BY_THEMSELVES)
     await _lane(waiting, shape, tell)
-    names = [*(section.scenario.name for section in SECTIONS), RECONCILIATION]
+    names = [*(section.scenario.name for section in (*SECTIONS, *BY_THEMSELVES)), RECONCILIATION]
     return sorted(rows, key=lambda row: (row.agent != "small", names.index(row.scenario)))
 
 

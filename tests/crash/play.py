@@ -34,12 +34,16 @@ class Play:
 
     async def ask_twice(self, *, answer_s: int) -> None:
         """A question whose answer takes so long and, once the agent writes, another one that has to wait for it."""
+        await self.ask_slowly(answer_s=answer_s)
+        await self.say("@Orion and then?")
+
+    async def ask_slowly(self, *, answer_s: int) -> None:
+        """A question whose answer takes so long; returns once the agent writes."""
         await self.say(f"@Orion !slow {answer_s}")
         await self.rig.stage.client.wait_for_reply(
             self.asked[0], lambda reply: SLOW_WORDS in text_of(reply), timeout_s=ANSWERED_WITHIN_S
         )
         self.worker = self.rig.at_work(self.asked[0])
-        await self.say("@Orion and then?")
 
 
 Kills = Literal["of a run", "of no run", "all"]

@@ -151,6 +151,25 @@ class Interruption(Question):
         ]
 
 
+class Hearing(Interruption):
+    """The only one that goes has an agent that is told of the urgent message while it writes."""
+
+    name = "hearing"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        await play.ask_slowly(answer_s=12)
+
+    @override
+    async def end(self, play: Play) -> None:
+        await play.rig.acknowledged(play.asked[1])
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """Both are answered, by one answer or by two."""
+        return await Question.faults(self, play)
+
+
 class Amendment(Question):
     """Somebody edits a question that waits."""
 
