@@ -24,6 +24,7 @@ from tests.bench.rendering import measure_rendering
 from tests.bench.scale import FULL, QUICK, Bench
 from tests.bench.table import Row, render, render_json
 from tests.bench.turns import measure_turns
+from tests.bench.urgent import measure_urgent
 from tests.bench.workers import measure_workers
 
 TIMEOUT_S = 2400.0
@@ -47,6 +48,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "workers": measure_workers,
     "costs": measure_costs,
     "pool": measure_pool,
+    "urgent": measure_urgent,
     "clouds": measure_clouds,
     "parsers": measure_parsers,
     "rendering": measure_rendering,

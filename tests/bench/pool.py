@@ -52,10 +52,10 @@ async def measure_docker_pool(bench: Bench) -> Sequence[Row]:
 async def _measure(scene: Scene, settings: dict[str, str], *, figure: str, target_s: float) -> Row:
     count = scene.bench.scale.turn_pairs * TURNS_PER_PAIR
     async with open_client(scene.world.url) as person:
-        async with _orion(scene, settings, pool_size=0):
+        async with open_orion(scene, settings, pool_size=0):
             await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
             cold_s = [await _first_request(scene, person) for _ in range(count)]
-        async with _orion(scene, settings, pool_size=1) as orion:
+        async with open_orion(scene, settings, pool_size=1) as orion:
             await until_waiting(orion)
             await ask(person)
             warm_s = []
@@ -72,9 +72,10 @@ async def _measure(scene: Scene, settings: dict[str, str], *, figure: str, targe
 
 
 @asynccontextmanager
-async def _orion(
+async def open_orion(
     scene: Scene, settings: dict[str, str], *, pool_size: int
 ) -> AsyncIterator[Server]:
+    """`orion serve` with that many prepared sandboxes, none of which is kept for a thread's next message."""
     pool = {"ORION_WARM_POOL_SIZE": str(pool_size), "ORION_SESSION_KEEP_S": "0"}
     async with open_server(
         ("app.cli", "serve"),
@@ -102,9 +103,14 @@ async def _first_request(scene: Scene, person: FakeSlackClient) -> float:
         root, lambda reply: "offline model" in str(reply["text"]), timeout_s=ANSWER_TIMEOUT_S
     )
     await asyncio.sleep(SETTLE_S)
+    return await first_request_after(scene, root)
+
+
+async def first_request_after(scene: Scene, ts: str) -> float:
+    """Seconds from a message to the first request that the model got after it."""
     async with httpx.AsyncClient(verify=NO_TLS, base_url=scene.world.url, trust_env=False) as http:
         requests = (await http.get("/model/requests")).json()
-    asked_at = [request["at"] for request in requests if request["at"] > float(root)]
+    asked_at = [request["at"] for request in requests if request["at"] > float(ts)]
     if not asked_at:
         raise BenchError("the model was not asked")
-    return float(min(asked_at)) - float(root)
+    return float(min(asked_at)) - float(ts)
