@@ -60,9 +60,15 @@ class FakeSlack:
         """The native Stop of a thread in `processing`; the app must move the session out of it."""
         if self.workspace.status_of(channel, thread_ts)["session"] != "processing":
             raise SlackError("session_not_processing")
+        lifetime_s = self.config.stream_lifetime_s
         event = session_stopped(
             workspace=self.workspace, channel=channel, thread_ts=thread_ts, user=user
         )
+        event["streaming_message_ts"] = [
+            message.ts
+            for message in self.workspace.thread(channel, thread_ts)
+            if self.workspace.seal(message, lifetime_s=lifetime_s, by_user=True)
+        ]
         self._send(event, channel, delay_s=0)
 
     async def press(

@@ -108,6 +108,12 @@ class Call:
             raise SlackError(error)
         return message
 
+    def refuse_open_stream(self, message: Message, *, error: str) -> None:
+        """Refuses what is not possible while a message is being streamed."""
+        self.workspace.seal(message, lifetime_s=self.config.stream_lifetime_s)
+        if message.stream is not None and message.stream.state == "in_progress":
+            raise SlackError(error)
+
     def content(self) -> tuple[str, list[JsonObject] | None]:
         """Returns text and blocks of a message; without blocks in the call, None.
 
@@ -256,7 +262,7 @@ def _set_session_status(call: Call) -> JsonObject:
 def _post_message(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     text, blocks = call.content()
-    metadata, client_msg_id = _metadata(call.args), call.args.text("client_msg_id") or None
+    metadata, client_msg_id = metadata_of(call.args), call.args.text("client_msg_id") or None
     message = call.post(
         channel, text, blocks=blocks or [], metadata=metadata, client_msg_id=client_msg_id
     )
@@ -268,11 +274,12 @@ def _post_message(call: Call) -> JsonObject:
 def _update(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     message = call.own_message(channel, error="cant_update_message")
+    call.refuse_open_stream(message, error="streaming_state_conflict")
     if len(call.args.text("text")) > UPDATE_TEXT_MAX:
         raise SlackError("msg_too_long")
     text, blocks = call.content()
     if "metadata" in call.args:
-        message.metadata = _metadata(call.args)
+        message.metadata = metadata_of(call.args)
     # Text without blocks removes the old blocks, and only such an edit is labelled "(edited)".
     # Source: docs.slack.dev, chat.update, "Updating blocks"; the label as measured by integrators. Read 2026-11.
     call.workspace.edit(
@@ -286,6 +293,7 @@ def _update(call: Call) -> JsonObject:
 def _delete(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     message = call.own_message(channel, error="cant_delete_message")
+    call.refuse_open_stream(message, error="cant_delete_message")
     call.workspace.delete(message, by=BOT_USER_ID)
     return {"channel": channel.id, "ts": message.ts}
 
@@ -330,7 +338,8 @@ def _blocks(args: Args) -> list[JsonObject] | None:
     return check_blocks(raw) if raw else None
 
 
-def _metadata(args: Args) -> JsonObject | None:
+def metadata_of(args: Args) -> JsonObject | None:
+    """Returns the metadata of a call. Raises: SlackError: they are not as Slack wants them."""
     raw = args.structure("metadata", error="invalid_metadata_format")
     if raw is None:
         return None

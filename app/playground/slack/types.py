@@ -69,6 +69,8 @@ class FakeSlackConfig:
     """Slack sends an app its own posts and edits too; the app must ignore them."""
     # Source: docs.slack.dev, assistant.threads.setStatus: a status clears itself after two minutes, read 2026-11.
     status_lifetime_s: float = 120.0
+    # Measured by integrators: about 306 s after its start a stream is sealed, whatever is appended. Read 2026-11.
+    stream_lifetime_s: float = 306.0
     # Source: docs.slack.dev, "Modals", trigger_id: three seconds, exchanged once, read 2026-11.
     trigger_lifetime_s: float = 3.0
     banners: tuple[str, ...] = ()
@@ -109,6 +111,21 @@ class Channel:
 
 
 @dataclass(slots=True, kw_only=True)
+class Stream:
+    """What a message that is written bit by bit holds so far."""
+
+    started_at_s: float
+    shows_plan: bool
+    state: Literal["in_progress", "completed", "errored"] = "in_progress"
+    is_stopped_by_user: bool = False
+    text: str = ""
+    parts: list[str | JsonObject | tuple[str, str]] = field(default_factory=list)
+    """In their order: texts, blocks, and where tasks stand."""
+    tasks: dict[str, dict[str, str]] = field(default_factory=dict)
+    plan_title: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class Message:
     ts: str
     channel: str
@@ -127,6 +144,7 @@ class Message:
     tombstone: bool = False
     """Deleted, but kept for its replies."""
     versions: list[JsonObject] = field(default_factory=list)
+    stream: Stream | None = None
 
     @property
     def is_bot(self) -> bool:

@@ -333,6 +333,21 @@ class Workspace:
         self.tell(Change(kind="posted", channel=channel.id, message=message))
         return message
 
+    def show(self, message: Message, *, text: str, blocks: list[JsonObject]) -> None:
+        """Brings a message that is being streamed up to date."""
+        self.edit(message, text=text, blocks=blocks, by=BOT_USER_ID, label=False)
+
+    def seal(self, message: Message, *, lifetime_s: float, by_user: bool = False) -> bool:
+        """Seals a stream that is too old, or that a person stops; whether it was open until now."""
+        stream = message.stream
+        if stream is None or stream.state != "in_progress":
+            return False
+        if not by_user and self.now().timestamp() - stream.started_at_s < lifetime_s:
+            return False
+        stream.state, stream.is_stopped_by_user = "completed" if by_user else "errored", by_user
+        self.show(message, text=message.text, blocks=message.blocks)
+        return True
+
     def edit(
         self, message: Message, *, text: str, blocks: list[JsonObject], by: str, label: bool
     ) -> None:
@@ -418,6 +433,7 @@ class Workspace:
             "attachments": message.attachments,
             "files": message.files,
             "metadata": message.metadata if with_metadata else None,
+            "streaming_state": message.stream.state if message.stream else None,
         }
         out |= {key: value for key, value in optional.items() if value}
         if message.thread_ts:

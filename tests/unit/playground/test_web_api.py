@@ -55,8 +55,8 @@ async def test_a_wrong_token_is_refused(
 
 
 async def test_an_unknown_method_is_named(playground: Playground) -> None:
-    """Streaming is not offered: the method is unknown, as Slack says it."""
-    assert await _error(playground.web.api_call("chat.startStream")) == "unknown_method"
+    """What is not offered is unknown, as Slack says it."""
+    assert await _error(playground.web.api_call("chat.scheduleMessage")) == "unknown_method"
 
 
 async def test_a_missing_scope_is_named(start: StartPlayground) -> None:

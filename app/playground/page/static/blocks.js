@@ -75,6 +75,22 @@ function richText(block, people) {
   return el("div", { class: "text" }, ...(block.elements || []).map(part));
 }
 
+const TASK_STATES = { pending: "to do", in_progress: "in progress", complete: "done", error: "failed" };
+
+function task(card) {
+  const state = TASK_STATES[card.status] ? card.status : "pending";
+  const mark = el("span", { class: "task-mark", role: "img", "aria-label": TASK_STATES[state] });
+  const body = el("span", { class: "task-title" }, card.title);
+  return el("div", { class: `task ${state}` }, mark, body, typeof card.details === "string" ? el("span", { class: "task-details" }, card.details) : null);
+}
+
+function plan(block) {
+  const tasks = block.tasks || [];
+  const done = tasks.filter((card) => card.status === "complete" || card.status === "error").length;
+  const head = el("summary", {}, el("strong", {}, block.title), el("span", { class: "note" }, ` ${done} of ${tasks.length}`));
+  return el("details", { class: "plan", open: done < tasks.length ? "" : null }, head, ...tasks.map(task));
+}
+
 const RENDER = {
   section: (block, people, press) => el("div", { class: "section" },
     el("div", { class: "section-text" }, textObject(block.text, people), block.fields ? el("div", { class: "fields" }, ...block.fields.map((field) => textObject(field, people))) : null),
@@ -87,6 +103,8 @@ const RENDER = {
   context_actions: (block, people, press) => el("div", { class: "actions quiet" }, ...block.elements.map((item) => action(item, press))),
   image: (block) => el("p", {}, link(block.image_url, block.alt_text)),
   rich_text: (block, people) => richText(block, people),
+  plan,
+  task_card: task,
 };
 
 // Blocks as this page shows them, or null when the message's text should stand for it.

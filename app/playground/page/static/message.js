@@ -29,6 +29,8 @@ function body(message, state) {
   };
   const nodes = renderBlocks(message, state.people, pressed) || (message.text ? [mrkdwn(message.text, state.people)] : []);
   nodes.push(...(message.attachments || []).map((one) => attachment(one, state, pressed)), ...(message.files || []).map(file));
+  if (message.streaming_state === "in_progress") nodes.push(el("span", { class: "streaming", role: "img", "aria-label": "being written" }));
+  if (message.streaming_state === "errored") nodes.push(el("span", { class: "stream-error" }, "Slack ended this message before it was complete."));
   if (message.edited) nodes.push(el("span", { class: "edited" }, "(edited)"));
   if (message.reactions) {
     nodes.push(el("div", { class: "reactions" }, ...message.reactions.map((reaction) => el("span", { class: "reaction" }, `:${reaction.name}: ${reaction.count}`))));
@@ -64,7 +66,7 @@ function summary(message, state) {
 
 // What the person sees of a message; equal keys need no new nodes.
 function key(message) {
-  return JSON.stringify([message.text, message.blocks, message.edited, message.files, message.attachments, message.reactions, message.reply_count, message.latest_reply]);
+  return JSON.stringify([message.text, message.blocks, message.streaming_state, message.edited, message.files, message.attachments, message.reactions, message.reply_count, message.latest_reply]);
 }
 
 export function messageItem(message, state, { inThread }) {
