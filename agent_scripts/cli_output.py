@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_scripts.adapter import ENDED_BY_US, IDLE_NOTE, UNENDED_NOTE, AgentExit
-from agent_scripts.events import AgentErrorCode, TextDelta, TurnFinished
+from agent_scripts.events import AgentErrorCode, PlanStep, TextDelta, TurnFinished
 
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Nothing but the plain form: the same number can be written with braces, or as a URN."""
@@ -17,6 +17,10 @@ _MAX_COST_USD = 1e6
 _MAX_DEPTH = 100
 """What is not much deeper than that can be parsed, but neither written as JSON nor shown again."""
 _MAX_ARGUMENT_CHARS = 2000
+_MAX_PLAN_STEPS = 50
+_MAX_STEP_CHARS = 200
+_STEP_TITLES = ("content", "description", "text", "title", "step")
+_CHECK_BOX = re.compile(r"^\s*[-*] \[([ xX])\] (\S.*)$", re.MULTILINE)
 _SHOWN_ARGUMENTS = (
     *("command", "cmd", "file_path", "filePath", "filepath", "notebook_path", "path"),
     *("description", "pattern", "query", "url", "name"),
@@ -74,6 +78,38 @@ def shown_argument(arguments: object) -> str:
     else:
         return ""
     return " ".join(shown[: 4 * _MAX_ARGUMENT_CHARS].split())[:_MAX_ARGUMENT_CHARS]
+
+
+def plan_in(arguments: object) -> tuple[PlanStep, ...]:
+    """Returns the steps of a plan, whichever agent's tool tells it, at most 50; empty for the arguments of any other tool.
+
+    Source: what Claude Code (TodoWrite), Codex (`todo_list`), Gemini (`write_todos`), OpenCode (`todowrite`), Cursor (`updateTodos`)
+    and Copilot (`update_todo`: Markdown with check boxes) are documented to take, read 2026-11.
+    """
+    if not isinstance(arguments, dict):
+        return ()
+    told = next((arguments[name] for name in ("todos", "items", "plan") if name in arguments), None)
+    if isinstance(told, str):
+        boxes = _CHECK_BOX.findall(told)[:_MAX_PLAN_STEPS]
+        return tuple(_plan_step(text, mark.strip() and "done") for mark, text in boxes)
+    if not isinstance(told, list):
+        return ()
+    steps = []
+    for one in told[:_MAX_PLAN_STEPS]:
+        title = next((text for name in _STEP_TITLES if (text := text_of(one, name))), "")
+        done = isinstance(one, dict) and one.get("completed") is True
+        if not title:
+            return ()  # a list of something else
+        steps.append(_plan_step(title, "done" if done else text_of(one, "status")))
+    return tuple(steps)
+
+
+def _plan_step(title: str, status: str) -> PlanStep:
+    word = status.lower().removeprefix("todo_status_").replace("-", "_")
+    shown = " ".join(title.split())[:_MAX_STEP_CHARS]
+    if word in ("done", "completed", "complete", "cancelled", "canceled"):
+        return PlanStep(title=shown, status="completed")
+    return PlanStep(title=shown, status="in_progress" if word == "in_progress" else "pending")
 
 
 def size_of(output: object) -> int:

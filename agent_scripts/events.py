@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Literal
 
 
 class AgentErrorCode(StrEnum):
@@ -45,12 +46,23 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanStep:
+    """What the agent means to do, in its own words, and how far it is."""
+
+    title: str = field(repr=False)
+    """One line, not masked, at most 200 characters."""
+    status: Literal["pending", "in_progress", "completed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStarted:
     tool_id: str
     name: str
     """The agent's own tool name, such as `shell`."""
     argument: str = field(repr=False)
     """The argument a person would want to see (command, path), one line, not masked, at most 2,000 characters."""
+    plan: tuple[PlanStep, ...] = ()
+    """Not empty: the call does nothing but tell the agent's whole plan, as it is now; it may come again with the same id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

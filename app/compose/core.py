@@ -24,12 +24,12 @@ from app.runs.maintenance import Retention, Watchdog, maintain_runtime
 from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
+from app.runs.progress import LiveLogs
 from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandboxes import SessionLocks
 from app.runs.service import RunService
 from app.runs.session import Session, SessionStore, session_id_for
 from app.runs.stop import StopSignals
-from app.runs.transcript import LiveLogs
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings

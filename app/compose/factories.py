@@ -36,6 +36,7 @@ from app.settings.settings import Settings
 from app.slack.blocks import ReplyStyle, no_link
 from app.slack.connection import SlackConnection, SlackOptions
 from app.slack.listeners import EntryOptions
+from app.slack.streams import LiveAnswers
 from app.store.runs import SqlRunStore
 from app.tracing.null import NullTracer
 from app.web.health import Health, require_space
@@ -223,6 +224,9 @@ def slack_options(settings: Settings, tracer: Tracer | None = None) -> SlackOpti
     return SlackOptions(
         bot_token=settings.slack.bot_token or SecretStr(""),
         base_url=settings.slack.api_url,
+        live=LiveAnswers(
+            dm=settings.slack.live_answers_dm, channel=settings.slack.live_answers_channel
+        ),
         style=ReplyStyle(
             capacity=settings.limits.max_concurrent_runs,
             takes_keys=settings.models.own_keys_secret is not None,

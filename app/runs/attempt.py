@@ -12,10 +12,6 @@ from typing import Protocol
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import (
     AgentErrorCode,
-    AgentEvent,
-    TextDelta,
-    ToolFinished,
-    ToolStarted,
     TurnFinished,
 )
 from app.aio import Gate, always_open, retry_store
@@ -29,72 +25,19 @@ from app.runs.model import (
     Difference,
     ModelCall,
     Outcome,
-    Progress,
     Resumption,
     Run,
     RunState,
     SharedFile,
 )
-from app.runs.ports import HOW_TO_CHANGE, GrantHooks, LiveReply, RunPorts, RunTrace, TraceStep
+from app.runs.ports import HOW_TO_CHANGE, GrantHooks, RunPorts, RunTrace, TraceStep
+from app.runs.progress import SHOW_INTERVAL, Display, ProgressTracker, Transcript
 from app.runs.request import RunId
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import RunStoppedError, StopRequest
-from app.runs.transcript import Transcript
 from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
-
-MAX_SHOWN_TEXT = 12_000
-"""Characters of the answer so far that are kept for showing; the newest ones."""
-
-
-class ProgressTracker:
-    """Folds agent events into the newest `Progress`. `mask` removes secrets from what is shown."""
-
-    def __init__(self, mask: Callable[[str], str]) -> None:
-        self._mask = mask
-        self._phase = "Starting"
-        self._running: dict[str, tuple[str, str]] = {}
-        self._text = ""
-        self.steps = 0
-
-    def enter(self, phase: str) -> None:
-        self._phase = phase
-
-    def restart(self) -> None:
-        """Forgets what was fed, which comes again."""
-        self._running.clear()
-        self._text, self.steps = "", 0
-
-    def feed(self, event: AgentEvent) -> None:
-        match event:
-            case ToolStarted():
-                self.steps += 1
-                self._running[event.tool_id] = (event.name, self._mask(event.argument))
-                self._phase = "Working"
-                self._text = ""
-            case ToolFinished():
-                self._running.pop(event.tool_id, None)
-                self._phase = "Thinking"
-            case TextDelta():
-                self._text = (self._text + event.text)[-MAX_SHOWN_TEXT:]
-                self._phase = "Writing the answer"
-            case _:
-                pass
-
-    def current(self, *, elapsed_s: float) -> Progress:
-        name, argument = next(reversed(self._running.values()), ("", ""))
-        return Progress(
-            phase=self._phase,
-            elapsed_s=elapsed_s,
-            tool=name,
-            tool_argument=argument,
-            steps=self.steps,
-            text=self._mask(self._text),
-        )
-
-
-SHOW_INTERVAL = timedelta(seconds=0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,30 +46,6 @@ class Asker:
     """Which a pull request has beside their Slack id; empty where there is no repository."""
     own_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """See `OwnKeyStore`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Display:
-    live: LiveReply
-    tracker: ProgressTracker
-    is_behind: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while there is something that has not been offered."""
-    _shown_s: float | None = None
-    _shown_steps: int = 0
-
-    def show(self, elapsed_s: float) -> None:
-        self.is_behind.clear()
-        self._shown_s, self._shown_steps = elapsed_s, self.tracker.steps
-        self.live.show(self.tracker.current(elapsed_s=elapsed_s))
-
-    def show_soon(self, elapsed_s: float) -> None:
-        """Offers it unless it was offered just now and no tool came since: masking a long text costs milliseconds."""
-        shown_s = self._shown_s
-        is_due = shown_s is None or elapsed_s - shown_s > SHOW_INTERVAL.total_seconds()
-        if is_due or self.tracker.steps != self._shown_steps:
-            self.show(elapsed_s)
-        else:
-            self.is_behind.set()
 
 
 @dataclass(slots=True, kw_only=True)

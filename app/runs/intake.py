@@ -8,6 +8,7 @@ from app.log import get_logger
 from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
 from app.runs.policy import RunPolicy, may_stop
 from app.runs.ports import Dispatcher, RunPorts
+from app.runs.progress import last_lines
 from app.runs.request import (
     NO_CONTENT,
     MessageContent,
@@ -18,7 +19,6 @@ from app.runs.request import (
     slack_time,
 )
 from app.runs.stop import Stops, StopSignals, may_be_meant
-from app.runs.transcript import last_lines
 
 WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""

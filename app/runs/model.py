@@ -312,6 +312,32 @@ class QueueStats:
     position: QueuePosition
 
 
+class StepState(StrEnum):
+    """How far a tool call, or a step of an agent's plan, is."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    id: str
+    """The agent's own, one for each call of a turn."""
+    name: str
+    argument: str = field(default="", repr=False)
+    state: StepState = StepState.RUNNING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A step of an agent's plan, in its own words."""
+
+    title: str = field(repr=False)
+    state: StepState = StepState.PENDING
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """The state of a run that is going, as its thread is shown it. Texts are masked already."""
@@ -319,18 +345,21 @@ class Progress:
     phase: str
     """`Thinking`, `Setting up the agent (first use)`, `Writing the answer`, …: without a full stop."""
     elapsed_s: float
-    tool: str = ""
-    """Name of the tool that is running, or empty."""
-    tool_argument: str = field(default="", repr=False)
+    tools: tuple[ToolCall, ...] = ()
+    """The newest ones, oldest first."""
+    plan: tuple[PlannedStep, ...] = ()
+    """As the agent told it last; empty = it tells none."""
     steps: int = 0
     """Tool calls so far."""
+    before: str = field(default="", repr=False)
+    """What was written before the newest tool call, the newest part; paragraphs, the last one with its blank line."""
     text: str = field(default="", repr=False)
     """The answer so far."""
 
     @property
-    def substance(self) -> tuple[str, str, str, int]:
-        """Returns what must differ between two updates, besides time, for the later one to say something new."""
-        return (self.phase, self.tool, self.tool_argument, self.steps)
+    def substance(self) -> tuple[object, ...]:
+        """Returns what must differ between two updates, besides time and text, for the later one to say something new."""
+        return (self.phase, self.tools, self.plan, self.steps)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

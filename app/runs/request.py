@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from app.runs.options import MessageOptions, parse_options
 
 RunId = NewType("RunId", str)
+RUN_ID_PREFIX: Final = "run_"
 WIRE_VERSION: Final = 1
 URGENT: Final = "!"
 """Before a message that shall not wait for what goes on in its thread."""
@@ -181,4 +182,4 @@ def slack_microseconds(ts: str) -> int:
 def run_id_for(*, team: str, channel: str, message_ts: str, click: str = "") -> RunId:
     """Returns the id of a message's run: one, however often and in whatever events Slack delivers it; so is one click of its Retry button."""
     source = "|".join((team, channel, message_ts, click) if click else (team, channel, message_ts))
-    return RunId(f"run_{hashlib.sha256(source.encode()).hexdigest()[:24]}")
+    return RunId(f"{RUN_ID_PREFIX}{hashlib.sha256(source.encode()).hexdigest()[:24]}")

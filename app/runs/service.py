@@ -28,6 +28,7 @@ from app.runs.policy import (
     why_no_channel_defaults,
 )
 from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
+from app.runs.progress import LiveLogs
 from app.runs.request import RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
 from app.runs.selection import (
@@ -38,7 +39,6 @@ from app.runs.selection import (
     decode_choice,
 )
 from app.runs.stop import RunStoppedError, StopRequest, Stops, StopSignals
-from app.runs.transcript import LiveLogs
 from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)

@@ -3,7 +3,7 @@
 from app.runs.agent_process import MAX_LINE_BYTES
 from app.runs.agent_session import run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
-from app.runs.attempt import Asker, Attempt, AttemptTime, Display, ProgressTracker
+from app.runs.attempt import Asker, Attempt, AttemptTime
 from app.runs.budget import (
     KEPT_DAYS,
     MICRO,
@@ -61,6 +61,7 @@ from app.runs.model import (
     GrantNews,
     ModelCall,
     Outcome,
+    PlannedStep,
     Progress,
     QueuePosition,
     ReportedCall,
@@ -69,8 +70,10 @@ from app.runs.model import (
     RunFileKind,
     RunState,
     SharedFile,
+    StepState,
     SystemClock,
     ThreadMessage,
+    ToolCall,
     Usage,
 )
 from app.runs.options import (
@@ -119,6 +122,16 @@ from app.runs.ports import (
     StepKind,
     Tracer,
     TraceStep,
+)
+from app.runs.progress import (
+    HEAD_CHARS,
+    MAX_BYTES,
+    MAX_CHARS,
+    Display,
+    LiveLogs,
+    ProgressTracker,
+    Transcript,
+    last_lines,
 )
 from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
 from app.runs.repository import (
@@ -169,6 +182,5 @@ from app.runs.session import (
     session_id_for,
 )
 from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals
-from app.runs.transcript import HEAD_CHARS, MAX_BYTES, MAX_CHARS, LiveLogs, Transcript, last_lines
 from app.runs.warm_pool import FAILURES, MAX_WAIT_S, PoolFigures, WarmPool
 from app.runs.workspace import UNSAVED, OpenProvider, Workspaces

@@ -41,6 +41,17 @@ class SlackSettings(SettingsGroup):
         )
     )
 
+    live_answers_dm: Literal["stream", "update", "final"] = Field(
+        "stream",
+        alias="ORION_LIVE_ANSWERS_DM",
+        description="How an answer is shown in a DM while it comes: stream (written bit by bit, with cards for plan and tools), update (the thinking message is edited), final (nothing before the answer). Where Slack refuses a stream, update.",
+    )
+    live_answers_channel: Literal["stream", "update", "final"] = Field(
+        "update",
+        alias="ORION_LIVE_ANSWERS_CHANNEL",
+        description="The same in channels.",
+    )
+
     @model_validator(mode="after")
     def _check_token_kinds(self) -> "SlackSettings":
         problems = []

@@ -1,13 +1,24 @@
 """What a thread is shown of a run, in blocks and in Orion's voice: what happened and what to do, calmly; no stack, no secret, no blame."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from app.errors import ErrorCode
 from app.runs.budget import render_money, to_micro
-from app.runs.model import Changes, ChannelChange, Outcome, Progress, QueuePosition, Run, RunState
+from app.runs.model import (
+    Changes,
+    ChannelChange,
+    Outcome,
+    PlannedStep,
+    Progress,
+    QueuePosition,
+    Run,
+    RunState,
+    StepState,
+    ToolCall,
+)
 from app.runs.ports import BUTTON
 from app.slack.actions import (
     FEEDBACK_ACTION,
@@ -156,6 +167,14 @@ def announcement_text(run: Run, result: Outcome) -> str:
 
 MAX_ARGUMENT_CHARS: Final = 200
 MAX_TAIL_CHARS: Final = 3_000
+MAX_TOOL_LINES: Final = 4
+MAX_PLAN_LINES: Final = 12
+_MARKS: Final = {
+    StepState.PENDING: "○",
+    StepState.RUNNING: "▸",
+    StepState.DONE: "✓",
+    StepState.FAILED: "✗",
+}
 _PLAIN_PART_CHARS: Final = 3_000
 """Below the 4,000 that chat.update takes, with room for the closing line. Source: Slack Web API, chat.update, read 2026-11."""
 _MAX_SECTION_CHARS: Final = 2_900
@@ -191,15 +210,49 @@ def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> Mess
 
 
 def render_progress(run: Run, shown: Progress) -> MessagePart:
-    """Returns what goes on now, with the answer as far as it is written."""
+    """Returns what goes on now, with the agent's plan, its newest tool calls, and the answer as far as it is written."""
     phase = escape(shown.phase.rstrip(".… "))
-    head = _section(f"{phase}…")
-    facts = _facts(_tool_text(shown), steps_text(shown.steps), duration_text(shown.elapsed_s))
-    blocks: list[Block] = [head, _context(facts)]
     tail = tail_markdown(neutralise(shown.text, asker=run.request.user), max_chars=MAX_TAIL_CHARS)
-    if tail.strip():
-        blocks.insert(0, _markdown(tail))
-    return MessagePart(blocks=(*blocks, _actions(_stop_button(run))), text=f"{phase}…")
+    lines = [
+        _lines([_step_line(step) for step in shown.plan[:MAX_PLAN_LINES]]),
+        _lines(_tool_lines(shown)),
+    ]
+    blocks = (
+        *([_markdown(tail)] if tail.strip() else []),
+        _section(f"{phase}…"),
+        *(_context(text) for text in lines if text),
+        _context(_facts(steps_text(shown.steps), duration_text(shown.elapsed_s))),
+        _actions(_stop_button(run)),
+    )
+    return MessagePart(blocks=blocks, text=f"{phase}…")
+
+
+def render_stop(run: Run) -> tuple[Block, ...]:
+    """Returns the Stop button alone."""
+    return (_actions(_stop_button(run)),)
+
+
+def tool_text(tool: ToolCall) -> str:
+    """Returns a tool call as one line of plain text."""
+    return " ".join(f"{tool.name} {tool.argument}".split())
+
+
+def _tool_lines(shown: Progress) -> list[str]:
+    """Returns the newest calls, a line each, below one for all earlier ones."""
+    newest = shown.tools[-MAX_TOOL_LINES:]
+    lines = [f"{_MARKS[tool.state]} {_tool_line(tool)}" for tool in newest]
+    if folded := shown.steps - len(newest):
+        lines.insert(0, f"{_MARKS[StepState.DONE]} {steps_text(folded)} before")
+    return lines
+
+
+def _step_line(step: PlannedStep) -> str:
+    title = " ".join(step.title.split())
+    return f"{_MARKS[step.state]} {escape(neutralise(_shortened(title)))}"
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "\n".join(lines)
 
 
 def no_link(trace_id: str) -> str:
@@ -306,14 +359,14 @@ def _waiting_text(position: QueuePosition, *, capacity: int) -> str:
     return f"{slots} busy; you are about number {position.ahead_elsewhere}, as people take turns"
 
 
-def _tool_text(shown: Progress) -> str:
-    if not shown.tool:
-        return ""
-    argument = " ".join(shown.tool_argument.split())
-    if len(argument) > MAX_ARGUMENT_CHARS:
-        argument = argument[: MAX_ARGUMENT_CHARS - 1] + "…"
-    name = escape(shown.tool)
+def _tool_line(tool: ToolCall) -> str:
+    argument = _shortened(" ".join(tool.argument.split()))
+    name = escape(tool.name)
     return f"{name} {_code(argument)}" if argument else name
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= MAX_ARGUMENT_CHARS else f"{line[: MAX_ARGUMENT_CHARS - 1]}…"
 
 
 def _code(text: str) -> str:

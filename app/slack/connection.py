@@ -20,10 +20,12 @@ from app.slack.blocks import PLAIN_STYLE, ReplyStyle
 from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import KeyModal, Vendor
-from app.slack.live import LatePosts, SessionStatus, UpdateTiming
+from app.slack.live import LatePosts, UpdateTiming
 from app.slack.messages import OwnMessages
 from app.slack.modals import OPEN_TIMEOUT_S, FeedbackModal
 from app.slack.replies import SlackReplies
+from app.slack.status import WorkingStatus
+from app.slack.streams import LiveAnswers, Streams
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 32
@@ -34,6 +36,7 @@ class SlackOptions:
     bot_token: SecretStr = field(repr=False)
     base_url: str = "https://slack.com/api/"
     style: ReplyStyle = PLAIN_STYLE
+    live: LiveAnswers = field(default_factory=LiveAnswers)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     timing: UpdateTiming = field(default_factory=UpdateTiming)
     look_again_after_s: float = 1.0
@@ -58,13 +61,14 @@ class SlackConnection:
         self._identity: BotIdentity | None = None
         self.files = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
-        self._status = SessionStatus(api, group=group)
+        self._status = WorkingStatus(api, group=group)
         self._late = LatePosts(api, messages, group=group)
         self.replies = SlackReplies(
             api,
             messages=messages,
             status=self._status,
             late=self._late,
+            streams=Streams(api, messages, answers=options.live),
             style=options.style,
             timing=options.timing,
         )

@@ -35,12 +35,16 @@ METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postMessage": Rate(burst=110, per_s=2.9),
     "chat.update": Rate(burst=15, per_s=0.8, reserve=5),
     "conversations.replies": Rate(burst=15, per_s=0.8),
+    "chat.startStream": Rate(burst=20, per_s=0.3),
+    "chat.appendStream": Rate(burst=38, per_s=1.6, reserve=24),
+    "chat.stopStream": Rate(burst=20, per_s=0.3),
     "agents.sessions.setStatus": Rate(burst=18, per_s=0.8, reserve=14),
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
     "users.info": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),
 }
-"""Of a workspace. Slack's: several hundred posts a minute; 50 of tier 3 (update, replies, status), 100 of tier 4.
+"""Of a workspace. Slack's: several hundred posts a minute; 20 of tier 2 (starts and stops of streams), 50 of tier 3 (update,
+replies, status), 100 of tier 4.
 
 How many Slack bears at once is not published: in no minute are there more than 284 posts, 110 of them at once, and of the
 others no more than is published for a minute. Source: Slack Web API rate limits, read 2026-11.
@@ -83,6 +87,11 @@ class Bucket:
     def line_s(self) -> float:
         """Returns about how long an urgent call that asks now would wait; 0 = it need not."""
         return max((1 + self._urgent - self._grown()) / self._rate.per_s, 0.0)
+
+    @property
+    def spare(self) -> int:
+        """Returns how many calls could go now, all of them urgent."""
+        return 0 if self.pause_s else max(int(self._grown()) - self._urgent, 0)
 
     @property
     def pause_s(self) -> float:
@@ -174,6 +183,10 @@ class CallLimits:
     def line_s(self, method: str, channel: str = "") -> float:
         """Returns about how long an urgent call that asks now would wait."""
         return max(bucket.line_s for bucket in self._both(method, channel))
+
+    def spare(self, method: str) -> int:
+        """Returns how many calls of a workspace's could go now."""
+        return self._of_method(method).spare
 
     def pause_s(self, method: str, channel: str = "") -> float:
         """Returns how long Slack wants such calls left alone."""

@@ -1,22 +1,25 @@
 """Shows that a run goes on: progress on its thinking message, coalesced and throttled, silent before the answer comes.
 
-Also that message late, where limits hold it up; and Slack's native "working" state of a thread, with its own Stop: a nicety
-that must never delay or fail anything.
+By a driver, as long as Slack takes it, then by the next one; also that message late, where limits hold it up.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Protocol
 
 from app.aio import TaskGroup, open_task_group
 from app.log import get_logger
 from app.runs.model import Progress, Run
-from app.runs.request import RunId, Thread
+from app.runs.request import RunId
 from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
-from app.slack.blocks import MessagePart
+from app.slack.blocks import MessagePart, render_progress
+from app.slack.limits import CallLimits
 from app.slack.messages import OwnMessages
+
+NO_MESSAGE_PAUSE_S: Final = 1.0
+"""Before the next look whether there is one by now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,72 @@ class UpdateTiming:
     """Source: field reports on chat.update, one per message in about three seconds, read 2026-11."""
     refresh_after_s: float = 15.0
     """When nothing but the elapsed time changed."""
+    first_text_after_s: float = 3.0
+    """Since the update before, when the agent begins to write."""
+
+
+class LiveDriver(Protocol):
+    """One way to show progress."""
+
+    @property
+    def timing(self) -> UpdateTiming: ...
+
+    async def turn(self, *, is_urgent: bool) -> None:
+        """Returns when a call may go, as Slack's limits have it."""
+        ...
+
+    def pause_s(self) -> float:
+        """Returns how long there can be no call."""
+        ...
+
+    async def send(self, shown: Progress) -> None:
+        """Shows it, in one attempt whose turn has come.
+
+        Raises:
+            SlackRefusal: nothing more can be shown in this way.
+            SlackFault: this was not shown; a later one may be.
+        """
+        ...
+
+    async def leave(self) -> None:
+        """Gives the message up to the next driver. Never raises."""
+        ...
+
+
+class UpdateDriver:
+    """Edits the thinking message; `ts` tells where it stands by now, empty = nowhere."""
+
+    def __init__(
+        self,
+        run: Run,
+        messages: OwnMessages,
+        *,
+        limits: CallLimits,
+        timing: UpdateTiming,
+        ts: Callable[[], str],
+    ) -> None:
+        self.timing = timing
+        self._run = run
+        self._messages = messages
+        self._limits = limits
+        self._ts = ts
+
+    async def turn(self, *, is_urgent: bool) -> None:
+        del is_urgent  # all that can wait does: the answer comes in the same line
+        channel = self._run.request.channel
+        await self._limits.turn("chat.update", channel, is_urgent=False)
+
+    def pause_s(self) -> float:
+        if not self._ts():
+            return NO_MESSAGE_PAUSE_S
+        return self._limits.pause_s("chat.update", self._run.request.channel)
+
+    async def send(self, shown: Progress) -> None:
+        part = render_progress(self._run, shown)
+        await self._messages.try_update(self._run.request, part, number=0, ts=self._ts())
+
+    async def leave(self) -> None:
+        """The message is as good as any."""
 
 
 @asynccontextmanager
@@ -53,24 +122,14 @@ class Sent:
 
 
 class Publisher:
-    """The LiveReply of one run. `send` is one attempt, `turn` comes before it; `pause_s` is how long there can be none."""
+    """The LiveReply of one run, by the first of its drivers that can."""
 
     def __init__(
-        self,
-        run: Run,
-        *,
-        send: Callable[[Progress], Awaitable[None]],
-        turn: Callable[[], Awaitable[None]],
-        pause_s: Callable[[], float],
-        timing: UpdateTiming,
-        sent: Sent | None = None,
+        self, run: Run, drivers: Sequence[LiveDriver], *, sent: Sent | None = None
     ) -> None:
-        """`sent`: what an earlier slice of the run has shown last."""
+        """`sent`: what an earlier slice of the run has shown last. Without drivers nothing is shown."""
         self._run = run
-        self._send = send
-        self._turn = turn
-        self._pause_s = pause_s
-        self._timing = timing
+        self._drivers = list(drivers)
         self._latest: Progress | None = None
         self._offered_at = 0.0
         self._sent = sent.progress if sent else None
@@ -79,12 +138,16 @@ class Publisher:
         self._closing = asyncio.Event()
         self._closed = asyncio.Event()
         self._in_line: asyncio.Timeout | None = None
+        self._is_patient = False
+        """In line, behind what is urgent."""
         self._log = get_logger(__name__)
 
     def show(self, progress: Progress) -> None:
         self._latest = progress
         self._offered_at = asyncio.get_running_loop().time()
         self._news.set()
+        if self._in_line is not None and self._is_patient and self._is_hurried:
+            self._in_line.reschedule(self._now())  # in line again, before others
 
     @property
     def sent(self) -> Sent | None:
@@ -110,53 +173,66 @@ class Publisher:
             self._closed.set()
 
     async def _publish(self) -> None:
-        await self._rest(self._timing.first_after_s)
-        while not self._closing.is_set():
+        if self._drivers:
+            await self._rest(self._drivers[0].timing.first_after_s)
+        while self._drivers and not self._closing.is_set():
             wait_s = self._due_in_s()
             if wait_s is None:
                 await self._news.wait()
             elif wait_s > 0:
                 await self._rest(wait_s, until_news=True)
-            elif not await self._update():
-                return
+            else:
+                await self._update(self._drivers[0])
             self._news.clear()
 
     def _due_in_s(self) -> float | None:
         """Returns seconds until the newest progress is worth an update; None while there is none."""
         if self._latest is None:
             return None
+        driver, timing = self._drivers[0], self._drivers[0].timing
         is_news = (
             self._sent is None
             or self._sent.substance != self._latest.substance
             or self._sent.text != self._latest.text
         )
-        spacing_s = self._timing.interval_s if is_news else self._timing.refresh_after_s
-        due_at = max(self._sent_at + spacing_s, self._now() + self._pause_s())
+        spacing_s = timing.interval_s if is_news else timing.refresh_after_s
+        if self._is_first_text:
+            spacing_s = timing.first_text_after_s
+        due_at = max(self._sent_at + spacing_s, self._now() + driver.pause_s())
         return max(due_at - self._now(), 0.0)
 
-    async def _update(self) -> bool:
-        """Sends the newest progress if it still may; returns whether to go on."""
-        latest = self._latest if await self._may_send() else None
+    @property
+    def _is_first_text(self) -> bool:
+        """Whether the agent writes, and that is news."""
+        return bool(self._latest and self._latest.text) and not (self._sent and self._sent.text)
+
+    @property
+    def _is_hurried(self) -> bool:
+        return self._is_first_text and not self._drivers[0].timing.first_text_after_s
+
+    async def _update(self, driver: LiveDriver) -> None:
+        """Sends the newest progress if it still may, and goes on to the next driver where this one cannot."""
+        latest = self._latest if await self._may_send(driver) else None
         if latest is None:
-            return True
+            return
         since_s = self._now() - self._offered_at
         self._sent, self._sent_at = latest, self._now()
         try:
-            await self._send(replace(latest, elapsed_s=latest.elapsed_s + since_s))
-        except SlackRefusal as exc:
-            self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
-            return False
+            await driver.send(replace(latest, elapsed_s=latest.elapsed_s + since_s))
         except SlackFault as exc:
-            # The next one makes up for it.
             self._log.warning("slack.update_failed", run_id=self._run.id, error=exc.word)
-            self._sent = None
-        return True
+            self._sent = None  # the next one makes up for it
+            if isinstance(exc, SlackRefusal):
+                await driver.leave()
+                self._drivers.remove(driver)
+                self._sent_at = float("-inf")
 
-    async def _may_send(self) -> bool:
+    async def _may_send(self, driver: LiveDriver) -> bool:
         """Whether its turn came before this was closed, and there is still an update that is due."""
         try:
             async with asyncio.timeout(None) as self._in_line:
-                await self._turn()
+                self._is_patient = not self._is_hurried
+                await driver.turn(is_urgent=self._is_hurried)
         except TimeoutError:
             return False
         finally:
@@ -250,98 +326,3 @@ class LatePosts:
         finally:
             post.in_line = None
         return not post.is_withdrawn
-
-
-_STATUS_TIMEOUT_S: Final = 3.0
-_STATUS_METHOD: Final = "agents.sessions.setStatus"
-"""Source: Slack Web API, agents.sessions.setStatus, read 2026-11: needs an app declared as an agent."""
-_PASSING_REFUSALS: Final = frozenset({"channel_not_found", "thread_not_found", "is_archived"})
-"""About the thread, not about the app."""
-
-
-class SessionStatus:
-    """Sets it in the background, what a thread asked for last, in the order of asking as Slack's limit allows.
-
-    Off for good after Slack's first refusal.
-    """
-
-    def __init__(self, api: SlackApi, *, group: TaskGroup) -> None:
-        self._api = api
-        self._group = group
-        self._runs: dict[Thread, set[RunId]] = {}
-        """Those of a thread that wait or go."""
-        self._wanted: dict[Thread, str] = {}
-        self._shown: dict[Thread, str] = {}
-        """Where Slack shows another than `active`, as far as is known."""
-        self._busy: set[Thread] = set()
-        self._in_line: set[asyncio.Timeout] = set()
-        self._is_on = True
-        self._log = get_logger(__name__)
-
-    def processing(self, run: Run, *, is_urgent: bool = False) -> None:
-        """Has Slack show a loader and Stop. `is_urgent`: nothing else will show soon that Orion is at work."""
-        self._runs.setdefault(run.thread, set()).add(run.id)
-        self._want(run.thread, "processing", is_urgent=is_urgent)
-
-    def active(self, run: Run) -> None:
-        """Has Slack take them away, once no other run of the thread is left."""
-        runs = self._runs.get(run.thread, set())
-        runs.discard(run.id)
-        if not runs:
-            self._runs.pop(run.thread, None)
-            self._want(run.thread, "active", is_urgent=False)
-
-    def close(self) -> None:
-        """Sets nothing more; a call in flight goes on."""
-        self._is_on = False
-        for in_line in self._in_line:
-            in_line.reschedule(asyncio.get_running_loop().time())
-
-    def _want(self, thread: Thread, status: str, *, is_urgent: bool) -> None:
-        if not self._is_on:
-            return
-        self._wanted[thread] = status
-        if thread not in self._busy and status != self._shown.get(thread, "active"):
-            self._busy.add(thread)
-            self._group.create_task(self._fulfil(thread, is_urgent=is_urgent), name="slack-status")
-
-    async def _fulfil(self, thread: Thread, *, is_urgent: bool) -> None:
-        try:
-            while self._wanted.get(thread) and await self._has_turn(is_urgent=is_urgent):
-                status = self._wanted.pop(thread)
-                if status != self._shown.get(thread, "active"):
-                    await self._set(thread, status)
-        finally:
-            self._busy.discard(thread)
-
-    async def _has_turn(self, *, is_urgent: bool) -> bool:
-        """Whether its turn came before this was closed or switched off."""
-        in_line = asyncio.timeout(None)
-        try:
-            async with in_line:
-                self._in_line.add(in_line)
-                await self._api.limits.turn(_STATUS_METHOD, is_urgent=is_urgent)
-        except TimeoutError:
-            return False
-        finally:
-            self._in_line.discard(in_line)
-        return self._is_on
-
-    async def _set(self, thread: Thread, status: str) -> None:
-        arguments = {
-            "channel_id": thread.channel,
-            "thread_ts": thread.thread_ts,
-            "status": status,
-        }
-        try:
-            async with within(_STATUS_TIMEOUT_S):
-                self._shown[thread] = status  # if it fails, nobody knows
-                await self._api.once(_STATUS_METHOD, arguments, has_turn=True)
-            if status == "active":
-                del self._shown[thread]
-        except SlackRefusal as exc:
-            if exc.word not in _PASSING_REFUSALS:
-                self._is_on = False
-                self._log.info("slack.native_stop_unavailable", error=exc.word)
-        except SlackFault as exc:
-            self._log.debug("slack.update_failed", method=_STATUS_METHOD, error=exc.word)

@@ -1,10 +1,11 @@
 """Posts and edits Orion's own messages: marked by metadata, and never posted twice without looking."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from app.runs.request import RunId, RunRequest
+from app.runs.request import RUN_ID_PREFIX, RunId, RunRequest
 from app.slack.api import (
     SlackApi,
     SlackFault,
@@ -16,11 +17,16 @@ from app.slack.blocks import MessagePart
 from app.slack.fields import object_of, objects_of, text_of
 from app.slack.files import SlackFiles
 
+Chunk = Mapping[str, Any]
+"""What a call adds to a stream. Source: Slack Web API, chat.appendStream, `chunks`, read 2026-11."""
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
 CHANGE_PART: Final = -2
 _LOOK_AGAIN_AFTER_S: Final = 1.0
 _MAX_PAGES: Final = 5
+
+_STREAMING: Final = "streaming_state_conflict"
+"""It is being streamed, and cannot be edited before that is ended. Source: Slack Web API, chat.update errors, read 2026-11."""
 
 REPOST_WORDS: Final = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
 """The message can be edited no more. Source: Slack Web API, chat.update errors, read 2026-11."""
@@ -82,14 +88,67 @@ class OwnMessages:
 
     async def update(self, request: RunRequest, part: MessagePart, *, number: int, ts: str) -> None:
         """Replaces a message, as often as it takes. Raises: SlackFault: it still shows what it showed."""
-        await self._api.repeated("chat.update", _update(request, part, number=number, ts=ts))
+        arguments = _update(request, part, number=number, ts=ts)
+        try:
+            await self._api.repeated("chat.update", arguments)
+        except SlackRefusal as exc:
+            if exc.word != _STREAMING:
+                raise
+            await self.end_stream(request, ts=ts)
+            await self._api.repeated("chat.update", arguments)
 
     async def try_update(
         self, request: RunRequest, part: MessagePart, *, number: int, ts: str
     ) -> None:
         """Replaces a message, in one attempt, whose turn has come. Raises: SlackFault: it may still show what it showed."""
         arguments = _update(request, part, number=number, ts=ts)
-        await self._api.once("chat.update", arguments, has_turn=True)
+        try:
+            await self._api.once("chat.update", arguments, has_turn=True)
+        except SlackRefusal as exc:
+            if exc.word != _STREAMING:
+                raise
+            await self.end_stream(request, ts=ts)
+            await self._api.once("chat.update", arguments)
+
+    async def start_stream(self, request: RunRequest, chunks: Sequence[Chunk]) -> str:
+        """Starts a message that is written bit by bit, below the thread's root, in one attempt; returns the ts, empty when it is not there.
+
+        The run's id is that of a task in `chunks`: a stream has no metadata before its end.
+
+        Raises:
+            SlackRefusal, SlackRateLimit: it is not there.
+            SlackUnreachable: nobody knows.
+        """
+        arguments = {
+            "channel": request.channel,
+            "thread_ts": request.thread_ts,
+            "recipient_user_id": request.user,
+            "recipient_team_id": request.team,
+            "task_display_mode": "plan",
+            "chunks": list(chunks),
+        }
+        try:
+            response = await self._api.once("chat.startStream", arguments)
+        except SlackUnreachable:
+            await asyncio.sleep(self._look_again_after_s)
+            try:
+                return (await self.find(request)).get(0, "")
+            except SlackRefusal as exc:
+                raise SlackUnreachable(exc.word) from exc
+        return str(response.get("ts", ""))
+
+    async def append(self, request: RunRequest, chunks: Sequence[Chunk], *, ts: str) -> None:
+        """Adds to a stream, in one attempt, whose turn has come. Raises: SlackFault: it is not there, or nobody knows."""
+        arguments = {"channel": request.channel, "ts": ts, "chunks": list(chunks)}
+        await self._api.once("chat.appendStream", arguments, has_turn=True)
+
+    async def end_stream(
+        self, request: RunRequest, *, ts: str, chunks: Sequence[Chunk] = ()
+    ) -> None:
+        """Makes a stream a message like any other, if it is none; `chunks` come last. Raises: SlackFault: nobody knows."""
+        arguments = {"channel": request.channel, "ts": ts, "chunks": list(chunks) or None}
+        with suppress(SlackRefusal):  # it is one, or the edit that comes next says what is wrong
+            await self._api.repeated("chat.stopStream", arguments)
 
     async def share(
         self, request: RunRequest, files: Mapping[str, str], *, maybe_shared: bool
@@ -186,8 +245,10 @@ class OwnMessages:
 
 
 def own_part(message: Mapping[str, Any]) -> tuple[RunId, int] | None:
-    """Returns the run and the part that a message of this bot shows, by its metadata."""
+    """Returns the run and the part that a message of this bot shows, by its metadata; a stream that has none is a part 0."""
     metadata = object_of(message, "metadata")
+    if not metadata and "streaming_state" in message:
+        return _streamed_part(message)
     if metadata.get("event_type") != EVENT_TYPE:
         return None
     match metadata.get("event_payload"):
@@ -195,6 +256,14 @@ def own_part(message: Mapping[str, Any]) -> tuple[RunId, int] | None:
             return RunId(run_id), number
         case _:
             return None
+
+
+def _streamed_part(message: Mapping[str, Any]) -> tuple[RunId, int] | None:
+    for block in objects_of(message, "blocks"):
+        for task in (block, *objects_of(block, "tasks")):
+            if (run_id := text_of(task, "task_id")).startswith(RUN_ID_PREFIX):
+                return RunId(run_id), 0
+    return None
 
 
 def next_cursor(page: Mapping[str, Any]) -> str | None:

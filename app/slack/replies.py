@@ -12,7 +12,6 @@ from app.runs.model import (
     ChannelChange,
     Delivery,
     Outcome,
-    Progress,
     QueuePosition,
     Run,
     SharedFile,
@@ -27,13 +26,22 @@ from app.slack.blocks import (
     change_text,
     failure_text,
     render_plain_result,
-    render_progress,
     render_result,
     render_thinking,
 )
-from app.slack.live import LatePosts, Publisher, Sent, SessionStatus, UpdateTiming, publishing
+from app.slack.live import (
+    LatePosts,
+    LiveDriver,
+    Publisher,
+    Sent,
+    UpdateDriver,
+    UpdateTiming,
+    publishing,
+)
 from app.slack.markdown import escape
 from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, REPOST_WORDS, OwnMessages
+from app.slack.status import WorkingStatus
+from app.slack.streams import Streams
 
 PLACE_WITHIN_S: Final = 1.0
 """A thinking message that Slack's limits hold up for longer is left to the background, and its run begins without it."""
@@ -57,8 +65,9 @@ class SlackReplies:
         api: SlackApi,
         *,
         messages: OwnMessages,
-        status: SessionStatus,
+        status: WorkingStatus,
         late: LatePosts,
+        streams: Streams,
         style: ReplyStyle,
         timing: UpdateTiming,
     ) -> None:
@@ -66,6 +75,7 @@ class SlackReplies:
         self._messages = messages
         self._status = status
         self._late = late
+        self._streams = streams
         self._capacity = style.capacity
         self._renderings: tuple[Rendering, ...] = (
             partial(render_result, style=style),
@@ -83,12 +93,14 @@ class SlackReplies:
         is_new = not run.reply_ts and not maybe_posted
         is_late = is_new and self._line_s(run, "chat.postMessage") > PLACE_WITHIN_S
         self._status.processing(run, is_urgent=is_late)
-        if is_late:
-            self._late.begin(run, part)
-            return ""
         try:
             async with within(self._api.policy.write_timeout_s):
-                ts = await self._place(run, part, maybe_posted=maybe_posted)
+                if is_new and not position.is_waiting:
+                    ts = await self._streams.start(run, phase=part.text)
+                    if ts is not None:
+                        return ts
+                if not is_late:
+                    return await self._place(run, part, maybe_posted=maybe_posted)
         except SlackRefusal as exc:
             self._failed(run.id, "place", exc)
             self._status.active(run)
@@ -98,36 +110,29 @@ class SlackReplies:
         except SlackFault as exc:
             self._failed(run.id, "place", exc)
             raise ConnectionError("slack cannot be reached") from exc
-        return ts
+        finally:
+            self._status.posted(run.thread)
+        self._late.begin(run, part)
+        return ""
 
     @asynccontextmanager
     async def live(self, run: Run) -> AsyncIterator[LiveReply]:
-        self._status.processing(run)
-
-        def ts() -> str:
-            return run.reply_ts or self._late.ts(run.id)
-
-        async def send(shown: Progress) -> None:
-            await self._messages.try_update(
-                run.request, render_progress(run, shown), number=0, ts=ts()
-            )
-
-        def pause_s() -> float:
-            limits = self._api.limits
-            return limits.pause_s("chat.update", run.request.channel) if ts() else PLACE_WITHIN_S
-
-        publisher = Publisher(
+        stream = self._streams.driver(run)
+        update = UpdateDriver(
             run,
-            send=send,
-            turn=partial(
-                self._api.limits.turn, "chat.update", run.request.channel, is_urgent=False
-            ),
-            pause_s=pause_s,
+            self._messages,
+            limits=self._api.limits,
             timing=self._timing,
-            sent=self._sent.pop(run.id, None),
+            ts=lambda: run.reply_ts or self._late.ts(run.id),
         )
-        async with publishing(publisher):
-            yield publisher
+        is_shown = self._streams.answers.of(run.request.surface) != "final"
+        drivers: list[LiveDriver] = [stream] if stream and is_shown else []
+        if is_shown:
+            drivers.append(update)
+        publisher = Publisher(run, drivers, sent=self._sent.pop(run.id, None))
+        with self._status.working(run):
+            async with publishing(publisher):
+                yield publisher
         if publisher.sent is not None:
             self._sent[run.id] = publisher.sent
             if len(self._sent) > REMEMBERED:  # runs that went on in other processes
@@ -143,7 +148,10 @@ class SlackReplies:
             line_s = self._line_s(run, "chat.update" if known else "chat.postMessage")
             if resumed:  # what stands is read first
                 line_s += self._line_s(run, "conversations.replies")
+            if self._streams.driver(run):  # it is ended first
+                line_s += self._line_s(run, "chat.stopStream")
             async with within(self._api.policy.write_timeout_s + line_s):
+                await self._streams.end(run)
                 await self._finish(run, result, known, resumed=resumed)
         except SlackLeaseLost:
             raise
@@ -151,7 +159,7 @@ class SlackReplies:
             self._failed(run.id, "finish", exc)
             failure = exc.word
             may_pass = not isinstance(exc, SlackRefusal)
-        self._status.active(run)
+        self._status.active(run, maybe_shown=resumed)
         return Delivery(
             reply_ts=known.get(0, ""),
             part_ts=tuple(known[number] for number in sorted(known) if number > 0),
@@ -161,25 +169,25 @@ class SlackReplies:
 
     async def announce(self, run: Run, result: Outcome) -> None:
         part = MessagePart(blocks=(), text=announcement_text(run, result))
-        async with self._telling(run.id, "announce"):
+        async with self._posting(run, "announce"):
             await self._messages.post(run.request, part, number=ANNOUNCEMENT_PART)
 
     async def tell_change(self, run: Run, change: ChannelChange, *, resumed: bool) -> None:
         part = MessagePart(blocks=(), text=change_text(change))
-        async with self._telling(run.id, "tell_change"):
+        async with self._posting(run, "tell_change"):
             if resumed and CHANGE_PART in await self._messages.find(run.request):
                 return
             await self._messages.post(run.request, part, number=CHANGE_PART, in_channel=True)
 
     async def attach(self, run: Run, *, name: str, content: str, resumed: bool) -> None:
-        async with self._telling(run.id, "attach"):
+        async with self._posting(run, "attach"):
             await self._messages.attach(
                 run.request, name=name, data=content.encode(), maybe_shared=resumed
             )
 
     async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
         names = {file.id: file.name for file in files}
-        async with self._telling(run.id, "share"):
+        async with self._posting(run, "share"):
             await self._messages.share(run.request, names, maybe_shared=resumed)
 
     async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
@@ -267,6 +275,13 @@ class SlackReplies:
 
     def _line_s(self, run: Run, method: str) -> float:
         return self._api.limits.line_s(method, run.request.channel)
+
+    @asynccontextmanager
+    async def _posting(self, run: Run, operation: str) -> AsyncIterator[None]:
+        """As `_telling`, for a message in the run's thread."""
+        async with self._telling(run.id, operation):
+            yield
+        self._status.posted(run.thread)
 
     @asynccontextmanager
     async def _telling(

@@ -139,7 +139,7 @@ async def test_a_server_in_slices(tmp_path: Path) -> None:
         run = await ended(core, request.run_id)
         assert len(core.broker.grants) >= 3
         assert (run.state, run.attempt, run.result.steps) == (RunState.SUCCEEDED, 1, 2)
-        assert "two" in {progress.tool_argument for progress in core.replies.shown}
+        assert "two" in {tool.argument for shown in core.replies.shown for tool in shown.tools}
 
 
 async def test_a_stop_between_slices(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ async def test_a_run_answers(tmp_path: Path) -> None:
         assert run.attempt == 1
         assert run.event_offset > 0
         assert run.reply_ts == "9.000001"
-        assert "ls" in {progress.tool_argument for progress in core.replies.shown}
+        assert "ls" in {tool.argument for shown in core.replies.shown for tool in shown.tools}
         assert_ended_once(core, run)
 
 

@@ -19,6 +19,7 @@ from agent_scripts.cli_output import (
     cost_of,
     count_of,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -217,8 +218,13 @@ class ClaudeCodeParser:
                     self._written.append(separated)
                     yield TextDelta(text=separated)
                 case {"type": "tool_use", "id": str(tool_id), "name": str(name)}:
-                    argument = shown_argument(block.get("input"))
-                    yield ToolStarted(tool_id=tool_id, name=name, argument=argument)
+                    given = block.get("input")
+                    yield ToolStarted(
+                        tool_id=tool_id,
+                        name=name,
+                        argument=shown_argument(given),
+                        plan=plan_in(given) if name == "TodoWrite" else (),
+                    )
                 case _:
                     pass
 

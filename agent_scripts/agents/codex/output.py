@@ -19,6 +19,7 @@ from agent_scripts.cli_output import (
     broken_server_note,
     code_of_status,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -98,6 +99,8 @@ class CodexParser:
         match record:
             case {"type": "thread.started"}:
                 self._thread_id = self._thread_id or told_session(record.get("thread_id"))
+            case {"item": {"id": str(item_id), "type": "todo_list"} as item}:
+                yield from _plan(item_id, item)
             case {"type": "item.started", "item": {"id": str(item_id), "type": str()} as item}:
                 yield from self._start(item_id, item)
             case {"type": "item.completed", "item": {"id": str(item_id), "type": str()} as item}:
@@ -136,6 +139,12 @@ class CodexParser:
                     yield ToolFinished(
                         tool_id=item_id, is_error=is_error, output_bytes=size_of(_output(item))
                     )
+
+
+def _plan(item_id: str, item: Mapping[str, Any]) -> Iterator[ToolStarted]:
+    """Yields its plan, which it tells with every step that it ends."""
+    if plan := plan_in(item):
+        yield ToolStarted(tool_id=item_id, name="todo_list", argument="", plan=plan)
 
 
 def _code_of(message: str) -> AgentErrorCode:

@@ -17,6 +17,7 @@ from agent_scripts.cli_output import (
     broken_server_note,
     code_of_status,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -160,8 +161,9 @@ class CopilotParser:
 def _read_tool(kind: object, data: Mapping[str, Any]) -> Iterator[AgentEvent]:
     tool_id = text_of(data, "toolCallId")
     if kind == "tool.execution_start":
-        argument = shown_argument(data.get("arguments"))
-        yield ToolStarted(tool_id=tool_id, name=text_of(data, "toolName"), argument=argument)
+        given, name = data.get("arguments"), text_of(data, "toolName")
+        plan = plan_in(given) if name == "update_todo" else ()
+        yield ToolStarted(tool_id=tool_id, name=name, argument=shown_argument(given), plan=plan)
         return
     result, shell = data.get("result"), data.get("shellExecution")
     code = shell.get("exitCode") if isinstance(shell, dict) else None

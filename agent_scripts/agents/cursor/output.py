@@ -14,6 +14,7 @@ from agent_scripts.cli_output import (
     Failure,
     count_of,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -112,8 +113,9 @@ def _read_tool(when: str, tool_id: str, call: Mapping[str, Any]) -> Iterator[Age
     key, body = found[0]
     if when == "started":
         name = text_of(body, "name") if key == "function" else key.removesuffix(_TOOL_SUFFIX)
-        argument = shown_argument(body.get("arguments") if key == "function" else body.get("args"))
-        yield ToolStarted(tool_id=tool_id, name=name, argument=argument)
+        given = body.get("arguments") if key == "function" else body.get("args")
+        plan = plan_in(given) if name == "updateTodos" else ()
+        yield ToolStarted(tool_id=tool_id, name=name, argument=shown_argument(given), plan=plan)
         return
     result = body.get("result")
     is_error = isinstance(result, dict) and "success" not in result and bool(result)

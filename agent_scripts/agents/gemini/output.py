@@ -17,6 +17,7 @@ from agent_scripts.cli_output import (
     code_of_status,
     count_of,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -142,8 +143,13 @@ class GeminiParser:
                 self._has_worked = True
                 self._open.add(tool_id)
                 self._text.begin_message()
-                argument = shown_argument(record.get("parameters"))
-                yield ToolStarted(tool_id=tool_id, name=name, argument=argument)
+                given = record.get("parameters")
+                yield ToolStarted(
+                    tool_id=tool_id,
+                    name=name,
+                    argument=shown_argument(given),
+                    plan=plan_in(given) if name == "write_todos" else (),
+                )
             case {"type": "tool_result", "tool_id": str(tool_id)}:
                 self._open.discard(tool_id)
                 self._text.begin_message()

@@ -21,6 +21,7 @@ from agent_scripts.cli_output import (
     cost_of,
     count_of,
     end_turn,
+    plan_in,
     read_record,
     shown_argument,
     size_of,
@@ -140,7 +141,8 @@ def _tool(call_id: str, tool: str, state: object) -> Iterator[AgentEvent]:
     exit_code = metadata.get("exit") if isinstance(metadata, dict) else None
     is_error = told.get("status") == "error" or exit_code not in (None, 0) or tool == "invalid"
     given = told.get("error") if told.get("status") == "error" else told.get("output")
-    yield ToolStarted(tool_id=call_id, name=tool, argument=_argument(told))
+    plan = plan_in(told.get("input")) if tool == "todowrite" else ()
+    yield ToolStarted(tool_id=call_id, name=tool, argument=_argument(told), plan=plan)
     yield ToolFinished(tool_id=call_id, is_error=is_error, output_bytes=size_of(given))
 
 

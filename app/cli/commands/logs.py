@@ -12,8 +12,8 @@ from app.cli.commands.sandboxes import SandboxAdmin, SandboxCommandError, open_a
 from app.cli.commands.terminal import Print
 from app.redaction import Masker
 from app.runs.model import STARTED_STATES, Run, RunFileKind, RunState
+from app.runs.progress import LiveLogs
 from app.runs.session import Session
-from app.runs.transcript import LiveLogs
 from app.settings.settings import Settings
 
 POLL_S = 0.3

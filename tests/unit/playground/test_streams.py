@@ -95,7 +95,7 @@ async def test_a_whole_stream_is_bounded(playground: Playground) -> None:
 async def test_in_channels_the_recipient_is_named(playground: Playground) -> None:
     """Outside DMs a stream without recipient is refused."""
     root = await playground.client.say("hi")
-    at = {"channel": "C0GENERAL", "thread_ts": root}
+    at: dict[str, Any] = {"channel": "C0GENERAL", "thread_ts": root}
     web = playground.web
     assert await refusal(web.chat_startStream(**at)) == "missing_recipient_user_id"
     half = web.chat_startStream(**at, recipient_user_id=YOU)

@@ -1,20 +1,50 @@
 """What a person sees of an agent's events."""
 
-from agent_scripts.events import TextDelta, ToolFinished, ToolStarted
-from app.runs.testing import ProgressTracker
+import pytest
+
+from agent_scripts.events import PlanStep, TextDelta, ToolFinished, ToolStarted
+from app.runs.testing import PlannedStep, ProgressTracker, StepState, ToolCall
 
 
-def test_progress_names_the_running_tool_masked() -> None:
-    """While a tool runs its name and masked argument show; afterwards they are gone, and the count stays."""
+@pytest.mark.parametrize("is_error", [False, True])
+def test_progress_names_tools_masked_with_their_state(*, is_error: bool) -> None:
+    """A tool shows with its name, its masked argument and its state, from its start on."""
     tracker = ProgressTracker(lambda text: text.replace("secret", "*"))
     tracker.enter("Thinking")
     assert tracker.current(elapsed_s=1).phase == "Thinking"
     tracker.feed(ToolStarted(tool_id="1", name="shell", argument="cat secret"))
     shown = tracker.current(elapsed_s=2)
-    assert (shown.tool, shown.tool_argument, shown.steps) == ("shell", "cat *", 1)
-    tracker.feed(ToolFinished(tool_id="1", is_error=False, output_bytes=3))
-    assert tracker.current(elapsed_s=3).tool == ""
+    running = ToolCall(id="1", name="shell", argument="cat *", state=StepState.RUNNING)
+    assert (shown.tools, shown.steps) == ((running,), 1)
+    tracker.feed(ToolFinished(tool_id="1", is_error=is_error, output_bytes=3))
+    (ended,) = tracker.current(elapsed_s=3).tools
+    assert ended.state is (StepState.FAILED if is_error else StepState.DONE)
     assert tracker.current(elapsed_s=3).steps == 1
+
+
+def test_of_many_tools_the_newest_are_shown() -> None:
+    """All are counted; a late end of one that is shown no more changes nothing."""
+    tracker = ProgressTracker(str)
+    for number in range(60):
+        tracker.feed(ToolStarted(tool_id=str(number), name="shell", argument="ls"))
+    tracker.feed(ToolFinished(tool_id="0", is_error=True, output_bytes=0))
+    shown = tracker.current(elapsed_s=1)
+    assert [tool.id for tool in shown.tools] == [str(number) for number in range(10, 60)]
+    assert (shown.steps, shown.phase) == (60, "Working")
+
+
+def test_a_plan_is_shown_as_it_was_told_last_and_is_no_step() -> None:
+    """Its steps are masked, and the next telling replaces all of them."""
+    tracker = ProgressTracker(lambda text: text.replace("secret", "*"))
+    read = PlanStep(title="read secret", status="in_progress")
+    tracker.feed(ToolStarted(tool_id="1", name="todo", argument="", plan=(read,)))
+    shown = tracker.current(elapsed_s=1)
+    assert shown.plan == (PlannedStep(title="read *", state=StepState.RUNNING),)
+    assert (shown.tools, shown.steps) == ((), 0)
+    done, new = PlanStep(title="a", status="completed"), PlanStep(title="b", status="pending")
+    tracker.feed(ToolStarted(tool_id="1", name="todo", argument="", plan=(done, new)))
+    states = [step.state for step in tracker.current(elapsed_s=1).plan]
+    assert states == [StepState.DONE, StepState.PENDING]
 
 
 def test_substance_differs_when_the_tool_does() -> None:

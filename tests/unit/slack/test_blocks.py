@@ -11,7 +11,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode
-from app.runs.testing import Outcome, Progress, QueuePosition, Run, RunState, Usage
+from app.runs.testing import (
+    Outcome,
+    PlannedStep,
+    Progress,
+    QueuePosition,
+    Run,
+    RunState,
+    StepState,
+    ToolCall,
+    Usage,
+)
 from app.slack.blocks import (
     ReplyStyle,
     error_text,
@@ -94,24 +104,46 @@ def test_an_urgent_message_says_that_others_stop_for_it() -> None:
     assert [button["action_id"] for button in actions["elements"]] == ["orion_stop"]
 
 
-def test_progress_names_tool_steps_and_time(run: Run) -> None:
-    """One compact message: phase, tool with its argument as code, steps, time, the answer so far, Stop."""
+def test_progress_names_tools_steps_and_time(run: Run) -> None:
+    """One compact message: the answer so far, phase, tools with their state and argument as code, steps, time, Stop."""
     shown = Progress(
         phase="Working",
         elapsed_s=72,
-        tool="shell",
-        tool_argument="echo `id`\n<!here>",
+        tools=(
+            ToolCall(id="1", name="read", argument="a.txt", state=StepState.FAILED),
+            ToolCall(id="2", name="shell", argument="echo `id`\n<!here>"),
+        ),
         steps=3,
         text="So far",
     )
     part = render_progress(run, shown)
-    (context,) = blocks_of(part, "context")
-    text = context["elements"][0]["text"]
-    assert text.startswith("shell `echo ˋidˋ ")  # noqa: RUF001 - the look-alike is meant
-    assert text.endswith("` · 3 steps · 1 min 12 s")
-    assert "<!here>" not in text
+    tools, facts = (block["elements"][0]["text"] for block in blocks_of(part, "context"))
+    before, read, shell = tools.split("\n")
+    assert (before, read) == ("✓ 1 step before", "✗ read `a.txt`")
+    assert shell.startswith("▸ shell `echo ˋidˋ ")  # noqa: RUF001 - the look-alike is meant
+    assert facts == "3 steps · 1 min 12 s"
+    assert "<!here>" not in tools
     assert blocks_of(part, "markdown") == [{"type": "markdown", "text": "So far"}]
     assert blocks_of(part, "actions")
+
+
+def test_progress_shows_the_plan_and_folds_what_is_over(run: Run) -> None:
+    """A plan is a list with marks, in the agent's order; of twenty calls four have a line."""
+    titles = {
+        StepState.DONE: "read <!channel>",
+        StepState.RUNNING: "write",
+        StepState.PENDING: "test",
+    }
+    plan = tuple(PlannedStep(title=title, state=state) for state, title in titles.items())
+    tools = tuple(ToolCall(id=str(n), name=f"t{n}", state=StepState.DONE) for n in range(20))
+    part = render_progress(
+        run, Progress(phase="Working", elapsed_s=1, plan=plan, tools=tools, steps=20)
+    )
+    told, calls, _ = (block["elements"][0]["text"] for block in blocks_of(part, "context"))
+    first, *rest = told.split("\n")
+    assert first.startswith("✓ read @")
+    assert rest == ["▸ write", "○ test"]
+    assert calls.split("\n") == ["✓ 16 steps before", "✓ t16", "✓ t17", "✓ t18", "✓ t19"]
 
 
 def test_a_long_answer_so_far_is_cut_from_the_front(run: Run) -> None:

@@ -45,7 +45,7 @@ async def test_progress_is_coalesced_and_throttled(
     started = time.monotonic()
     async with slack.replies.live(placed) as reply:
         for step in range(100):
-            reply.show(Progress(phase="Working", elapsed_s=0, tool="shell", steps=step))
+            reply.show(Progress(phase="Working", elapsed_s=0, steps=step))
             await asyncio.sleep(0.005)
         await asyncio.sleep(max(0.75 - (time.monotonic() - started), 0.35))
     times = slack_server.times("chat.update")
@@ -142,12 +142,26 @@ async def test_a_run_that_waits_for_the_budget_ends_at_once(run: Run) -> None:
     budget = Bucket(Rate(burst=1, per_s=10))
     sent: list[Progress] = []
 
-    async def send(progress: Progress) -> None:
-        sent.append(progress)
+    class Recording:
+        timing = UpdateTiming(first_after_s=0)
+
+        def __init__(self, budget: Bucket) -> None:
+            self._budget = budget
+
+        async def turn(self, *, is_urgent: bool) -> None:
+            await self._budget.take(is_urgent=is_urgent)
+
+        def pause_s(self) -> float:
+            return 0.0
+
+        async def send(self, shown: Progress) -> None:
+            sent.append(shown)
+
+        async def leave(self) -> None:
+            raise AssertionError("it never refuses")
 
     def publisher(*, budget: Bucket) -> Publisher:
-        timing = UpdateTiming(first_after_s=0)
-        return Publisher(run, send=send, turn=budget.take, pause_s=lambda: 0.0, timing=timing)
+        return Publisher(run, [Recording(budget)])
 
     slow = Bucket(Rate(burst=1, per_s=0.01))
     await slow.take()

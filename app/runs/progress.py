@@ -1,11 +1,128 @@
-"""What an agent printed: kept for the run's record, and in a file while it goes."""
+"""What is told of an agent while it works: its progress, to the thread; and what it prints, kept for the run's record."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from pathlib import Path
 
+from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted
+from app.runs.model import PlannedStep, Progress, StepState, ToolCall
+from app.runs.ports import LiveReply
 from app.runs.request import RunId
+
+MAX_SHOWN_TEXT = 12_000
+"""Characters of the answer so far that are kept for showing; the newest ones."""
+
+
+MAX_SHOWN_TOOLS = 50
+"""The newest tool calls, of which the thread is told each."""
+_PLAN_STATES = {
+    "pending": StepState.PENDING,
+    "in_progress": StepState.RUNNING,
+    "completed": StepState.DONE,
+}
+
+
+class ProgressTracker:
+    """Folds agent events into the newest `Progress`. `mask` removes secrets from what is shown."""
+
+    def __init__(self, mask: Callable[[str], str]) -> None:
+        self._mask = mask
+        self._phase = "Starting"
+        self._tools: dict[str, ToolCall] = {}
+        self._plan: tuple[PlannedStep, ...] = ()
+        self._before = ""
+        """Masked."""
+        self._text = ""
+        self.steps = 0
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the agent is writing something."""
+        return bool(self._text)
+
+    def enter(self, phase: str) -> None:
+        self._phase = phase
+
+    def restart(self) -> None:
+        """Forgets what was fed, which comes again."""
+        self._tools.clear()
+        self._plan = ()
+        self._before, self._text, self.steps = "", "", 0
+
+    def feed(self, event: AgentEvent) -> None:
+        match event:
+            case ToolStarted(plan=(_, *_) as plan):
+                self._plan = tuple(
+                    PlannedStep(title=self._mask(step.title), state=_PLAN_STATES[step.status])
+                    for step in plan
+                )
+            case ToolStarted():
+                self._begin_tool(event)
+            case ToolFinished() if event.tool_id in self._tools:
+                state = StepState.FAILED if event.is_error else StepState.DONE
+                self._tools[event.tool_id] = replace(self._tools[event.tool_id], state=state)
+                self._phase = "Thinking"
+            case TextDelta():
+                self._text = (self._text + event.text)[-MAX_SHOWN_TEXT:]
+                self._phase = "Writing the answer"
+            case _:
+                pass
+
+    def _begin_tool(self, event: ToolStarted) -> None:
+        self.steps += 1
+        self._tools.pop(event.tool_id, None)
+        argument = self._mask(event.argument)
+        self._tools[event.tool_id] = ToolCall(id=event.tool_id, name=event.name, argument=argument)
+        if len(self._tools) > MAX_SHOWN_TOOLS:
+            del self._tools[next(iter(self._tools))]
+        self._phase = "Working"
+        if said := self._mask(self._text).strip("\n"):
+            self._before = f"{self._before}{said}\n\n"[-MAX_SHOWN_TEXT:]
+        self._text = ""
+
+    def current(self, *, elapsed_s: float) -> Progress:
+        return Progress(
+            phase=self._phase,
+            elapsed_s=elapsed_s,
+            tools=tuple(self._tools.values()),
+            plan=self._plan,
+            steps=self.steps,
+            before=self._before,
+            text=self._mask(self._text),
+        )
+
+
+SHOW_INTERVAL = timedelta(seconds=0.3)
+
+
+@dataclass(slots=True, kw_only=True)
+class Display:
+    live: LiveReply
+    tracker: ProgressTracker
+    is_behind: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while there is something that has not been offered."""
+    _shown_s: float | None = None
+    _shown: tuple[int, bool] = (0, False)
+    """How many steps there were, and whether the agent was writing."""
+
+    def show(self, elapsed_s: float) -> None:
+        self.is_behind.clear()
+        self._shown_s, self._shown = elapsed_s, (self.tracker.steps, self.tracker.has_text)
+        self.live.show(self.tracker.current(elapsed_s=elapsed_s))
+
+    def show_soon(self, elapsed_s: float) -> None:
+        """Offers it unless it was offered just now and no tool came since, nor the first text: masking a long text costs milliseconds."""
+        shown_s = self._shown_s
+        is_due = shown_s is None or elapsed_s - shown_s > SHOW_INTERVAL.total_seconds()
+        if is_due or (self.tracker.steps, self.tracker.has_text) != self._shown:
+            self.show(elapsed_s)
+        else:
+            self.is_behind.set()
+
 
 MAX_CHARS = 256 * 1024
 HEAD_CHARS = 32 * 1024
