@@ -13,6 +13,7 @@ __all__ = [
     "options",
     "policy",
     "ports",
+    "progress",
     "prompt",
     "repository",
     "request",
@@ -23,7 +24,6 @@ __all__ = [
     "session",
     "stop",
     "testing",
-    "transcript",
     "warm_pool",
     "workspace",
 ]

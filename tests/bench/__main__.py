@@ -16,6 +16,7 @@ from tests.bench.container import measure_container
 from tests.bench.costs import measure_costs
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
+from tests.bench.live import measure_live
 from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
@@ -33,6 +34,7 @@ Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_b
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
 Fake sandbox: no sandbox, and an agent that answers at once; what is left is Orion's own work on the real HTTP route,
 Bolt, SQLite and Slack calls. Acks: with a Slack that says yes to everything; all else: with the fake Slack.
+Live: the real script and sandbox, a model that writes its first word at once; the baseline are edits, in a channel of the same Orion.
 Costs: of a process on a PostgreSQL that does not wait for its disk; what an idle one takes is not counted in a run.
 Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is counted from the signal.
 Memory: resident set, pages shared with other processes included.
@@ -45,6 +47,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "acks": measure_acks,
     "placing": measure_placing,
     "turns": measure_turns,
+    "live": measure_live,
     "workers": measure_workers,
     "costs": measure_costs,
     "pool": measure_pool,

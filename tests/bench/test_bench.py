@@ -20,6 +20,7 @@ pytestmark = [
 ]
 
 PARTS = ("acks", "placing", "turns", "crowd", "costs", "rendering")
+PARTS = ("acks", "placing", "turns", "crowd", "live", "costs")
 """Docker's takes a minute, and is seen whenever the bench is run."""
 FIGURES = (
     *(
@@ -39,6 +40,7 @@ FIGURES = (
         "processor, 50 runs going",
     ),
     "ack p99, 50 events/s, 50 runs going",
+    "first text in Slack after the model was asked, p95",
     "processor time per run, answered",
     "PostgreSQL's processor time per run",
     "transactions per run",

@@ -21,6 +21,7 @@ from tests.crash.scenarios import (
     Files,
     Hearing,
     Interruption,
+    Live,
     Pooled,
     Question,
     Refusal,
@@ -62,6 +63,7 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Refusal()),
     Section(scenario=Pooled(), settings=WITH_POOL),
     Section(scenario=Files()),
+    Section(scenario=Live(), settings={"ORION_LIVE_ANSWERS_CHANNEL": "stream"}),
     Section(scenario=Announcement(), settings={"ORION_ANNOUNCE_AFTER_S": "0.1"}),
     Section(scenario=Stop()),
     Section(scenario=Interruption()),
@@ -215,6 +217,7 @@ async def find_points(rig: Rig, section: Section) -> Sequence[Point]:
         return points
     # What a question passes as well is killed there.
     own = {
+        "live": ("replies.place", "replies.live", "replies.finish", "slack.chat.update"),
         "stop": ("process.kill", "store.update[stopped]"),
         "interruption": ("process.kill", "store.update[stopped]"),
         "withdrawal": (

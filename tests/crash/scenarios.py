@@ -84,6 +84,30 @@ class Files(Question):
         ]
 
 
+class Live(Question):
+    """A question whose answer is streamed, and one behind it; Slack's line stands below the thread meanwhile."""
+
+    name = "live"
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """Besides: no stream is left as one, and the line is gone."""
+        stage, root = play.rig.stage, play.asked[0]
+        replies = await stage.client.replies(root)
+        is_left = any(reply.get("streaming_state") == "in_progress" for reply in replies)
+        workspace = stage.world.fake_slack.workspace
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TOLD_WITHIN_S):
+                while workspace.status_of(stage.channel_id("general"), root)["status"]:
+                    await asyncio.sleep(POLL_S)
+        has_line = bool(workspace.status_of(stage.channel_id("general"), root)["status"])
+        return [
+            *await super().faults(play),
+            *(["a stream is left open"] if is_left else []),
+            *(["the line is left below the thread"] if has_line else []),
+        ]
+
+
 class Announcement(Question):
     """As above, with runs that are long enough to be announced."""
 

@@ -80,6 +80,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "amendment": ("store.amend",),
     "withdrawal": (),
     "announcement": ("replies.announce",),
+    "live": (),
     "files": ("exchange.fetch", "exchange.upload", "replies.share"),
     "shutdown": ("dispatcher.stop", "leases.leave", "provider.leave"),
     "start": (
@@ -183,6 +184,10 @@ SLACK_CALLS: Mapping[str, str] = {
     "chat.postMessage": "question",
     "chat.update": "question",
     "agents.sessions.setStatus": "question",
+    "assistant.threads.setStatus": "live",
+    "chat.startStream": "live",
+    "chat.appendStream": "live",
+    "chat.stopStream": "live",
     "conversations.replies": "question",
     "files.getUploadURLExternal": "question",
     "files.completeUploadExternal": "question",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.playground.slack.methods import METHODS
+from app.playground.slack.web_api import ALL_METHODS
 from tests.crash.killing import choose
 from tests.crash.points import Mailbox, Order, Point, Tripwire
 from tests.crash.steps import KILLED_IN, SLACK_CALLS, SLACK_SPARED, SPARED, bare, steps_of_ports
@@ -23,7 +23,9 @@ def test_every_step_of_a_port_is_killed_or_named_with_a_reason() -> None:
 def test_every_slack_call_is_killed_or_named_with_a_reason() -> None:
     """As above, for the Web API methods that stand in the Slack room."""
     source = "".join(path.read_text() for path in SLACK_ROOM.glob("*.py"))
-    called = {name for name in re.findall(r'"([a-z]+(?:\.[A-Za-z]+)+)"', source) if name in METHODS}
+    called = {
+        name for name in re.findall(r'"([a-z]+(?:\.[A-Za-z]+)+)"', source) if name in ALL_METHODS
+    }
     assert called - {"apps.connections.open"} == {*SLACK_CALLS, *SLACK_SPARED}
 
 

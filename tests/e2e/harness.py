@@ -17,7 +17,7 @@ from app.playground.slack.types import TEAM_ID, FakeSlackConfig, JsonObject
 from app.playground.stack import create_stack, orion_environment
 from app.runs.testing import Run, RunId, run_id_for
 from app.slack.actions import RETRY_ACTION, STOP_ACTION
-from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART
+from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, own_part
 from app.web.hosting import serve
 from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 from tests.fake_slack_client import FakeSlackClient, open_client
@@ -254,10 +254,9 @@ def beside(orion: OrionProcess, name: str, *, command: Sequence[str]) -> OrionPr
 
 
 def run_of(message: Mapping[str, Any]) -> str | None:
-    """The run that a message was posted for, by its metadata."""
-    metadata = message.get("metadata") or {}
-    run_id: str | None = metadata.get("event_payload", {}).get("run_id")
-    return run_id
+    """The run that a message was posted for, as Orion itself knows it again."""
+    own = own_part(message)
+    return own[0] if own else None
 
 
 def file_names(message: Mapping[str, Any]) -> list[str]:
@@ -266,9 +265,8 @@ def file_names(message: Mapping[str, Any]) -> list[str]:
 
 
 def part_of(message: Mapping[str, Any]) -> int | None:
-    metadata = message.get("metadata") or {}
-    part: int | None = metadata.get("event_payload", {}).get("part")
-    return part
+    own = own_part(message)
+    return own[1] if own else None
 
 
 def has_stop_button(message: Mapping[str, Any]) -> bool:

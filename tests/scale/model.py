@@ -128,7 +128,7 @@ class _Process:
 
 
 class _Status:
-    """Slack's "working" state of each thread, as `SessionStatus` sets it: whether it works when its turn comes."""
+    """Slack's "working" state of each thread, as `WorkingStatus` sets it: whether it works when its turn comes."""
 
     def __init__(self) -> None:
         self._going: Counter[str] = Counter()

@@ -28,7 +28,7 @@ from app.playground.slack.types import Clock, FakeSlackConfig, JsonObject, Slack
 from app.playground.slack.workspace import FileStore, Workspace
 from app.web.hosting import ABORT_EXTENSION
 
-_ALL_METHODS = {**METHODS, **STREAM_METHODS}
+ALL_METHODS = {**METHODS, **STREAM_METHODS}
 
 
 class RateLimiter:
@@ -46,7 +46,7 @@ class RateLimiter:
         if not self._enabled:
             return
         rates = {(method, channel): POST_PER_CHANNEL} if method == POST_MESSAGE else {}
-        rates[method, ""] = _ALL_METHODS[method].rate
+        rates[method, ""] = ALL_METHODS[method].rate
         now_s = self._clock.now().timestamp()
         levels = {key: self._level(key, rate, now_s) for key, rate in rates.items()}
         for key, level in levels.items():
@@ -187,9 +187,9 @@ class WebApi:
 
     def _permitted(self, name: str, token: str | None) -> Method:
         """Returns the method, which this token may call."""
-        if name not in _ALL_METHODS:
+        if name not in ALL_METHODS:
             raise SlackError("unknown_method", fields={"req_method": name})
-        method = _ALL_METHODS[name]
+        method = ALL_METHODS[name]
         if not token:
             raise SlackError("not_authed")
         if self._faults.token_revoked:
