@@ -31,8 +31,8 @@ class UpdateTiming:
     """Source: field reports on chat.update, one per message in about three seconds, read 2026-11."""
     refresh_after_s: float = 15.0
     """When nothing but the elapsed time changed."""
-    first_text_after_s: float = 3.0
-    """Since the update before, when the agent begins to write."""
+    is_first_text_hurried: bool = False
+    """It waits neither for the interval nor behind what can wait."""
 
 
 class LiveDriver(Protocol):
@@ -196,19 +196,21 @@ class Publisher:
             or self._sent.text != self._latest.text
         )
         spacing_s = timing.interval_s if is_news else timing.refresh_after_s
-        if self._is_first_text:
-            spacing_s = timing.first_text_after_s
+        if self._is_hurried:
+            spacing_s = 0.0
         due_at = max(self._sent_at + spacing_s, self._now() + driver.pause_s())
         return max(due_at - self._now(), 0.0)
 
     @property
-    def _is_first_text(self) -> bool:
-        """Whether the agent writes, and that is news."""
-        return bool(self._latest and self._latest.text) and not (self._sent and self._sent.text)
-
-    @property
     def _is_hurried(self) -> bool:
-        return self._is_first_text and not self._drivers[0].timing.first_text_after_s
+        """Whether the agent begins to write, and the driver hurries then."""
+        latest, sent = self._latest, self._sent
+        is_first_text = latest is not None and bool(latest.text) and not latest.before
+        return (
+            self._drivers[0].timing.is_first_text_hurried
+            and is_first_text
+            and not (sent and sent.text)
+        )
 
     async def _update(self, driver: LiveDriver) -> None:
         """Sends the newest progress if it still may, and goes on to the next driver where this one cannot."""

@@ -95,10 +95,10 @@ class SlackReplies:
         self._status.processing(run, is_urgent=is_late)
         try:
             async with within(self._api.policy.write_timeout_s):
-                if is_new and not position.is_waiting:
-                    ts = await self._streams.start(run, phase=part.text)
-                    if ts is not None:
-                        return ts
+                may_stream = is_new and not position.is_waiting
+                ts = await self._streams.start(run, phase=part.text, may_stream=may_stream)
+                if ts is not None:
+                    return ts
                 if not is_late:
                     return await self._place(run, part, maybe_posted=maybe_posted)
         except SlackRefusal as exc:
@@ -148,7 +148,7 @@ class SlackReplies:
             line_s = self._line_s(run, "chat.update" if known else "chat.postMessage")
             if resumed:  # what stands is read first
                 line_s += self._line_s(run, "conversations.replies")
-            if self._streams.driver(run):  # it is ended first
+            if self._streams.is_open(run):  # it is ended first
                 line_s += self._line_s(run, "chat.stopStream")
             async with within(self._api.policy.write_timeout_s + line_s):
                 await self._streams.end(run)

@@ -6,6 +6,7 @@ what it says in the end is an edit like any other, so that nothing hangs on it.
 
 import asyncio
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Final, Literal
 
 from app.log import get_logger
 from app.runs.model import Progress, Run, StepState
-from app.runs.request import RunId, Surface
+from app.runs.request import RunId, Surface, slack_microseconds
 from app.slack.api import (
     SlackApi,
     SlackFault,
@@ -37,7 +38,7 @@ ROLL_AFTER_S: Final = 220.0
 appended. Source: python-slack-sdk issue 1859 and others, read 2026-11."""
 SEALED_AFTER_S: Final = 310.0
 STREAM_TIMING: Final = UpdateTiming(
-    first_after_s=0.0, interval_s=1.0, refresh_after_s=45.0, first_text_after_s=0.0
+    first_after_s=0.0, interval_s=1.0, refresh_after_s=45.0, is_first_text_hurried=True
 )
 MAX_TITLE_CHARS: Final = 250
 """Source: Slack Web API, chat.appendStream: about 256 a chunk, as measured by integrators, read 2026-11."""
@@ -45,6 +46,10 @@ MAX_TEXT_CHARS: Final = 9_000
 """Of a stream; then it is given up for edits, which show the end of a long text. A message takes about 13,200, and each heading
 costs a hundred more. Source: as above."""
 MAX_TASKS: Final = 40
+MAX_NOTED: Final = 1_000
+_MAX_ID_CHARS: Final = 200
+_IDLE_S: Final = 30.0
+"""A stream that this process has started, and whose run it has not begun to work on, is another process's by then."""
 _START: Final = "chat.startStream"
 _APPEND: Final = "chat.appendStream"
 _STOP: Final = "chat.stopStream"
@@ -125,7 +130,7 @@ class StreamContent:
         return [
             chunk
             for task_id, (title, status) in list(self._tasks.items())
-            if status in (_STATUSES[StepState.RUNNING], _STATUSES[StepState.PENDING])
+            if status == _STATUSES[StepState.RUNNING]
             for chunk in self._update_task(task_id, title, StepState.DONE)
         ]
 
@@ -135,9 +140,10 @@ class StreamContent:
         for number, step in enumerate(shown.plan, start=1):
             tasks[f"plan-{number}"] = (step.title, step.state)
         for tool in shown.tools:
-            is_room = tool.id in self._tasks or len(self._tasks.keys() | tasks) < MAX_TASKS
+            task_id = f"tool-{tool.id}"[:_MAX_ID_CHARS]
+            is_room = task_id in self._tasks or len(self._tasks.keys() | tasks) < MAX_TASKS
             # What comes then shares one line.
-            tasks[tool.id if is_room else "more"] = (tool_text(tool), tool.state)
+            tasks[task_id if is_room else "more"] = (tool_text(tool), tool.state)
         for task_id, (title, status) in self._tasks.items():
             if task_id not in tasks and status != _STATUSES[StepState.FAILED]:
                 tasks[task_id] = (title, StepState.DONE)  # its end was not told
@@ -181,6 +187,8 @@ class Stream:
     """On the loop's clock."""
     timing: UpdateTiming = STREAM_TIMING
     is_open: bool = True
+    is_driven: bool = False
+    """This process works on its run."""
 
     @property
     def age_s(self) -> float:
@@ -228,19 +236,25 @@ class Streams:
         self._messages = messages
         self.answers = answers
         self._open: dict[RunId, Stream] = {}
+        self._posted: dict[RunId, None] = {}
+        """Runs whose messages are none, as this process has posted them."""
         self._refused: set[Surface] = set()
         """Where Slack takes none from this app."""
         self._log = get_logger(__name__)
 
-    async def start(self, run: Run, *, phase: str) -> str | None:
+    async def start(self, run: Run, *, phase: str, may_stream: bool) -> str | None:
         """Starts the thinking message of a run as a stream; returns its ts, or None where it is to be posted: there is none.
 
         Raises:
             SlackLeaseLost: nothing was sent.
             SlackUnreachable: nobody knows whether it is there.
         """
-        if not self._may_start(run):
-            return None
+        ts = await self._start(run, phase) if may_stream and self._may_start(run) else None
+        if ts is None:
+            self._note_posted(run)
+        return ts
+
+    async def _start(self, run: Run, phase: str) -> str | None:
         content = StreamContent(run)
         started_at_s = asyncio.get_running_loop().time()
         try:
@@ -257,7 +271,45 @@ class Streams:
             return None
         if not ts:
             return None
-        self._open[run.id] = Stream(
+        self._open[run.id] = self._stream(run, ts, content, started_at_s=started_at_s)
+        return ts
+
+    def driver(self, run: Run) -> Stream | None:
+        """Returns the stream that stands at the ts of the run's record, as far as is known; whoever appends hears if it is none.
+
+        One that another process has started is known as long as nothing was added to it: before the first attempt's first slice.
+        """
+        stream = self._open.get(run.id)
+        if stream is None and run.reply_ts and run.id not in self._posted:
+            is_untouched = run.attempt <= 1 and not run.event_offset
+            if is_untouched and self._is_wanted(run):
+                stream = self._adopt(run, run.reply_ts)
+        if stream is None or not stream.is_open or stream.ts != run.reply_ts:
+            return None
+        stream.is_driven = True
+        return stream
+
+    def is_open(self, run: Run) -> bool:
+        """Whether this process has a stream of the run's to end."""
+        return run.id in self._open and self._open[run.id].is_open
+
+    async def end(self, run: Run) -> None:
+        """Makes the run's stream, if there is one, a message that may be edited. Never raises."""
+        self._posted.pop(run.id, None)
+        stream = self._open.pop(run.id, None)
+        if stream is not None:
+            await stream.leave()
+
+    def _adopt(self, run: Run, ts: str) -> Stream:
+        age_s = time.time() - slack_microseconds(ts) / 1e6
+        started_at_s = asyncio.get_running_loop().time() - max(age_s, 0.0)
+        content = StreamContent(run)
+        content.begin("")  # what was shown there is shown again, in the same places
+        stream = self._open[run.id] = self._stream(run, ts, content, started_at_s=started_at_s)
+        return stream
+
+    def _stream(self, run: Run, ts: str, content: StreamContent, *, started_at_s: float) -> Stream:
+        return Stream(
             run=run,
             ts=ts,
             content=content,
@@ -265,31 +317,28 @@ class Streams:
             limits=self._api.limits,
             started_at_s=started_at_s,
         )
-        return ts
 
-    def driver(self, run: Run) -> Stream | None:
-        """Returns the stream of a run that stands at its record's ts, if this process has one."""
-        stream = self._open.get(run.id)
-        return stream if stream and stream.is_open and stream.ts == run.reply_ts else None
+    def _note_posted(self, run: Run) -> None:
+        self._posted[run.id] = None
+        if len(self._posted) > MAX_NOTED:
+            del self._posted[next(iter(self._posted))]
 
-    async def end(self, run: Run) -> None:
-        """Makes the run's stream, if there is one, a message that may be edited. Never raises."""
-        stream = self._open.pop(run.id, None)
-        if stream is not None:
-            await stream.leave()
-
-    def _may_start(self, run: Run) -> bool:
-        """Whether Slack takes one now, and its end can follow at once, whenever all that are open end."""
-        request, limits = run.request, self._api.limits
+    def _is_wanted(self, run: Run) -> bool:
+        request = run.request
         if self.answers.of(request.surface) != "stream" or request.surface in self._refused:
             return False
         # Slack wants to know who will read it: a person of this workspace.
-        if not run.needs_slot or request.is_bot or request.is_external:
+        return run.needs_slot and not request.is_bot and not request.is_external
+
+    def _may_start(self, run: Run) -> bool:
+        """Whether Slack takes one now, and its end can follow at once, whenever all that are open end."""
+        limits = self._api.limits
+        if not self._is_wanted(run):
             return False
         self._open = {
             run_id: stream
             for run_id, stream in self._open.items()
-            if stream.is_open and stream.age_s < SEALED_AFTER_S
+            if stream.is_open and stream.age_s < (SEALED_AFTER_S if stream.is_driven else _IDLE_S)
         }
         return limits.spare(_START) > 0 and limits.spare(_STOP) > len(self._open)
 

@@ -107,7 +107,7 @@ def test_copilot_tells_no_more_than_what_is_done() -> None:
 def test_codex_tells_its_plan_again_with_each_step() -> None:
     """As an item that is started, updated and completed; none of that is a tool call."""
     parser = CodexParser()
-    told = []
+    told: list[object] = []
     for kind, done in (("started", 0), ("updated", 1), ("completed", 2)):
         items = [{"text": text, "completed": n < done} for n, text in enumerate(("a", "b"))]
         line = {"type": f"item.{kind}", "item": {"id": "i", "type": "todo_list", "items": items}}

@@ -172,10 +172,42 @@ async def test_another_process_goes_on_by_edits(scene: Scene, *, is_sealed: bool
         live.show(progress("Before "))
         await scene.until_shown(run, "Before")
     scene.clock.by_s += 400 if is_sealed else 0
+    run = replace(run, attempt=2)
     async with scene.another_process() as other:
         async with other.slack.replies.live(run) as live:
             live.show(progress("Before and after "))
             await scene.until_shown(run, "Before and after")
+        await finished(other, run)
+
+
+async def test_another_process_takes_over_a_stream_that_says_nothing_yet(scene: Scene) -> None:
+    """Where one process hears and others work: it is added to, and its end is theirs."""
+    run = replace(await scene.place(scene.ask()), attempt=1)
+    async with scene.another_process() as other:
+        async with other.slack.replies.live(run) as live:
+            live.show(progress("Hello there ", tools=(LS,), steps=1))
+            await scene.until_shown(run, "Hello there")
+        assert "shell ls" in scene.shown(run)
+        assert scene.shown(run).count("task_card") == 2
+        await finished(other, run)
+    assert len(scene.calls("chat.stopStream")) == len(scene.calls("chat.update")) == 1
+
+
+async def test_a_posted_message_is_not_taken_for_a_stream(scene: Scene) -> None:
+    """By who has posted it, at all; by another process once, and then it is edited."""
+    position = QueuePosition(ahead_in_thread=1)
+    asked = scene.ask()
+    ts = await scene.slack.replies.place(asked, position=position, maybe_posted=False)
+    run = replace(asked, reply_ts=ts, attempt=1)
+    async with scene.slack.replies.live(run) as live:
+        live.show(progress("Hello there "))
+        await scene.until_shown(run, "Hello there")
+    assert scene.calls("chat.appendStream") == []
+    async with scene.another_process() as other:
+        async with other.slack.replies.live(run) as live:
+            live.show(progress("Hello there again "))
+            await scene.until_shown(run, "again")
+        assert len(scene.calls("chat.appendStream")) == 1
         await finished(other, run)
 
 
@@ -312,6 +344,18 @@ async def test_twenty_streams_at_once_keep_to_slacks_limits() -> None:
         assert max(waits) < 2.0
         assert answered_s < 2.0
         assert [call for call in scene.fake_slack.api.calls if call["error"]] == []
+
+
+def test_an_agents_ids_are_none_of_runs(run: Run) -> None:
+    """Whatever an agent calls its tools, what it makes of a message is not taken for another run's."""
+    content = StreamContent(run)
+    content.begin("Thinking…")
+    tool = ToolCall(id="run_" + "0" * 300, name="shell")
+    chunks = content.add(progress(tools=(tool, ToolCall(id="", name="other"))))
+    ids = [chunk["id"] for chunk in chunks if chunk["type"] == "task_update"]
+    assert ids[0] == run.id
+    assert [one[:8] for one in ids[1:]] == ["tool-run", "tool-"]
+    assert max(map(len, ids)) <= 255
 
 
 def test_titles_fit_and_many_tools_share_a_card(run: Run) -> None:
