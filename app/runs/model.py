@@ -323,8 +323,8 @@ class StepState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
-    id: str
-    """The agent's own, one for each call of a turn."""
+    number: int
+    """In its turn, from 1 on."""
     name: str
     argument: str = field(default="", repr=False)
     state: StepState = StepState.RUNNING

@@ -33,6 +33,7 @@ class ProgressTracker:
         self._mask = mask
         self._phase = "Starting"
         self._tools: dict[str, ToolCall] = {}
+        """By the agent's ids, which are its own words and stay here."""
         self._plan: tuple[PlannedStep, ...] = ()
         self._before = ""
         """Masked."""
@@ -76,7 +77,7 @@ class ProgressTracker:
         self.steps += 1
         self._tools.pop(event.tool_id, None)
         argument = self._mask(event.argument)
-        self._tools[event.tool_id] = ToolCall(id=event.tool_id, name=event.name, argument=argument)
+        self._tools[event.tool_id] = ToolCall(number=self.steps, name=event.name, argument=argument)
         if len(self._tools) > MAX_SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]
         self._phase = "Working"

@@ -47,7 +47,6 @@ MAX_TEXT_CHARS: Final = 9_000
 costs a hundred more. Source: as above."""
 MAX_TASKS: Final = 40
 MAX_NOTED: Final = 1_000
-_MAX_ID_CHARS: Final = 200
 _IDLE_S: Final = 30.0
 """A stream that this process has started, and whose run it has not begun to work on, is another process's by then."""
 _START: Final = "chat.startStream"
@@ -140,7 +139,7 @@ class StreamContent:
         for number, step in enumerate(shown.plan, start=1):
             tasks[f"plan-{number}"] = (step.title, step.state)
         for tool in shown.tools:
-            task_id = f"tool-{tool.id}"[:_MAX_ID_CHARS]
+            task_id = f"tool-{tool.number}"
             is_room = task_id in self._tasks or len(self._tasks.keys() | tasks) < MAX_TASKS
             # What comes then shares one line.
             tasks[task_id if is_room else "more"] = (tool_text(tool), tool.state)

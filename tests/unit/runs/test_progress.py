@@ -14,7 +14,7 @@ def test_progress_names_tools_masked_with_their_state(*, is_error: bool) -> None
     assert tracker.current(elapsed_s=1).phase == "Thinking"
     tracker.feed(ToolStarted(tool_id="1", name="shell", argument="cat secret"))
     shown = tracker.current(elapsed_s=2)
-    running = ToolCall(id="1", name="shell", argument="cat *", state=StepState.RUNNING)
+    running = ToolCall(number=1, name="shell", argument="cat *", state=StepState.RUNNING)
     assert (shown.tools, shown.steps) == ((running,), 1)
     tracker.feed(ToolFinished(tool_id="1", is_error=is_error, output_bytes=3))
     (ended,) = tracker.current(elapsed_s=3).tools
@@ -29,7 +29,7 @@ def test_of_many_tools_the_newest_are_shown() -> None:
         tracker.feed(ToolStarted(tool_id=str(number), name="shell", argument="ls"))
     tracker.feed(ToolFinished(tool_id="0", is_error=True, output_bytes=0))
     shown = tracker.current(elapsed_s=1)
-    assert [tool.id for tool in shown.tools] == [str(number) for number in range(10, 60)]
+    assert [tool.number for tool in shown.tools] == list(range(11, 61))
     assert (shown.steps, shown.phase) == (60, "Working")
 
 

@@ -110,8 +110,8 @@ def test_progress_names_tools_steps_and_time(run: Run) -> None:
         phase="Working",
         elapsed_s=72,
         tools=(
-            ToolCall(id="1", name="read", argument="a.txt", state=StepState.FAILED),
-            ToolCall(id="2", name="shell", argument="echo `id`\n<!here>"),
+            ToolCall(number=1, name="read", argument="a.txt", state=StepState.FAILED),
+            ToolCall(number=2, name="shell", argument="echo `id`\n<!here>"),
         ),
         steps=3,
         text="So far",
@@ -135,7 +135,7 @@ def test_progress_shows_the_plan_and_folds_what_is_over(run: Run) -> None:
         StepState.PENDING: "test",
     }
     plan = tuple(PlannedStep(title=title, state=state) for state, title in titles.items())
-    tools = tuple(ToolCall(id=str(n), name=f"t{n}", state=StepState.DONE) for n in range(20))
+    tools = tuple(ToolCall(number=n, name=f"t{n}", state=StepState.DONE) for n in range(20))
     part = render_progress(
         run, Progress(phase="Working", elapsed_s=1, plan=plan, tools=tools, steps=20)
     )

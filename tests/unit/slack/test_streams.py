@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from app.runs.testing import Run
     from tests.unit.slack.streaming import Scene
 
-LS = ToolCall(id="1", name="shell", argument="ls")
+LS = ToolCall(number=1, name="shell", argument="ls")
 
 
 @pytest.fixture
@@ -346,24 +346,12 @@ async def test_twenty_streams_at_once_keep_to_slacks_limits() -> None:
         assert [call for call in scene.fake_slack.api.calls if call["error"]] == []
 
 
-def test_an_agents_ids_are_none_of_runs(run: Run) -> None:
-    """Whatever an agent calls its tools, what it makes of a message is not taken for another run's."""
-    content = StreamContent(run)
-    content.begin("Thinking…")
-    tool = ToolCall(id="run_" + "0" * 300, name="shell")
-    chunks = content.add(progress(tools=(tool, ToolCall(id="", name="other"))))
-    ids = [chunk["id"] for chunk in chunks if chunk["type"] == "task_update"]
-    assert ids[0] == run.id
-    assert [one[:8] for one in ids[1:]] == ["tool-run", "tool-"]
-    assert max(map(len, ids)) <= 255
-
-
 def test_titles_fit_and_many_tools_share_a_card(run: Run) -> None:
-    """No title is too long, of any agent's ids, and a stream has no more than forty cards."""
+    """No title is too long, and a stream has no more than forty cards."""
     content = StreamContent(run)
     chunks = [*content.begin("Thinking…")]
     for number in range(100):
-        tool = ToolCall(id=f"{number}", name="shell", argument="x" * 2_000)
+        tool = ToolCall(number=number, name="shell", argument="x" * 2_000)
         chunks += content.add(progress(tools=(tool,), steps=number))
     titles = [chunk["title"] for chunk in chunks if "title" in chunk]
     assert max(map(len, titles)) == 250
