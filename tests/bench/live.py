@@ -1,4 +1,4 @@
-"""How soon the first words of an answer stand in Slack after the model was asked for them: streamed, and by edits."""
+"""How soon an answer that is streamed begins: its message, and its first words after the model was asked for them; against edits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -33,24 +33,36 @@ async def measure_live(bench: Bench) -> Sequence[Row]:
             settings=scene.settings(traces=False) | settings,
         ):
             await ask(person, timeout_s=FIRST_ANSWER_TIMEOUT_S)
-            streamed_s, edited_s = [], []
+            streamed, edited = [], []
             for _ in range(bench.scale.turn_pairs * ROUNDS_PER_PAIR):
-                streamed_s.append(await _first_text(scene, person, DM))
-                edited_s.append(await _first_text(scene, person, CHANNEL))
-    return tuple(
-        Row(
-            figure=f"first text in Slack after the model was asked, {name} (baseline: by edits)",
-            unit="ms",
-            orion=1000 * percentile(streamed_s, share),
-            baseline=1000 * percentile(edited_s, share),
-            target=target_ms,
-        )
-        for name, share, target_ms in (("p50", 0.5, None), ("p95", 0.95, 500.0))
+                streamed.append(await _begin(scene, person, DM))
+                edited.append(await _begin(scene, person, CHANNEL))
+    begun, worded = "thinking message after, as a stream", "first text after the model was asked"
+    return (
+        _row(f"{begun}, p95", 0.95, [one[0] for one in streamed], [one[0] for one in edited], 400),
+        _row(f"{worded}, p50", 0.5, [one[1] for one in streamed], [one[1] for one in edited], None),
+        _row(f"{worded}, p95", 0.95, [one[1] for one in streamed], [one[1] for one in edited], 500),
     )
 
 
-async def _first_text(scene: Scene, person: FakeSlackClient, channel: str) -> float:
-    """Seconds, by the clocks of the model and the fake Slack, which are one; returns after the answer."""
+def _row(
+    figure: str,
+    share: float,
+    streamed_s: Sequence[float],
+    edited_s: Sequence[float],
+    target_ms: float | None,
+) -> Row:
+    return Row(
+        figure=f"{figure} (baseline: posted and edited)",
+        unit="ms",
+        orion=1000 * percentile(streamed_s, share),
+        baseline=1000 * percentile(edited_s, share),
+        target=target_ms,
+    )
+
+
+async def _begin(scene: Scene, person: FakeSlackClient, channel: str) -> tuple[float, float]:
+    """Seconds to the message and, from the model's request, to its first text, by the one clock of both; returns after the answer."""
     root = await person.say(f"@Orion !slow {ANSWER_S}", channel=channel)
     try:
         answer = await person.wait_for_reply(
@@ -72,4 +84,5 @@ async def _first_text(scene: Scene, person: FakeSlackClient, channel: str) -> fl
     if not asked or not texts:
         raise BenchError("the model was not asked, or its first words were never shown")
     await asyncio.sleep(SETTLE_S)
-    return datetime.fromisoformat(texts[0]["at"]).timestamp() - float(min(asked))
+    first_text_at = datetime.fromisoformat(texts[0]["at"]).timestamp()
+    return float(answer["ts"]) - float(root), first_text_at - float(min(asked))
