@@ -19,8 +19,7 @@ pytestmark = [
     pytest.mark.bubblewrap,
 ]
 
-PARTS = ("acks", "placing", "turns", "crowd", "costs", "rendering")
-PARTS = ("acks", "placing", "turns", "crowd", "live", "costs")
+PARTS = ("acks", "placing", "turns", "crowd", "live", "costs", "rendering")
 """Docker's takes a minute, and is seen whenever the bench is run."""
 FIGURES = (
     *(
