@@ -196,7 +196,8 @@ NO_STATUS: JsonObject = {"status": "", "until": 0.0, "session": ""}
 
 class Workspace:
     def __init__(self, *, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
+        """What the workspace lives by; tests turn it."""
         self.files = FileStore()
         self.people = {person.id: person for person in seed_people()}
         self.channels = {channel.id: channel for channel in seed_channels()}
@@ -207,7 +208,7 @@ class Workspace:
         self._last_ts_us = 0
 
     def now(self) -> datetime:
-        return self._clock.now()
+        return self.clock.now()
 
     def tell(self, change: Change) -> None:
         for listener in self.listeners:

@@ -108,7 +108,7 @@ async def test_a_stream_is_sealed_five_minutes_after_its_start(start: StartPlayg
     """However often something was appended; then it looks broken until it is edited."""
     playground = await start(FakeSlackConfig(rate_limits="off", send_bot_events=False))
     clock = HandClock()
-    playground.fake_slack.workspace._clock = clock
+    playground.fake_slack.workspace.clock = clock
     root, ts = await begin(playground)
     for _ in range(6):
         await clock.sleep(50)

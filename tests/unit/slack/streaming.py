@@ -116,6 +116,6 @@ async def open_scene(
         )
         fake_slack: FakeSlack = app.state.fake_slack
         clock = TurnedClock()
-        fake_slack.workspace._clock = clock
+        fake_slack.workspace.clock = clock
         async with open_slack(options) as slack:
             yield Scene(fake_slack, slack, clock, options)
