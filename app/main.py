@@ -36,7 +36,9 @@ from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import SlackConnection
-from app.slack.listeners import answer_alone, open_entry
+from app.slack.manifest import MANIFEST_FIX
+from app.slack.overview import Overviews
+from app.slack.transport import answer_alone, open_entry
 from app.store.engine import own_state_directory
 from app.store.runs import SqlRunStore, open_store
 from app.web.health import Health, Metrics
@@ -215,12 +217,20 @@ async def _open_web(
     if not outside.role.hears:
         yield replace(parts, broker=None)
         return
+    slack, adapters = outside.slack, outside.adapters
+    overviews = Overviews(
+        core.ports, catalog=core.runners.catalog, policy=core.policy, identity=slack.identity
+    )
     entry = open_entry(
         entry_options(settings),
-        identity=outside.slack.identity,
+        identity=slack.identity,
         intake=core.intake,
-        feedback=outside.slack.feedback_modal(core.intake),
-        keys=create_key_modal(settings, outside.slack, outside.adapters.own_keys),
+        surfaces=slack.surfaces(
+            core.intake,
+            overviews,
+            welcomes=adapters.store.welcomes,
+            keys=create_key_modal(settings, slack, adapters.own_keys),
+        ),
         on_ack=metrics.acknowledged,
     )
     async with entry as handler:
@@ -381,6 +391,8 @@ async def _identify(slack: SlackConnection) -> None:
         _log.warning("slack.identify_failed", reason=str(exc) or type(exc).__name__)
     else:
         _log.info("slack.identified", team=identity.team_id, bot_user=identity.bot_user_id)
+        for feature, scopes in slack.lacking.items():
+            _log.warning("slack.feature_off", feature=feature, lacks=scopes, fix=MANIFEST_FIX)
 
 
 async def _identify_forever(slack: SlackConnection) -> None:

@@ -35,8 +35,8 @@ from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 from app.slack.blocks import ReplyStyle, no_link
 from app.slack.connection import SlackConnection, SlackOptions
-from app.slack.listeners import EntryOptions
 from app.slack.streams import LiveAnswers
+from app.slack.transport import EntryOptions
 from app.store.runs import SqlRunStore
 from app.tracing.null import NullTracer
 from app.web.health import Health, require_space

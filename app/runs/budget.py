@@ -184,12 +184,15 @@ BudgetKey = tuple[str, str, str]
 """Whose budget: `user` or `channel` with the team's id and its own, or `all` with nothing."""
 
 
+DayBudget = tuple[str, int, int | None]
+"""Whose budget, for people; micro-dollars spent of it on one day; and how many it has, None = as many as it takes."""
+
+
 def charges(call: SpentCall) -> Mapping[BudgetKey, int]:
     """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key or an unknown cost."""
     if call.is_own_key or call.cost is None:
         return {}
-    keys = (_user_key(call.team, call.user), _channel_key(call.team, call.channel), _ALL)
-    return dict.fromkeys(keys, call.cost)
+    return dict.fromkeys(_keys(call.team, call.user, call.channel), call.cost)
 
 
 def day_of(at: datetime) -> date:
@@ -299,18 +302,26 @@ class Ledger:
         if limit is not None and run_cost + held >= limit:
             sentence = f"this request has used the {render_money(limit)} that one may cost"
             return Excess(sentence=sentence)
-        spent = self._spent.get(self._today(), Counter())
-        channel_limit = self._budgets.channels.get(request.channel, self._budgets.channel_day)
-        channel = _channel_key(request.team, request.channel)
-        for key, of_whom, limit in (
-            (_user_key(request.team, request.user), "your budget", self._budgets.user_day),
-            (channel, "this channel's budget", channel_limit),
-            (_ALL, "Orion's budget", self._budgets.day),
-        ):
-            if limit is not None and spent[key] + held >= limit:
+        for of_whom, spent, limit in self._of_day(request.team, request.user, request.channel):
+            if limit is not None and spent + held >= limit:
                 sentence = f"{of_whom} for today ({render_money(limit)}) is used up; it begins anew at 00:00 UTC, {self._wait_text()}"
                 return Excess(sentence=sentence)
         return None
+
+    async def of_day(self, team: str, user: str, channel: str) -> Sequence[DayBudget]:
+        """Returns what all processes have spent today of the person's, the channel's and Orion's budget, in this order."""
+        await self.load()
+        return self._of_day(team, user, channel)
+
+    def _of_day(self, team: str, user: str, channel: str) -> Sequence[DayBudget]:
+        sums = self._spent.get(self._today(), Counter())
+        of_user, of_channel, of_all = (sums[key] for key in _keys(team, user, channel))
+        channel_limit = self._budgets.channels.get(channel, self._budgets.channel_day)
+        return (
+            ("your budget", of_user, self._budgets.user_day),
+            ("this channel's budget", of_channel, channel_limit),
+            ("Orion's budget", of_all, self._budgets.day),
+        )
 
     def estimate_cost(self, model: str, asked_tokens: int) -> int:
         """Returns micro-dollars for what a call reads, whatever it answers; nothing where nobody knows."""
@@ -471,16 +482,11 @@ class Spending:
             self._charged += 0 if call.is_own_key else call.cost
 
 
-_ALL: BudgetKey = ("all", "", "")
 _MINUTES_SHOWN = 90
 
 
-def _user_key(team: str, user: str) -> BudgetKey:
-    return ("user", team, user)
-
-
-def _channel_key(team: str, channel: str) -> BudgetKey:
-    return ("channel", team, channel)
+def _keys(team: str, user: str, channel: str) -> tuple[BudgetKey, BudgetKey, BudgetKey]:
+    return ("user", team, user), ("channel", team, channel), ("all", "", "")
 
 
 @dataclass(slots=True, kw_only=True)

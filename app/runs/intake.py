@@ -1,6 +1,7 @@
 """Accepts and stops work; what happens before Slack is acknowledged, and nothing more."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
@@ -202,6 +203,34 @@ class Intake:
             ]
             stopped = [await self.stop_run(run_id, user=user, at=at) for run_id in meant]
         return any(stopped)
+
+    async def stop_own(self, team: str, channel: str, *, user: str) -> Sequence[Run]:
+        """Stops all that a person asked in a channel and that goes on or waits there; returns what it stopped.
+
+        Raises:
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            asked = [
+                run
+                for run in await self._ports.store.unfinished()
+                if (run.request.team, run.request.channel) == (team, channel)
+                and run.request.user == user
+            ]
+            return [run for run in asked if await self.stop_run(run.id, user=user)]
+
+    async def stop_shown(self, team: str, channel: str, *, user: str, reply_ts: str) -> bool:
+        """Stops the run whose thinking message that is. False: there is none, or `stop_run` says so.
+
+        Raises:
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            for run in await self._ports.store.unfinished():
+                place = (run.request.team, run.request.channel, run.reply_ts)
+                if place == (team, channel, reply_ts):
+                    return await self.stop_run(run.id, user=user)
+        return False
 
     async def show_log(self, run_id: RunId, *, user: str) -> None:
         """Shows a person how a run's log ends, or else what its record says went wrong.

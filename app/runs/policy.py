@@ -138,6 +138,13 @@ class AccessSettings:
         ),
     ] = None
     """Empty = nobody, None = members of the workspace who may ask there."""
+    operators: Annotated[
+        _Words,
+        Field(
+            alias="ORION_OPERATORS",
+            description="Slack user ids of those whom Orion's home tab shows how it goes: runs, queue, money; empty = nobody.",
+        ),
+    ] = frozenset()
     runs_per_user_hour: Annotated[
         int,
         Field(

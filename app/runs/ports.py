@@ -364,6 +364,10 @@ class RunStore(Protocol):
         """Returns the newest first."""
         ...
 
+    async def recent_of(self, team: str, user: str, *, limit: int) -> Sequence[Run]:
+        """Returns what a person asked, the newest first."""
+        ...
+
     async def counts(self) -> Mapping[RunState, int]: ...
 
     async def deliveries(self) -> Mapping[str, int]:

@@ -346,6 +346,21 @@ async def carry_out(
     return changed
 
 
+def describe_choice(choice: Choice) -> str:
+    """Returns what is chosen and from whom each comes, as a Markdown list."""
+    values = {
+        "agent": choice.agent,
+        "model": choice.model,
+        "sandbox": choice.sandbox,
+        "repo": choice.repo,
+        "branch": choice.branch,
+    }
+    return "\n".join(
+        f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
+        for name, one in values.items()
+    )
+
+
 def render_choice(
     choice: Choice,
     said: str,
@@ -354,17 +369,7 @@ def render_choice(
     last_change: ChannelChange | None = None,
 ) -> str:
     """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults."""
-    values = {
-        "agent": choice.agent,
-        "model": choice.model,
-        "sandbox": choice.sandbox,
-        "repo": choice.repo,
-        "branch": choice.branch,
-    }
-    lines = [
-        f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
-        for name, one in values.items()
-    ]
+    lines = [describe_choice(choice)]
     if own_keys:
         lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
     if last_change is not None:

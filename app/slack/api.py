@@ -108,6 +108,8 @@ class SlackApi:
         self.policy = policy
         self._may_write = may_write
         self.limits = CallLimits()
+        self.scopes: frozenset[str] = frozenset()
+        """What the workspace grants the token, by Slack's word with its latest answer; empty until it has said so."""
         self._log = get_logger(__name__)
 
     async def once(
@@ -133,6 +135,9 @@ class SlackApi:
                     response = await self.client.api_call(method, json=payload)
         if not isinstance(response.data, dict):
             raise SlackUnreachable("no_json")
+        # Source: Slack Web API, OAuth scopes, the header X-OAuth-Scopes of each answer, read 2026-11.
+        if granted := _header(response.headers, "x-oauth-scopes"):
+            self.scopes = frozenset(granted.replace(",", " ").split())
         return response.data
 
     async def share(self, files: Mapping[str, str], *, channel: str, thread_ts: str) -> None:
@@ -205,10 +210,12 @@ class SlackApi:
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float:
-    for name, value in headers.items():
-        if name.lower() == "retry-after" and value.isdecimal():
-            return float(value)
-    return 1.0
+    value = _header(headers, "retry-after")
+    return float(value) if value.isdecimal() else 1.0
+
+
+def _header(headers: Mapping[str, str], wanted: str) -> str:
+    return next((value for name, value in headers.items() if name.lower() == wanted), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,3 +223,16 @@ class BotIdentity:
     team_id: str
     bot_id: str
     bot_user_id: str
+    url: str = ""
+    """The workspace's address, with a slash at its end; empty = Slack did not say."""
+
+    def link(self, channel: str, ts: str, *, thread_ts: str = "") -> str:
+        """Returns the permalink of a message, empty where the workspace's address is not known.
+
+        Source: Slack Web API, chat.getPermalink, examples of its answer, read 2026-11.
+        """
+        if not self.url:
+            return ""
+        address = f"{self.url}archives/{channel}/p{ts.replace('.', '')}"
+        is_reply = thread_ts not in ("", ts)
+        return f"{address}?thread_ts={thread_ts}&cid={channel}" if is_reply else address

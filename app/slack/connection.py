@@ -1,7 +1,7 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,13 +16,20 @@ from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.intake import Intake
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.ask_modal import AskModal
 from app.slack.blocks import PLAIN_STYLE, ReplyStyle
+from app.slack.commands import SlashCommand
+from app.slack.fields import text_of
 from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
+from app.slack.home import AppHome, WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
+from app.slack.listeners import Surfaces
 from app.slack.live import LatePosts, UpdateTiming
+from app.slack.manifest import find_lacking
 from app.slack.messages import OwnMessages
 from app.slack.modals import OPEN_TIMEOUT_S, FeedbackModal
+from app.slack.overview import Overviews
 from app.slack.replies import SlackReplies
 from app.slack.status import WorkingStatus
 from app.slack.streams import LiveAnswers, Streams
@@ -58,7 +65,9 @@ class SlackConnection:
     ) -> None:
         self._api = api
         self._modal_timeout_s = options.modal_timeout_s
+        self._group = group
         self._identity: BotIdentity | None = None
+        self._home: AppHome | None = None
         self.files = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = WorkingStatus(api, group=group)
@@ -82,11 +91,42 @@ class SlackConnection:
         """Gives up what waits for Slack's limits; what is on its way goes on."""
         self._status.close()
         self._late.close()
+        if self._home is not None:
+            self._home.close()
 
     def key_modal(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyModal:
         """Returns the modal where people give keys of their own."""
         return KeyModal(
             self._api, store=store, vendors=vendors, open_timeout_s=self._modal_timeout_s
+        )
+
+    def surfaces(
+        self,
+        intake: Intake,
+        overviews: Overviews,
+        *,
+        welcomes: WelcomeStore,
+        keys: KeyModal | None,
+    ) -> Surfaces:
+        """Returns where people reach Orion besides messages. `keys`: None = they give none of their own."""
+        self._home = AppHome(
+            self._api,
+            group=self._group,
+            overviews=overviews,
+            welcomes=welcomes,
+            takes_keys=keys is not None,
+        )
+        return Surfaces(
+            keys=keys,
+            feedback=self.feedback_modal(intake),
+            ask=AskModal(
+                self._api,
+                intake=intake,
+                identity=self.identity,
+                open_timeout_s=self._modal_timeout_s,
+            ),
+            commands=SlashCommand(overviews, intake=intake),
+            home=self._home,
         )
 
     def feedback_modal(self, intake: Intake) -> FeedbackModal:
@@ -97,6 +137,11 @@ class SlackConnection:
         """Returns what the last successful `identify` said; None before."""
         return self._identity
 
+    @property
+    def lacking(self) -> Mapping[str, Sequence[str]]:
+        """Returns the features that are off for want of scopes, with those; none before Slack has said what it grants."""
+        return find_lacking(self._api.scopes)
+
     async def identify(self) -> BotIdentity:
         """Asks Slack who the token belongs to; one attempt of at most 10 s.
 
@@ -104,14 +149,14 @@ class SlackConnection:
             SlackFault: a SlackRefusal such as `invalid_auth` needs the operator.
         """
         response = await self._api.once("auth.test", {})
-        names = {name: response.get(name) for name in ("team_id", "bot_id", "user_id")}
+        names = {name: response.get(name) for name in ("team_id", "bot_id", "user_id", "url")}
         if not isinstance(names["team_id"], str) or not isinstance(names["user_id"], str):
             raise SlackUnreachable("incomplete_identity")
-        bot_id = names["bot_id"]
         self._identity = BotIdentity(
             team_id=names["team_id"],
-            bot_id=bot_id if isinstance(bot_id, str) else "",
+            bot_id=text_of(names, "bot_id"),
             bot_user_id=names["user_id"],
+            url=text_of(names, "url"),
         )
         return self._identity
 

@@ -14,12 +14,14 @@ from app.slack.block_text import (
     text_of_element,
     text_of_text,
 )
-from app.slack.fields import Node, objects_of, text_of
+from app.slack.fields import Node, object_of, objects_of, text_of
 from app.slack.markdown import readable
+from app.slack.signature import TS, is_id
 
 MAX_SHARED_CHARS: Final = 40_000
 """Of all that comes with a message: as much as Slack takes as its text. Source: Slack Web API, chat.postMessage, read 2026-11."""
 MAX_FILES: Final = 50
+MAX_LOOKED_AT: Final = 3
 _MAX_DEPTH: Final = 3
 """Of forwarded messages in forwarded messages."""
 _NO_PREVIEW: Final = "[no preview available]"
@@ -42,6 +44,7 @@ def content_of(message: Node) -> MessageContent:
         for kind, text in text_of_blocks(message)
         if not (_is_within(text, said) if kind == "rich_text" else _is_said(text, said))
     ]
+    shared += _looked_at(message)
     files = list(_files(message))
     left_out: list[str] = []
     for attachment in objects_of(message, "attachments"):
@@ -54,6 +57,42 @@ def content_of(message: Node) -> MessageContent:
                 )
             )
     return _bounded(list(filter(None, shared)), files, left_out)
+
+
+_CONTEXT_KINDS: Final = {
+    "slack#/types/channel_id": "the channel {name}",
+    "slack#/types/canvas_id": "the canvas {name}",
+    "slack#/types/list_id": "the list {name}",
+    "slack#/types/message_context": "a message in {name}",
+}
+
+
+def _looked_at(message: Node) -> Iterator[str]:
+    """Yields what the person had open when they wrote to the app, by name and link; it is never fetched.
+
+    Source: Slack, `app_context` of messages in agent_view, entities ordered by relevance, read 2026-11.
+    """
+    context = object_of(message, "app_context")
+    for entity in objects_of(context, "entities")[:MAX_LOOKED_AT]:
+        kind, value = text_of(entity, "type"), text_of(entity, "value")
+        at = object_of(entity, "value")
+        channel, ts = text_of(at, "channel_id") or value, text_of(at, "message_ts")
+        if kind not in _CONTEXT_KINDS or not is_id(channel):
+            continue
+        is_place = kind.endswith(("channel_id", "message_context"))
+        what = _CONTEXT_KINDS[kind].format(name=f"#{channel}" if is_place else channel)
+        team = text_of(entity, "team_id")
+        yield f"They had open: {link(what, _address(team, channel, ts, is_place=is_place))}"
+
+
+def _address(team: str, one: str, ts: str, *, is_place: bool) -> str:
+    """Returns where Slack's own client shows it; empty where the workspace is not named."""
+    if not is_id(team):
+        return ""
+    if not is_place:
+        return f"https://app.slack.com/docs/{team}/{one}"
+    thread = f"/thread/{one}-{ts}" if TS.fullmatch(ts) else ""
+    return f"https://app.slack.com/client/{team}/{one}{thread}"
 
 
 def _bounded(

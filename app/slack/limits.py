@@ -41,6 +41,8 @@ METHOD_RATES: Final[Mapping[str, Rate]] = {
     "agents.sessions.setStatus": Rate(burst=18, per_s=0.8, reserve=14),
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
     "users.info": Rate(burst=30, per_s=1.6),
+    "views.publish": Rate(burst=30, per_s=1.6),
+    "assistant.threads.setSuggestedPrompts": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),
 }
 """Of a workspace. Slack's: several hundred posts a minute; 20 of tier 2 (starts and stops of streams), 50 of tier 3 (update,

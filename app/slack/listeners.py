@@ -1,174 +1,70 @@
-"""Slack's way in: parses what it sends, lets intake make it durable, and acknowledges; nothing else before the 200.
+"""What reaches Orion from Slack: parsed, made durable by intake, and acknowledged; nothing else before the 200."""
 
-Over HTTP, or over a websocket for installations that Slack cannot reach; that one is watched, because it can go deaf.
-"""
-
-import asyncio
-import json
 import logging
 import re
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from aiohttp import ClientError
-from pydantic import SecretStr
-from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
-from slack_bolt.adapter.socket_mode.async_internals import run_async_bolt_app, send_async_response
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltRequest
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.middleware.async_middleware import AsyncMiddleware
 from slack_bolt.response import BoltResponse
-from slack_sdk.errors import SlackApiError
-from slack_sdk.socket_mode.aiohttp import SocketModeClient
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
-from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from app.aio import open_task_group
 from app.log import get_logger
 from app.runs.intake import Intake, Revision
 from app.runs.request import RunRequest
 from app.slack.actions import KEYS_ACTION, Feedback, parse_click
-from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
-from app.slack.connection import create_client
+from app.slack.api import BotIdentity
+from app.slack.ask_modal import ASK_VIEW, AskModal
+from app.slack.commands import SlashCommand
 from app.slack.fields import object_of, text_of
+from app.slack.home import AppHome
 from app.slack.key_modal import KEYS_VIEW, KeyModal
+from app.slack.manifest import ASK_SHORTCUT, COMMAND
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
-from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
-from app.slack.signature import bad_field, check_request, media_type
-
-_log = get_logger(__name__)
-
-DEAF_AFTER_S: Final = 60.0
-"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
-PING_INTERVAL_S: Final = 10.0
-_CONNECT_TIMEOUT_S: Final = 20.0
-_CLOSE_TIMEOUT_S: Final = 5.0
-
-
-OnAck = Callable[[int, float], None]
-"""Hears of a delivery how it was answered, as a status of HTTP, and after how many seconds."""
-
-
-def count_nothing(status: int, seconds: float) -> None:
-    """Counts no acknowledgement."""
-    del status, seconds
-
-
-class _Handler(AsyncSocketModeHandler):
-    """Bolt's, which tells of each delivery how long it took; one without a 200 is not acknowledged, and delivered again."""
-
-    on_ack: OnAck = staticmethod(count_nothing)
-
-    @override
-    async def handle(self, client: AsyncBaseSocketModeClient, req: SocketModeRequest) -> None:
-        began_s, status = time.perf_counter(), 500
-        try:
-            response = await run_async_bolt_app(self.app, req)
-            status = response.status
-            await send_async_response(client, req, response, time.time())
-        finally:
-            self.on_ack(status, time.perf_counter() - began_s)
-
-
-@asynccontextmanager
-async def open_socket_mode(
-    app: AsyncApp,
-    *,
-    app_token: str,
-    base_url: str,
-    ping_interval_s: float = PING_INTERVAL_S,
-    deaf_after_s: float = DEAF_AFTER_S,
-    on_ack: OnAck = count_nothing,
-) -> AsyncIterator[None]:
-    """Events flow into the app while inside. Reconnects by itself.
-
-    Raises:
-        SlackFault: no first connection: refused, or none within 20 s.
-    """
-    handler = _Handler(
-        app,
-        app_token,
-        web_client=create_client(token=None, base_url=base_url, session=None),
-        ping_interval=ping_interval_s,
-    )
-    handler.on_ack = on_ack
-    client = handler.client
-    try:
-        await _connect(handler)
-        closing = asyncio.Event()
-        async with open_task_group() as group:
-            group.create_task(
-                _watch(client, closing, deaf_after_s=deaf_after_s),
-                name="slack-socket-watch",
-            )
-            try:
-                yield
-            finally:
-                closing.set()
-    finally:
-        # The client may hang on a dead socket.
-        with suppress(TimeoutError, ClientError, OSError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await handler.client.close()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
-
-
-async def _connect(handler: AsyncSocketModeHandler) -> None:
-    client = handler.client
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            # `connect` alone would try for ever, whatever Slack says of the token.
-            client.wss_uri = await client.issue_new_wss_url()
-            await client.connect()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
-    except SlackApiError as exc:
-        raise SlackRefusal(str(exc.response.get("error", "unknown"))) from exc
-    except (TimeoutError, ClientError, OSError) as exc:
-        raise SlackUnreachable(type(exc).__name__) from exc
-
-
-async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after_s: float) -> None:
-    log = get_logger(__name__)
-    heard_at = time.time()
-    while not closing.is_set():
-        with suppress(TimeoutError):
-            async with asyncio.timeout(deaf_after_s / 6):
-                await closing.wait()
-        if closing.is_set():
-            return
-        heard_at = max(heard_at, client.last_ping_pong_time or 0.0)
-        silent_s = time.time() - heard_at
-        if silent_s < deaf_after_s:
-            continue
-        log.warning("slack.socket_deaf", silent_s=round(silent_s))
-        heard_at = time.time()
-        try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await client.connect_to_new_endpoint(force=True)
-        except (SlackApiError, ClientError, TimeoutError, OSError) as exc:
-            log.warning("slack.socket_reconnect_failed", error=type(exc).__name__)
-
-
-_HANDLED: Final = frozenset(
-    {"event_callback", "block_actions", "url_verification", "view_submission"}
+from app.slack.payloads import (
+    Ignored,
+    StopDirectMessages,
+    StopThread,
+    from_event,
+    from_reaction,
+    session_stopped,
 )
-VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW)
+from app.slack.signature import bad_field
+
+_HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
+"""Each of whose kind has a listener; of the others one is looked for by its name."""
+VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW, ASK_VIEW)
 """Of Orion's modals, by their callback ids."""
 _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged"})
 """Every message of a busy channel, and each of Orion's own edits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpAnswer:
-    """What Slack, or whoever says to be it, is answered."""
+class Surfaces:
+    """Where people reach Orion besides messages and the buttons below them; None = not here."""
 
-    status: int
-    headers: Mapping[str, str]
-    body: str
+    keys: KeyModal | None = None
+    feedback: FeedbackModal | None = None
+    ask: AskModal | None = None
+    commands: SlashCommand | None = None
+    home: AppHome | None = None
+
+    def modal(self, callback_id: str) -> Modal | None:
+        """Returns the modal of Orion's that is called so."""
+        modals: Mapping[str, Modal | None] = {
+            KEYS_VIEW: self.keys,
+            FEEDBACK_VIEW: self.feedback,
+            ASK_VIEW: self.ask,
+        }
+        return modals.get(callback_id)
+
+
+NO_SURFACES: Final = Surfaces()
 
 
 class _Listeners:
@@ -177,19 +73,13 @@ class _Listeners:
         *,
         identity: Callable[[], BotIdentity | None],
         intake: Intake,
-        keys: KeyModal | None,
-        feedback: FeedbackModal | None,
+        surfaces: Surfaces,
         allowed_bots: Collection[str],
     ) -> None:
         self._identity = identity
         self._allowed_bots = allowed_bots
         self._intake = intake
-        self._keys = keys
-        self._feedback = feedback
-        self.modals: Mapping[str, Modal] = {
-            name: modal for name, modal in ((KEYS_VIEW, keys), (FEEDBACK_VIEW, feedback)) if modal
-        }
-        """By their callback ids."""
+        self._surfaces = surfaces
         self._log = get_logger(__name__)
 
     async def message(self, body: dict[str, Any]) -> None:
@@ -228,17 +118,41 @@ class _Listeners:
         else:
             action, intent = click
             await action.handle(self._intake, intent)
-            if isinstance(intent, Feedback) and not intent.is_positive and self._feedback:
-                await self._feedback.show(body, intent.run_id)
+            feedback = self._surfaces.feedback
+            if isinstance(intent, Feedback) and not intent.is_positive and feedback:
+                await feedback.show(body, intent.run_id)
+        await ack()
+
+    async def reaction(self, body: dict[str, Any]) -> None:
+        identity = self._identity()
+        intent = from_reaction(body, bot_user_id=identity.bot_user_id if identity else "")
+        if isinstance(intent, Ignored):
+            self._ignored(body, intent)
+        else:
+            await self._intake.stop_shown(
+                intent.team, intent.channel, user=intent.user, reply_ts=intent.ts
+            )
+
+    async def home_opened(self, body: dict[str, Any]) -> None:
+        if self._surfaces.home is not None:
+            self._surfaces.home.opened(body)
+
+    async def command(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        commands = self._surfaces.commands
+        await ack(text=await commands.answer(body) if commands is not None else "")
+
+    async def shortcut(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        if self._surfaces.ask is not None:
+            await self._surfaces.ask.show(body)
         await ack()
 
     async def keys(self, body: dict[str, Any], ack: AsyncAck) -> None:
-        if self._keys is not None:
-            await self._keys.show(body)
+        if self._surfaces.keys is not None:
+            await self._surfaces.keys.show(body)
         await ack()
 
     async def view(self, body: dict[str, Any], ack: AsyncAck) -> None:
-        modal = self.modals.get(text_of(object_of(body, "view"), "callback_id"))
+        modal = self._surfaces.modal(text_of(object_of(body, "view"), "callback_id"))
         problems = await modal.save(body) if modal is not None else {}
         if problems:
             await ack(response_action="errors", errors=dict(problems))
@@ -280,9 +194,16 @@ class _PayloadFilter(AsyncMiddleware):
         kind = req.body.get("type")
         # Bolt reads the kind of a view without looking whether there is one. Source: slack-bolt 1.30, payload_utils, read 2026-11.
         view = req.body.get("view") or {}
-        is_view = kind == "view_submission"
-        is_ours = not is_view or (view.get("type") == "modal" and view.get("callback_id") in VIEWS)
-        if kind not in _HANDLED or not is_ours:
+        match kind:
+            case None:
+                is_ours = req.body.get("command") == COMMAND
+            case "view_submission":
+                is_ours = view.get("type") == "modal" and view.get("callback_id") in VIEWS
+            case "message_action":
+                is_ours = req.body.get("callback_id") == ASK_SHORTCUT
+            case _:
+                is_ours = kind in _HANDLED
+        if not is_ours:
             self._log.info("event.ignored", reason="other_payload", type=kind)
             return BoltResponse(status=200, body="")
         if req.mode != "http" and (field := bad_field(req.body)):
@@ -297,8 +218,7 @@ def create_bolt_app(
     base_url: str,
     identity: Callable[[], BotIdentity | None],
     intake: Intake,
-    keys: KeyModal | None = None,
-    feedback: FeedbackModal | None = None,
+    surfaces: Surfaces = NO_SURFACES,
     allowed_bots: Collection[str] = frozenset(),
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
@@ -339,128 +259,20 @@ def create_bolt_app(
     )
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(
-        identity=identity, intake=intake, keys=keys, feedback=feedback, allowed_bots=allowed_bots
+        identity=identity, intake=intake, surfaces=surfaces, allowed_bots=allowed_bots
     )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
     app.event("message")(listeners.message)
     app.event("agent_session_stopped")(listeners.session_stopped)
+    app.event("reaction_added")(listeners.reaction)
+    app.event("app_home_opened")(listeners.home_opened)
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(KEYS_ACTION)(listeners.keys)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
+    app.command(COMMAND)(listeners.command)
+    app.message_shortcut(ASK_SHORTCUT)(listeners.shortcut)
     for name in VIEWS:
         app.view(name)(listeners.view)
     app.error(listeners.failed)
     return app
-
-
-def refuse_http(
-    *, signing_secret: str, headers: Mapping[str, str], body: bytes
-) -> HttpAnswer | None:
-    """Returns why a request is not taken for one of Slack's; None: it is one."""
-    rejection = check_request(
-        headers=headers, body=body, signing_secret=signing_secret, now=time.time()
-    )
-    if rejection is None:
-        return None
-    _log.warning("event.rejected", status=rejection.status, reason=rejection.error)
-    return HttpAnswer(
-        status=rejection.status,
-        headers={"content-type": "application/json"},
-        body=json.dumps({"error": rejection.error}),
-    )
-
-
-def answer_alone(
-    options: "EntryOptions", *, headers: Mapping[str, str], body: bytes
-) -> HttpAnswer | None:
-    """Returns the answer to a request for which nothing is to be done: it is not Slack's, or a message that asks nothing; None: something is."""
-    secret = options.signing_secret.get_secret_value()
-    refusal = refuse_http(signing_secret=secret, headers=headers, body=body)
-    if refusal is not None or media_type(headers) != "application/json":
-        return refusal
-    envelope = json.loads(body)
-    if object_of(envelope, "event").get("type") not in ("app_mention", "message"):
-        return None
-    intent = from_event(
-        envelope,
-        bot_user_id="",
-        received_at=datetime.now(UTC),
-        allowed_bots=options.allowed_bots,
-    )
-    is_nothing = isinstance(intent, Ignored)
-    return HttpAnswer(status=200, headers={}, body="") if is_nothing else None
-
-
-async def handle_http(
-    app: AsyncApp, *, signing_secret: str, headers: Mapping[str, str], body: bytes
-) -> HttpAnswer:
-    """Returns Bolt's answer to a request of Slack's, and why it is not taken to any other."""
-    refusal = refuse_http(signing_secret=signing_secret, headers=headers, body=body)
-    if refusal is not None:
-        return refusal
-    plain = {name.lower(): value for name, value in headers.items()}
-    # Bolt compares the content type by case.
-    request = AsyncBoltRequest(
-        body=body.decode(), headers={**plain, "content-type": media_type(headers)}
-    )
-    response = await app.async_dispatch(request)
-    return HttpAnswer(
-        status=response.status,
-        headers={name: value[0] for name, value in response.headers.items() if value},
-        body=response.body,
-    )
-
-
-EventHandler = Callable[[Mapping[str, str], bytes], Awaitable[HttpAnswer]]
-"""Headers and body of a request to `/slack/events`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryOptions:
-    signing_secret: SecretStr = field(repr=False)
-    bot_token: SecretStr = field(repr=False)
-    base_url: str
-    app_token: SecretStr | None = field(default=None, repr=False)
-    """With it Slack comes by a socket, and not by HTTP."""
-    allowed_bots: Collection[str] = frozenset()
-    """Of other apps whose posts may ask."""
-
-
-@asynccontextmanager
-async def open_entry(
-    options: EntryOptions,
-    *,
-    identity: Callable[[], BotIdentity | None],
-    intake: Intake,
-    keys: KeyModal | None = None,
-    feedback: FeedbackModal | None = None,
-    on_ack: OnAck = count_nothing,
-) -> AsyncIterator[EventHandler | None]:
-    """Events and clicks reach `intake`, people's own keys `keys`, what was wrong with an answer `feedback`, while the block runs; yields None when they come by a socket.
-
-    `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
-    """
-    secret = options.signing_secret.get_secret_value()
-    bolt = create_bolt_app(
-        bot_token=options.bot_token.get_secret_value(),
-        base_url=options.base_url,
-        identity=identity,
-        intake=intake,
-        keys=keys,
-        feedback=feedback,
-        allowed_bots=options.allowed_bots,
-    )
-    if options.app_token is not None:
-        app_token = options.app_token.get_secret_value()
-        async with open_socket_mode(
-            bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
-        ):
-            _log.info("slack.connected", mode="socket")
-            yield None
-        return
-
-    async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
-
-    yield handle

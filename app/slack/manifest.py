@@ -1,26 +1,61 @@
-"""The Slack app manifest: exactly the scopes and events that Orion uses."""
+"""The Slack app manifest: exactly the scopes and events that Orion uses, by what they are for, so that one which lacks some can be told."""
 
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-# Source: Slack app manifest reference, read 2026-11.
-_SCOPES: Final = (
-    *("app_mentions:read", "assistant:write", "channels:history", "channels:read", "chat:write"),
-    *(
-        "files:read",
-        "files:write",
-        "groups:history",
-        "groups:read",
-        "im:history",
-        "im:write",
-        "mpim:history",
+COMMAND: Final = "/orion"
+ASK_SHORTCUT: Final = "ask_about"
+"""Callback id of the message shortcut, which stands in the manifests of all who have pasted one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What Orion can do in a workspace whose app has these."""
+
+    name: str
+    scopes: tuple[str, ...] = ()
+    events: tuple[str, ...] = ()
+
+
+# Source: Slack app manifest reference, and the required scopes of each method's and event's page, read 2026-11.
+FEATURES: Final = (
+    Feature(
+        name="mentions and direct messages",
+        scopes=(
+            *("app_mentions:read", "chat:write"),
+            *("channels:history", "groups:history", "im:history", "mpim:history"),
+        ),
+        events=(
+            *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
+            "agent_session_stopped",
+        ),
     ),
-    "users:read",
+    Feature(name="files of messages", scopes=("files:read",)),
+    Feature(name="patches and files in return", scopes=("files:write",)),
+    Feature(name="names", scopes=("channels:read", "groups:read", "users:read")),
+    Feature(name="home and welcome", scopes=("im:write",), events=("app_home_opened",)),
+    Feature(name="suggested prompts", scopes=("assistant:write",)),
+    Feature(name="/orion", scopes=("commands",)),
+    Feature(name="Ask Orion about this", scopes=("commands", "im:read", "mpim:read")),
+    Feature(name="stop by ❌", scopes=("reactions:read",), events=("reaction_added",)),
 )
-_EVENTS: Final = (
-    *("agent_session_stopped", "app_mention", "message.channels", "message.groups"),
-    *("message.im", "message.mpim"),
-)
-_DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
+DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
+COMMAND_HINT: Final = "help | status | stop | runs | settings | agents | usage | docker | local | cloud | provider NAME"
+
+
+MANIFEST_FIX: Final = "paste `orion manifest` into the app's manifest again, and reinstall the app"
+
+
+def find_lacking(granted: Collection[str]) -> Mapping[str, Sequence[str]]:
+    """Returns the features that are off for want of scopes, with those, by their names; none when Slack has not said what it grants.
+
+    Events and commands an app cannot ask for; they come with the scopes of the same manifest.
+    """
+    if not granted:
+        return {}
+    lacking = {one.name: [name for name in one.scopes if name not in granted] for one in FEATURES}
+    return {name: scopes for name, scopes in lacking.items() if scopes}
 
 
 def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
@@ -29,8 +64,14 @@ def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
     Raises:
         ValueError: neither Socket Mode nor a public URL.
     """
+    command: dict[str, Any] = {
+        "command": COMMAND,
+        "description": "What Orion does for you here",
+        "usage_hint": COMMAND_HINT,
+        "should_escape": False,
+    }
     settings: dict[str, Any] = {
-        "event_subscriptions": {"bot_events": list(_EVENTS)},
+        "event_subscriptions": {"bot_events": _sorted(one.events for one in FEATURES)},
         "interactivity": {"is_enabled": True},
         "org_deploy_enabled": False,
         "socket_mode_enabled": socket_mode,
@@ -43,18 +84,32 @@ def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:
         request_url = f"{public_url.rstrip('/')}/slack/events"
         settings["event_subscriptions"]["request_url"] = request_url
         settings["interactivity"]["request_url"] = request_url
+        command["url"] = request_url
     return {
         "_metadata": {"major_version": 2, "minor_version": 1},
-        "display_information": {"name": "Orion", "description": _DESCRIPTION},
+        "display_information": {"name": "Orion", "description": DESCRIPTION},
         "features": {
             "bot_user": {"display_name": "orion", "always_online": True},
             "app_home": {
-                "home_tab_enabled": False,
+                "home_tab_enabled": True,
                 "messages_tab_enabled": True,
                 "messages_tab_read_only_enabled": False,
             },
-            "agent_view": {"agent_description": _DESCRIPTION},
+            "agent_view": {"agent_description": DESCRIPTION},
+            "slash_commands": [command],
+            "shortcuts": [
+                {
+                    "name": "Ask Orion about this",
+                    "type": "message",
+                    "callback_id": ASK_SHORTCUT,
+                    "description": "Asks in the message's thread",
+                }
+            ],
         },
-        "oauth_config": {"scopes": {"bot": list(_SCOPES)}},
+        "oauth_config": {"scopes": {"bot": _sorted(one.scopes for one in FEATURES)}},
         "settings": settings,
     }
+
+
+def _sorted(names: Iterable[Sequence[str]]) -> list[str]:
+    return sorted({name for some in names for name in some})

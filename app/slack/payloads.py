@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.runs.intake import Revision
@@ -14,6 +14,8 @@ from app.slack.signature import TS, is_id
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
 """Everything else is a notice. Source: Slack, message event subtypes, read 2026-11."""
+STOP_REACTION: Final = "x"
+"""Slack's name of ❌."""
 _REVISIONS: Final = frozenset({"message_changed", "message_deleted"})
 
 
@@ -42,6 +44,17 @@ class StopDirectMessages:
     channel: str
     user: str
     ts: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopShown:
+    """The run whose thinking message that is shall stop."""
+
+    team: str
+    channel: str
+    user: str
+    ts: str
+    """Of the message."""
 
 
 def envelope_bot_user_id(body: Mapping[str, Any]) -> str:
@@ -141,6 +154,38 @@ def session_stopped(body: Mapping[str, Any]) -> StopThread | Ignored:
         return Ignored(reason="incomplete")
     thread = Thread(team=team, channel=channel, thread_ts=thread_ts)
     return StopThread(thread=thread, user=user, ts=ts)
+
+
+def asks_nothing(body: Mapping[str, Any], *, allowed_bots: Collection[str]) -> bool:
+    """Whether an envelope is of a message or a reaction about which Orion does nothing, which it tells without a look at anything else."""
+    match object_of(body, "event").get("type"):
+        case "app_mention" | "message":
+            now = datetime.now(UTC)
+            intent: object = from_event(
+                body, bot_user_id="", received_at=now, allowed_bots=allowed_bots
+            )
+        case "reaction_added":
+            intent = from_reaction(body, bot_user_id="")
+        case _:
+            return False
+    return isinstance(intent, Ignored)
+
+
+def from_reaction(body: Mapping[str, Any], *, bot_user_id: str) -> StopShown | Ignored:
+    """Returns what a `reaction_added` event asks for: ❌ on a message of Orion's stops what that message shows.
+
+    Source: Slack, `reaction_added` event, `item` and `item_user`, read 2026-11.
+    """
+    event, item = object_of(body, "event"), object_of(object_of(body, "event"), "item")
+    bot_user_id = bot_user_id or envelope_bot_user_id(body)
+    team, user = _team(body), text_of(event, "user")
+    channel, ts = text_of(item, "channel"), text_of(item, "ts")
+    is_ours = text_of(event, "item_user") == bot_user_id and user != bot_user_id
+    if text_of(event, "reaction") != STOP_REACTION or not is_ours:
+        return Ignored(reason="reaction")
+    if not (is_id(team) and is_id(channel) and is_id(user) and TS.fullmatch(ts)):
+        return Ignored(reason="incomplete")
+    return StopShown(team=team, channel=channel, user=user, ts=ts)
 
 
 def _reason_to_ignore(

@@ -13,7 +13,7 @@ from typing import Final
 from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.model import Run
-from app.runs.request import RunId, Surface, Thread
+from app.runs.request import RunId, RunRequest, Surface, Thread
 from app.slack.api import SlackApi, SlackFault, SlackRefusal, within
 
 _TIMEOUT_S: Final = 3.0
@@ -32,6 +32,17 @@ PASSING_REFUSALS: Final = frozenset(
 """About the thread, not about the app."""
 
 
+MAX_TITLE_CHARS: Final = 60
+"""Slack takes 200. Source: Slack Web API, agents.sessions.setStatus, `title`, read 2026-11."""
+
+
+def title_of(request: RunRequest) -> str | None:
+    """Returns the title of the conversation that a message begins: its question, shortened; None when it has no words."""
+    words = " ".join(request.options.prompt.split())
+    cut = words if len(words) <= MAX_TITLE_CHARS else f"{words[: MAX_TITLE_CHARS - 1]}…"
+    return cut or None
+
+
 class WorkingStatus:
     """Shows that Orion works in a thread for as long as a run of it waits or goes."""
 
@@ -46,7 +57,9 @@ class WorkingStatus:
     def processing(self, run: Run, *, is_urgent: bool = False) -> None:
         """Has Slack show a loader and Stop. `is_urgent`: nothing else will show soon that Orion is at work."""
         self._runs.setdefault(run.thread, set()).add(run.id)
-        self._session.want(run.thread, "processing", is_urgent=is_urgent)
+        begins = run.request.is_root and run.request.surface is Surface.DM
+        title = title_of(run.request) if begins else None
+        self._session.want(run.thread, "processing", is_urgent=is_urgent, title=title)
 
     @contextmanager
     def working(self, run: Run) -> Iterator[None]:
@@ -89,6 +102,8 @@ class _Shown:
     """As far as is known."""
     is_doubtful: bool = False
     is_urgent: bool = False
+    title: str | None = None
+    """Of the thread, for the list of a person's conversations; told once."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     calling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """So that no call overtakes an earlier one."""
@@ -119,7 +134,13 @@ class _Sign:
         self._log = get_logger(__name__)
 
     def want(
-        self, thread: Thread, status: str, *, is_urgent: bool = False, is_doubtful: bool = False
+        self,
+        thread: Thread,
+        status: str,
+        *,
+        is_urgent: bool = False,
+        is_doubtful: bool = False,
+        title: str | None = None,
     ) -> None:
         """Has Slack show it. `is_doubtful`: set it even where it seems to be shown."""
         if not self._is_on:
@@ -128,7 +149,7 @@ class _Sign:
         if known is None:
             if status == self._off and not is_doubtful:
                 return
-            known = self._threads[thread] = _Shown(wanted=status, shown=self._off)
+            known = self._threads[thread] = _Shown(wanted=status, shown=self._off, title=title)
             self._group.create_task(self._keep(thread, known), name="slack-status")
         known.wanted = status
         known.is_urgent |= is_urgent
@@ -214,7 +235,8 @@ class _Sign:
             self._log.debug("slack.update_failed", method=self._method, error=exc.word)
 
     async def _call(self, thread: Thread, known: _Shown, *, within_s: float) -> None:
-        arguments = self._arguments(thread, known.shown)
+        arguments = {**self._arguments(thread, known.shown), "title": known.title}
+        known.title = None
         async with within(within_s), known.calling:
             if known.shown == self._off:
                 # Nobody would set it again.

@@ -37,6 +37,7 @@ class MemoryRunStore:
         self.files = MemoryRunFiles()
         self.defaults = MemoryDefaultStore()
         self.spending = MemorySpendingStore()
+        self.welcomes = MemoryWelcomeStore()
 
     @property
     def leases(self) -> "MemoryLeases":
@@ -136,6 +137,10 @@ class MemoryRunStore:
 
     async def recent(self, *, limit: int) -> Sequence[Run]:
         return sorted(self._runs.values(), key=lambda run: run.created_at, reverse=True)[:limit]
+
+    async def recent_of(self, team: str, user: str, *, limit: int) -> Sequence[Run]:
+        recent = await self.recent(limit=len(self._runs))
+        return [one for one in recent if _person(one) == (team, user)][:limit]
 
     async def counts(self) -> Mapping[RunState, int]:
         totals: dict[RunState, int] = {}
@@ -397,6 +402,22 @@ class MemoryDefaultStore:
     async def last_change(self, team: str, channel: str) -> ChannelChange | None:
         own = [one for one in self._changes.values() if (one.team, one.channel) == (team, channel)]
         return max(own, key=lambda one: one.at, default=None)
+
+
+class MemoryWelcomeStore:
+    def __init__(self) -> None:
+        self._welcomed: set[tuple[str, str]] = set()
+
+    async def claim(self, team: str, person: str) -> bool:
+        is_new = (team, person) not in self._welcomed
+        self._welcomed.add((team, person))
+        return is_new
+
+    async def release(self, team: str, person: str) -> None:
+        self._welcomed.discard((team, person))
+
+    async def count(self) -> int:
+        return len(self._welcomed)
 
 
 class MemoryOwnKeyStore:

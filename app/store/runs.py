@@ -50,7 +50,7 @@ from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
-from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
+from app.store.settings import SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
 from app.store.tables import (
     UtcTime,
     in_states,
@@ -221,6 +221,7 @@ class SqlRunStore:
         self.defaults = SqlDefaultStore(database)
         self.spending = SqlSpendingStore(database)
         self.grants = SqlGrantStore(database)
+        self.welcomes = SqlWelcomeStore(database)
         self.installation = SqlInstallation(database)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
@@ -387,6 +388,10 @@ class SqlRunStore:
         """Returns runs whose id begins like that."""
         query = sa.select(runs).where(runs.c.id.startswith(prefix, autoescape=True)).limit(limit)
         return await self._select(query)
+
+    async def recent_of(self, team: str, user: str, *, limit: int) -> Sequence[Run]:
+        query = sa.select(runs).where(runs.c.team == team, runs.c.user == user)
+        return await self._select(query.order_by(runs.c.created_at.desc()).limit(limit))
 
     async def counts(self) -> Mapping[RunState, int]:
         query = sa.select(runs.c.state, sa.func.count()).group_by(runs.c.state)

@@ -1,4 +1,4 @@
-"""What people have set, in SQLite or PostgreSQL: defaults of persons and channels, and own keys, sealed so that the database alone tells none."""
+"""What is kept of people, in SQLite or PostgreSQL: defaults of persons and channels, who was welcomed, and own keys, sealed so that the database alone tells none."""
 
 import json
 from base64 import urlsafe_b64encode
@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 from app.log import get_logger
 from app.runs.model import ChannelChange
 from app.runs.options import DefaultChanges, Defaults
-from app.store.engine import Database
-from app.store.tables import channel_changes, defaults, own_keys, values_of
+from app.store.engine import Database, insert_for
+from app.store.tables import channel_changes, defaults, own_keys, values_of, welcomes
 
 _FIELDS = tuple(field.name for field in fields(Defaults) if field.name in defaults.c)
 
@@ -77,6 +77,32 @@ class SqlDefaultStore:
             lambda connection: connection.execute(query).mappings().first()
         )
         return ChannelChange(**row) if row is not None else None
+
+
+class SqlWelcomeStore:
+    """Implements WelcomeStore; `SqlRunStore.welcomes` is one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def claim(self, team: str, person: str) -> bool:
+        row = {"team": team, "person": person}
+
+        def work(connection: sa.Connection) -> bool:
+            insert = insert_for(connection, welcomes).on_conflict_do_nothing()
+            return connection.execute(insert, row).rowcount == 1
+
+        return await self._database.call(work)
+
+    async def release(self, team: str, person: str) -> None:
+        key = (welcomes.c.team == team) & (welcomes.c.person == person)
+        await self._database.call(
+            lambda connection: connection.execute(sa.delete(welcomes).where(key))
+        )
+
+    async def count(self) -> int:
+        query = sa.select(sa.func.count()).select_from(welcomes)
+        return await self._database.call(lambda connection: connection.scalar(query)) or 0
 
 
 def _are_of(team: str, owner: str) -> sa.ColumnElement[bool]:

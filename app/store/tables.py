@@ -266,6 +266,13 @@ channel_changes = sa.Table(
     sa.Index("ix_orion_channel_changes_channel", "team", "channel"),
 )
 
+welcomes = sa.Table(
+    "orion_welcomes",
+    metadata,
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("person", sa.String(32), primary_key=True),
+)
+
 own_keys = sa.Table(
     "orion_own_keys",
     metadata,

@@ -24,6 +24,7 @@ from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import open_slack
+from app.slack.manifest import MANIFEST_FIX
 from app.store.engine import (
     StateDirectoryBusyError,
     UnreadableStoreError,
@@ -211,12 +212,30 @@ async def _slack(settings: Settings) -> str:
     try:
         async with open_slack(slack_options(settings)) as slack:
             identity = await slack.identify()
+            lacking = slack.lacking
     except SlackFault as exc:
         is_refused = isinstance(exc, SlackRefusal)
         fix = "check the token, and that the app is installed in the workspace"
         fix = fix if is_refused else "check the network, and the proxy if there is one"
         raise _ProblemError(f"auth.test: {exc}", fix) from exc
-    return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+    found = f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+    if lacking:
+        off = "; ".join(f"{name} (lacks {', '.join(some)})" for name, some in lacking.items())
+        raise _ProblemError(
+            f"{found}; its manifest is an old one, so these are off: {off}", MANIFEST_FIX
+        )
+    return f"{found}; all scopes are there{await _unheard(settings)}"
+
+
+async def _unheard(settings: Settings) -> str:
+    """Returns what a bot token cannot ask Slack: whether the app is told that somebody opens it; empty when it was."""
+    try:
+        async with open_store(settings.database) as store:
+            if await store.welcomes.count():
+                return ""
+    except (UnreadableStoreError, OSError):  # told with the database
+        return ""
+    return "; nobody has opened Orion in Slack yet (if somebody has, its manifest lacks app_home_opened)"
 
 
 async def _model(settings: Settings) -> str:

@@ -13,9 +13,8 @@ from typing_extensions import override
 
 from app.runs.testing import Intake, RetryIntent, Revision, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
-from app.slack.key_modal import KeyModal
-from app.slack.listeners import create_bolt_app, handle_http
-from app.slack.modals import FeedbackModal
+from app.slack.listeners import Surfaces, create_bolt_app
+from app.slack.transport import handle_http
 
 KEY = "signs-it-all"
 BOT = "xoxb-1"
@@ -78,17 +77,15 @@ class RecordingIntake(Intake):
 def make_app(
     intake: Intake,
     identity: BotIdentity | None = IDENTITY,
-    *,
-    keys: KeyModal | None = None,
-    feedback: FeedbackModal | None = None,
+    **surfaces: Any,
 ) -> AsyncApp:
+    """`surfaces`: fields of `Surfaces`."""
     return create_bolt_app(
         bot_token=BOT,
         base_url=NOWHERE,
         identity=lambda: identity,
         intake=intake,
-        keys=keys,
-        feedback=feedback,
+        surfaces=Surfaces(**surfaces),
     )
 
 

@@ -284,7 +284,7 @@ def test_manifest_names_exactly_what_is_used() -> None:
     assert http["settings"]["interactivity"]["request_url"] == events["request_url"]
     assert set(events["bot_events"]) == {
         *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
-        "agent_session_stopped",
+        *("agent_session_stopped", "app_home_opened", "reaction_added"),
     }
     assert "agent_view" in http["features"]
     assert "assistant_view" not in http["features"]

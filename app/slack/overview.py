@@ -1,0 +1,159 @@
+"""What a person is told of their own runs, defaults and money, and operators of the whole: read from the store, as mrkdwn.
+
+Nobody is told another person's text: of others there are counts alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from app.runs.budget import DayBudget, render_money, to_micro
+from app.runs.model import Outcome, Run, RunState
+from app.runs.options import RunOptions
+from app.runs.policy import RunPolicy
+from app.runs.ports import RunPorts
+from app.runs.selection import Catalog, Choice, SelectionContext, choose, describe_choice
+from app.slack.api import BotIdentity
+from app.slack.markdown import escape, neutralise
+
+SHOWN_RUNS: Final = 10
+SHOWN_CHARS: Final = 80
+"""Of a question."""
+_STATES: Final[Mapping[RunState, str]] = {
+    RunState.ACCEPTED: "waits",
+    RunState.QUEUED: "waits",
+    RunState.PLACED: "waits",
+    RunState.RUNNING: "goes on",
+    RunState.ANSWERING: "is being told",
+    RunState.SUCCEEDED: "answered",
+    RunState.FAILED: "failed",
+    RunState.STOPPED: "stopped",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """How it goes, for operators; counts of everybody's runs."""
+
+    counts: Mapping[RunState, int]
+    undelivered: int
+    """Ended runs whose thread could not be told."""
+    spent: DayBudget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    runs: Sequence[Run]
+    """The person's latest, the newest first."""
+    choice: Choice
+    """What a message of theirs would get, where no channel says otherwise."""
+    budget: DayBudget
+    deployment: Deployment | None
+    """None = the person is no operator."""
+
+
+class Overviews:
+    """Reads what people are told. Raises what the store does, TimeoutError and OSError; the caller bounds it."""
+
+    def __init__(
+        self,
+        ports: RunPorts,
+        *,
+        catalog: Catalog,
+        policy: RunPolicy,
+        identity: Callable[[], BotIdentity | None],
+    ) -> None:
+        self.ports = ports
+        self.catalog = catalog
+        self.policy = policy
+        self.identity = identity
+
+    async def of(self, team: str, user: str) -> Overview:
+        """Returns a person's overview."""
+        ports = self.ports
+        context = SelectionContext(person=await ports.defaults.get(team, user))
+        own, _, whole = await ports.ledger.of_day(team, user, "")
+        deployment = None
+        if user in self.policy.operators:
+            deliveries = await ports.store.deliveries()
+            deployment = Deployment(
+                counts=await ports.store.counts(),
+                undelivered=sum(count for text, count in deliveries.items() if text != "sent"),
+                spent=whole,
+            )
+        return Overview(
+            runs=await ports.store.recent_of(team, user, limit=SHOWN_RUNS),
+            choice=choose(RunOptions(), context, self.catalog),
+            budget=own,
+            deployment=deployment,
+        )
+
+    def runs_text(self, runs: Sequence[Run]) -> str:
+        """Returns a line for each run of one person, with a link to its thread."""
+        return "\n".join(map(self._line, runs)) or "Nothing yet."
+
+    def _line(self, run: Run) -> str:
+        state = _STATES[run.state]
+        if run.stop_requested_by is not None and not run.state.is_final:
+            state = "is being stopped"
+        code = f" `{run.result.error_code}`" if run.result.error_code else ""
+        cost = _cost_text(run.result)
+        return f"• {self.link_text(run)} {state}{code}{cost}"
+
+    def link_text(self, run: Run) -> str:
+        """Returns a run's question, shortened, with the permalink of its answer behind it."""
+        request, identity = run.request, self.identity()
+        ts, thread_ts = run.reply_ts or request.thread_ts, request.thread_ts
+        address = identity.link(request.channel, ts, thread_ts=thread_ts) if identity else ""
+        label = short(request.text)
+        return f"<{address}|{label}>" if address else label
+
+    def choice_text(self, choice: Choice) -> str:
+        return escape(describe_choice(choice))
+
+    def agents_text(self) -> str:
+        """Returns the agents and sandboxes that may be asked for."""
+        catalog = self.catalog
+        lines = [
+            f"• `{name}`, model `{escape(entry.model_id(entry.model))}`"
+            + (" (the default)" if name == catalog.agent else "")
+            for name, entry in sorted(catalog.agents.items())
+        ]
+        words = ", ".join(f"`{word}`" for word in sorted(catalog.sandboxes))
+        where = f"Sandboxes: {words or f'`{catalog.provider}`'}."
+        return "\n".join((*lines, where, "Ask one by `use NAME:` before a message."))
+
+
+def budget_text(budget: DayBudget) -> str:
+    """Returns what was spent today, and of how much."""
+    of_whom, spent, limit = budget
+    of = f" of {render_money(limit)}" if limit is not None else ", without a limit"
+    return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} today (UTC)"
+
+
+def deployment_text(deployment: Deployment, policy: RunPolicy) -> str:
+    """Returns how it goes with everybody's runs."""
+    counts: dict[str, int] = {}
+    for state, count in deployment.counts.items():
+        counts[_STATES[state]] = counts.get(_STATES[state], 0) + count
+    said = ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+    unfinished = sum(count for one, count in deployment.counts.items() if not one.is_final)
+    lines = [
+        f"Runs kept: {said}",
+        f"Queue: {unfinished} of {policy.queue_limit}; {policy.capacity} at once in each process",
+        budget_text(deployment.spent),
+    ]
+    if deployment.undelivered:
+        lines.append(f"Answers that Slack did not take: {deployment.undelivered}")
+    return "\n".join(f"• {line}" for line in lines)
+
+
+def short(text: str) -> str:
+    """Returns the beginning of somebody's own question as it can stand in mrkdwn, and in a link's label."""
+    plain = " ".join(text.split()).replace("|", "\u2223")
+    cut = plain if len(plain) <= SHOWN_CHARS else f"{plain[: SHOWN_CHARS - 1]}…"
+    return escape(neutralise(cut)) or "(no text)"
+
+
+def _cost_text(outcome: Outcome) -> str:
+    return f", {render_money(to_micro(outcome.cost_usd))}" if outcome.cost_usd else ""
