@@ -35,14 +35,19 @@ class FakeSlackClient:
         files: dict[str, bytes] | None = None,
         attachments: Sequence[JsonObject] = (),
         forward: tuple[str, str] | None = None,
+        looking_at: Sequence[JsonObject] = (),
     ) -> str:
-        """Post as a person or another app; `@Orion` mentions the bot, `forward` names another message. Returns the message's ts."""
+        """Post as a person or another app; `@Orion` mentions the bot, `forward` names another message. Returns the message's ts.
+
+        `looking_at`: entities of `app_context`.
+        """
         attached = [
             {"name": name, "content_base64": base64.b64encode(content).decode()}
             for name, content in (files or {}).items()
         ]
         body: JsonObject = {"channel": channel, "user": user, "text": text, "thread_ts": thread_ts}
         body |= {"files": attached, "attachments": list(attachments)}
+        body["looking_at"] = list(looking_at)
         if forward is not None:
             body["forward"] = dict(zip(("channel", "ts"), forward, strict=True))
         answer = await self._post("/ui/messages", body)
@@ -97,6 +102,34 @@ class FakeSlackClient:
         """Press a button; feedback buttons need the `value` of the one pressed. Returns ok, status, reason, view."""
         body = {"channel": message["channel"], "ts": message["ts"], "user": user}
         return await self._post("/ui/actions", body | {"action_id": action_id, "value": value})
+
+    async def command(self, text: str, *, channel: str = "general", user: str = YOU) -> JsonObject:
+        """Write a slash command. Returns ok, status, reason, and the text of the answer."""
+        return await self._post("/ui/commands", {"channel": channel, "user": user, "text": text})
+
+    async def choose_shortcut(
+        self, ts: str, callback_id: str, *, channel: str = "general", user: str = YOU
+    ) -> JsonObject:
+        """Choose a message shortcut. Returns ok, status, reason, view."""
+        body = {"channel": channel, "ts": ts, "user": user, "callback_id": callback_id}
+        return await self._post("/ui/shortcuts", body)
+
+    async def react(self, ts: str, name: str, *, channel: str = "general", user: str = YOU) -> None:
+        await self._post(
+            "/ui/reactions", {"channel": channel, "ts": ts, "user": user, "name": name}
+        )
+
+    async def open_home(self, *, tab: str = "home", user: str = YOU) -> None:
+        """Open the app at a tab; what it shows then, `home` tells."""
+        await self._post("/ui/home", {"user": user, "tab": tab})
+
+    async def home(self, *, user: str = YOU) -> JsonObject:
+        """The view that the app has published, suggested prompts, titles of sessions by their roots."""
+        return await self._get("/ui/home", {"user": user})
+
+    async def press_home(self, action_id: str, *, user: str = YOU) -> JsonObject:
+        """Press a button of the home tab. Returns ok, status, reason, view."""
+        return await self._post("/ui/home/actions", {"user": user, "action_id": action_id})
 
     async def submit(
         self, view: JsonObject, values: Mapping[str, str | list[str]], *, user: str = YOU

@@ -139,7 +139,10 @@ class _Listeners:
 
     async def command(self, body: dict[str, Any], ack: AsyncAck) -> None:
         commands = self._surfaces.commands
-        await ack(text=await commands.answer(body) if commands is not None else "")
+        if commands is None:
+            await ack()
+        else:
+            await ack(text=await commands.answer(body), response_type="ephemeral")
 
     async def shortcut(self, body: dict[str, Any], ack: AsyncAck) -> None:
         if self._surfaces.ask is not None:

@@ -49,6 +49,7 @@ class NewMessage(_Body):
     files: list[NewFile] = []
     blocks: list[JsonObject] = []
     attachments: list[JsonObject] = []
+    looking_at: list[JsonObject] = []
     forward: "Forwarded | None" = None
 
 
@@ -66,6 +67,30 @@ class _OfMessage(_Body):
 class Press(_OfMessage):
     action_id: str
     value: str | None = None
+
+
+class HomePress(_Body):
+    action_id: str
+    user: str = YOU
+
+
+class Shortcut(_OfMessage):
+    callback_id: str
+
+
+class Reaction(_OfMessage):
+    name: str = Field(min_length=1, max_length=100)
+
+
+class Command(_Body):
+    channel: str
+    user: str = YOU
+    text: str = Field(pattern=r"^/\S+", max_length=4_000)
+
+
+class Opening(_Body):
+    user: str = YOU
+    tab: Literal["home", "messages"] = "home"
 
 
 class Edit(_OfMessage):
@@ -126,6 +151,12 @@ def create_admin_router(fake_slack: FakeSlack, events: EventStream) -> APIRouter
     router.post("/ui/delete")(person.delete)
     router.post("/ui/actions")(person.press)
     router.post("/ui/views")(person.submit)
+    router.post("/ui/shortcuts")(person.choose_shortcut)
+    router.post("/ui/reactions")(person.react)
+    router.post("/ui/commands")(person.command)
+    router.get("/ui/home")(person.home)
+    router.post("/ui/home")(person.open_home)
+    router.post("/ui/home/actions")(person.press_home)
     router.post("/ui/stop")(person.stop)
     router.post("/respond/{key}")(controls.respond)
     router.post("/ui/faults")(controls.faults)
@@ -203,6 +234,7 @@ class _Person:
             files=files,
             blocks=body.blocks,
             attachments=attachments,
+            looking_at=body.looking_at,
         )
         return {"ts": message.ts, "channel": message.channel}
 
@@ -217,17 +249,50 @@ class _Person:
         return {"ts": message.ts}
 
     async def press(self, body: Press, request: Request) -> JsonObject:
-        channel = self._workspace.channel(body.channel)
-        message = self._workspace.messages[channel.id].get(body.ts)
-        if message is None or message.deleted:
-            raise SlackError("message_not_found")
         attempt, view = await self._slack.press(
-            message=message,
+            message=self._seen(body),
             action_id=body.action_id,
             value=body.value,
             user=body.user,
             base_url=_base_url(request),
         )
+        return _outcome(attempt) | {"view": view}
+
+    async def choose_shortcut(self, body: Shortcut, request: Request) -> JsonObject:
+        attempt, view = await self._slack.choose_shortcut(
+            message=self._seen(body),
+            callback_id=body.callback_id,
+            user=body.user,
+            base_url=_base_url(request),
+        )
+        return _outcome(attempt) | {"view": view}
+
+    async def react(self, body: Reaction) -> JsonObject:
+        self._slack.react(message=self._seen(body), name=body.name, user=body.user)
+        return {"ok": True}
+
+    async def command(self, body: Command, request: Request) -> JsonObject:
+        attempt, text = await self._slack.command(
+            channel_ref=body.channel, typed=body.text, user=body.user, base_url=_base_url(request)
+        )
+        return _outcome(attempt) | {"text": text}
+
+    async def home(self, user: str = YOU) -> JsonObject:
+        """What the app shows a person who opens it."""
+        channel = self._workspace.channel(user).id
+        titles = self._workspace.titles.items()
+        return {
+            "view": self._workspace.homes.get(user),
+            "prompts": self._workspace.prompts.get(channel),
+            "titles": {root: title for (of, root), title in titles if of == channel},
+        }
+
+    async def open_home(self, body: Opening) -> JsonObject:
+        self._slack.open_home(user=body.user, tab=body.tab)
+        return {"ok": True}
+
+    async def press_home(self, body: HomePress) -> JsonObject:
+        attempt, view = await self._slack.press_home(action_id=body.action_id, user=body.user)
         return _outcome(attempt) | {"view": view}
 
     async def submit(self, body: Submission) -> JsonObject:
@@ -245,6 +310,13 @@ class _Person:
             media_type="text/event-stream",
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
+
+    def _seen(self, body: _OfMessage) -> Message:
+        channel = self._workspace.channel(body.channel)
+        message = self._workspace.messages[channel.id].get(body.ts)
+        if message is None or message.deleted:
+            raise SlackError("message_not_found")
+        return message
 
     def _own(self, body: _OfMessage) -> Message:
         channel = self._workspace.channel(body.channel)

@@ -29,6 +29,7 @@ VALUE_MAX = 2_000
 ID_MAX = 255
 MODAL_TEXT_MAX = 24
 MODAL_BLOCKS_MAX = 100
+METADATA_MAX = 3_000
 INPUT_TEXT_MAX = 2_000
 INPUT_MAX = 3_000
 CHECKBOXES_MAX = 10
@@ -82,11 +83,31 @@ def check_modal(view: object) -> JsonObject:
                 view[name], f"/view/{name}", limit=MODAL_TEXT_MAX, kinds=_PLAIN
             )
     problems += _count(blocks, "/view/blocks", limit=MODAL_BLOCKS_MAX)
+    if len(view.get("private_metadata", "")) > METADATA_MAX:
+        problems.append(
+            f"must be less than {METADATA_MAX + 1} characters [json-pointer:/view/private_metadata]"
+        )
     for index, block in enumerate(blocks):
         at = f"/view/blocks/{index}"
         problems += _input(block, at) if block.get("type") == "input" else _block(block, at)
     if any(block.get("type") == "input" for block in blocks) and "submit" not in view:
         problems.append("must define submit to use an input block in modals")
+    problems += _repeated_ids(blocks)
+    if problems:
+        raise SlackError("invalid_arguments", messages=tuple(problems))
+    return view | {"blocks": [{"block_id": new_id("")[:5], **block} for block in blocks]}
+
+
+def check_home(view: object) -> JsonObject:
+    """A home tab's view, or the error Slack answers. Source: docs.slack.dev, views.publish and "Home tab views", read 2026-11."""
+    if not isinstance(view, dict) or view.get("type") != "home":
+        raise SlackError("invalid_arguments")
+    blocks = view.get("blocks")
+    if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
+        raise SlackError("invalid_arguments")
+    problems = _count(blocks, "/view/blocks", limit=MODAL_BLOCKS_MAX)
+    for index, block in enumerate(blocks):
+        problems += _block(block, f"/view/blocks/{index}")
     problems += _repeated_ids(blocks)
     if problems:
         raise SlackError("invalid_arguments", messages=tuple(problems))

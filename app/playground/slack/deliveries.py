@@ -63,6 +63,9 @@ def _posted(
     person = workspace.people[message.user]
     if person.team_id != TEAM_ID:
         event |= {"user_team": person.team_id, "source_team": person.team_id}
+    if message.app_context and channel.im_user:
+        # Source: docs.slack.dev, agent context: folded into direct messages to the app, read 2026-11.
+        event["app_context"] = message.app_context
     events = [{**event, "channel_type": channel.type}]
     mentioned = f"<@{BOT_USER_ID}>" in message.text
     if mentioned and channel.type == "channel" and not message.is_bot:
@@ -102,6 +105,31 @@ def session_stopped(*, workspace: Workspace, channel: str, thread_ts: str, user:
         "streaming_message_ts": [],
         "event_ts": workspace.next_ts(),
     }
+
+
+def reaction_added(*, workspace: Workspace, message: Message, name: str, user: str) -> JsonObject:
+    """Source: docs.slack.dev, `reaction_added`: `item_user` wrote the message, read 2026-11."""
+    return {
+        "type": "reaction_added",
+        "user": user,
+        "reaction": name,
+        "item_user": message.user,
+        "item": {"type": "message", "channel": message.channel, "ts": message.ts},
+        "event_ts": workspace.next_ts(),
+    }
+
+
+def app_home_opened(*, workspace: Workspace, user: str, tab: str) -> JsonObject:
+    """Source: docs.slack.dev, `app_home_opened`: at every opening, with the view that was published, read 2026-11."""
+    event = {
+        "type": "app_home_opened",
+        "user": user,
+        "channel": workspace.channel(user).id,
+        "tab": tab,
+        "event_ts": workspace.next_ts(),
+    }
+    view = workspace.homes.get(user) if tab == "home" else None
+    return event | ({"view": view} if view else {})
 
 
 def envelope(event: JsonObject, channel: Channel, *, now_s: float) -> JsonObject:
@@ -219,7 +247,7 @@ class SocketHub:
             "type": kind,
             "envelope_id": envelope_id,
             "payload": payload,
-            "accepts_response_payload": kind == "interactive",
+            "accepts_response_payload": kind != "events_api",
         }
         if kind == "events_api":
             frame |= {"retry_attempt": attempt, "retry_reason": reason}
@@ -353,6 +381,18 @@ class Deliverer:
             body = urlencode({"payload": json.dumps(payload)}).encode()
             attempt = await self._post(body, "application/x-www-form-urlencoded", {})
         self._record(payload["type"], payload["trigger_id"], 0, attempt)
+        return attempt
+
+    async def send_command(self, form: JsonObject) -> Attempt:
+        """A slash command: a form of its own, not JSON in a field; never retried. Source: docs.slack.dev, "Slash commands", read 2026-11."""
+        if self._sockets.is_enabled:
+            attempt = await self._sockets.send(
+                "slash_commands", form, deadline_s=self._config.ack_timeout_s
+            )
+        else:
+            body = urlencode(form).encode()
+            attempt = await self._post(body, "application/x-www-form-urlencoded", {})
+        self._record("slash_commands", form["trigger_id"], 0, attempt)
         return attempt
 
     def log(self) -> list[JsonObject]:

@@ -2,12 +2,15 @@
 
 import random
 
+from app.playground.slack.block_kit import POST_TEXT_MAX
 from app.playground.slack.deliveries import (
     Attempt,
     Deliverer,
     SocketHub,
+    app_home_opened,
     envelope,
     events_of,
+    reaction_added,
     session_stopped,
 )
 from app.playground.slack.interactions import Interactions, Modals
@@ -80,6 +83,65 @@ class FakeSlack:
         )
         attempt = await self._send_interaction(payload)
         return attempt, self.modals.opened_by(payload["trigger_id"])
+
+    async def press_home(self, *, action_id: str, user: str) -> tuple[Attempt, JsonObject | None]:
+        """Press a button of a person's home tab; as `press`."""
+        payload = self.interactions.press_home(action_id=action_id, user=user)
+        attempt = await self._send_interaction(payload)
+        return attempt, self.modals.opened_by(payload["trigger_id"])
+
+    async def choose_shortcut(
+        self, *, message: Message, callback_id: str, user: str, base_url: str
+    ) -> tuple[Attempt, JsonObject | None]:
+        """Choose a message shortcut; as `press`. An app without the scope has none."""
+        self._demand("commands")
+        payload = self.interactions.choose_shortcut(
+            message=message, callback_id=callback_id, user=user, base_url=base_url
+        )
+        attempt = await self._send_interaction(payload)
+        return attempt, self.modals.opened_by(payload["trigger_id"])
+
+    async def command(
+        self, *, channel_ref: str, typed: str, user: str, base_url: str
+    ) -> tuple[Attempt, str]:
+        """Write a slash command; gives what the app answers with its acknowledgement, which the person alone is shown."""
+        self._demand("commands")
+        channel = self.workspace.channel(channel_ref)
+        form = self.interactions.command(channel=channel, typed=typed, user=user, base_url=base_url)
+        if self.faults.outage:
+            return Attempt(via="http", reason="outage"), ""
+        attempt = await self.deliverer.send_command(form)
+        text = str(attempt.answer.get("text") or "")
+        if attempt.ok and text:
+            is_private = attempt.answer.get("response_type") != "in_channel"
+            answer = Message(
+                ts="",
+                channel=channel.id,
+                user=BOT_USER_ID,
+                text=text[:POST_TEXT_MAX],
+                ephemeral_to=user if is_private else None,
+            )
+            self.workspace.post(channel, answer)
+        return attempt, text
+
+    def open_home(self, *, user: str, tab: str) -> None:
+        """Open the app, at one of its tabs."""
+        event = app_home_opened(workspace=self.workspace, user=user, tab=tab)
+        self._send(event, event["channel"], delay_s=0)
+
+    def react(self, *, message: Message, name: str, user: str) -> None:
+        """React to a message as a person; an app without the scope hears nothing of it."""
+        if user in message.reactions.get(name, []):
+            raise SlackError("already_reacted")
+        self.workspace.react(message, name=name, user=user)
+        members = self.workspace.channels[message.channel].members
+        if "reactions:read" in self.config.scopes and BOT_USER_ID in members:
+            event = reaction_added(workspace=self.workspace, message=message, name=name, user=user)
+            self._send(event, message.channel, delay_s=0)
+
+    def _demand(self, scope: str) -> None:
+        if scope not in self.config.scopes:
+            raise SlackError("app_has_no_such_command")
 
     async def submit(
         self, view_id: str, values: JsonObject, *, user: str

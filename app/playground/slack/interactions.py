@@ -1,13 +1,16 @@
 """Pressing what a message offers, filling in the modals that open, and the response_url that comes with it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.playground.slack.block_kit import check_blocks, check_modal
+from app.playground.slack.block_kit import check_blocks, check_home, check_modal
 from app.playground.slack.types import (
     APP_ID,
     BOT_ID,
     BOT_USER_ID,
     TEAM_ID,
+    Change,
+    Channel,
     JsonObject,
     Message,
     Person,
@@ -70,6 +73,19 @@ class Modals:
         }
         self._views[trigger.view_id] = (trigger.user, opened)
         return opened
+
+    def publish(self, user: str, view: object) -> JsonObject:
+        """Gives a person a home tab in place of the one before.
+
+        Raises:
+            SlackError: there is no such person, or the view is not good.
+        """
+        person = self._workspace.person(user)
+        ids = {"id": new_id("V"), "team_id": TEAM_ID, "app_id": APP_ID, "bot_id": BOT_ID}
+        published = check_home(view) | ids | {"state": {"values": {}}, "hash": new_id("")}
+        self._workspace.homes[person.id] = published
+        self._workspace.tell(Change(kind="home", channel=self._workspace.channel(user).id))
+        return published
 
     def opened_by(self, trigger_id: str) -> JsonObject | None:
         """Returns the modal that the app has opened with that trigger."""
@@ -163,15 +179,7 @@ class Interactions:
         channel = self._workspace.channels[message.channel]
         if user not in channel.members or message.ephemeral_to not in {None, user}:
             raise SlackError("message_not_found")
-        action = _find_action(message, action_id, value)
-        key = new_id("R")
-        now = self._workspace.now().timestamp()
-        self._urls[key] = ResponseUrl(
-            channel=channel.id,
-            user=user,
-            message_ts=message.ts,
-            expires_at_s=now + RESPONSE_LIFETIME_S,
-        )
+        action = _find_action(message.blocks, action_id, value)
         container: JsonObject = {
             "type": "message",
             "message_ts": message.ts,
@@ -180,20 +188,97 @@ class Interactions:
         }
         if message.thread_ts:
             container["thread_ts"] = message.thread_ts
-        name = "directmessage" if channel.im_user else channel.name
         payload: JsonObject = {
             "type": "block_actions",
             **_origin(self._workspace.person(user)),
             "container": container,
             "trigger_id": self._modals.trigger(user),
-            "channel": {"id": channel.id, "name": name},
-            "response_url": f"{base_url}/respond/{key}",
+            "channel": _named(channel),
+            "response_url": self._url(channel, user=user, ts=message.ts, base_url=base_url),
             "state": {"values": {}},
             "actions": [action | {"action_ts": self._workspace.next_ts()}],
         }
         if message.ephemeral_to is None:
             payload["message"] = self._workspace.render(message)
         return payload
+
+    def press_home(self, *, action_id: str, user: str) -> JsonObject:
+        """Returns the payload of an element that is pressed in a person's home tab. Source: docs.slack.dev, block_actions of views, read 2026-11.
+
+        Raises:
+            SlackError: there is none.
+        """
+        view = self._workspace.homes.get(user)
+        action = _find_action(view["blocks"] if view else [], action_id, None)
+        return {
+            "type": "block_actions",
+            **_origin(self._workspace.person(user)),
+            "container": {"type": "view", "view_id": view["id"] if view else ""},
+            "trigger_id": self._modals.trigger(user),
+            "view": view,
+            "actions": [action | {"action_ts": self._workspace.next_ts()}],
+        }
+
+    def choose_shortcut(
+        self, *, message: Message, callback_id: str, user: str, base_url: str
+    ) -> JsonObject:
+        """Returns the payload of a message shortcut, which there is in every channel of the person's, be the app a member or not.
+
+        Source: docs.slack.dev, shortcuts payloads, `message_action`, read 2026-11.
+
+        Raises:
+            SlackError: the person cannot see the message.
+        """
+        channel = self._workspace.channels[message.channel]
+        if user not in channel.members or message.ephemeral_to:
+            raise SlackError("message_not_found")
+        return {
+            "type": "message_action",
+            "callback_id": callback_id,
+            **_origin(self._workspace.person(user)),
+            "trigger_id": self._modals.trigger(user),
+            "action_ts": self._workspace.next_ts(),
+            "message_ts": message.ts,
+            "channel": _named(channel),
+            "message": self._workspace.render(message),
+            "response_url": self._url(channel, user=user, ts=message.ts, base_url=base_url),
+        }
+
+    def command(self, *, channel: Channel, typed: str, user: str, base_url: str) -> JsonObject:
+        """Returns the form of a slash command. Source: docs.slack.dev, "Slash commands", the payload, read 2026-11.
+
+        Raises:
+            SlackError: the person is not in the channel.
+        """
+        if user not in channel.members:
+            raise SlackError("not_in_channel")
+        person = self._workspace.person(user)
+        command, _, text = typed.partition(" ")
+        return {
+            "token": "deprecated",
+            "team_id": person.team_id,
+            "team_domain": "playground",
+            "channel_id": channel.id,
+            "channel_name": _named(channel)["name"],
+            "user_id": user,
+            "user_name": person.name.lower(),
+            "command": command,
+            "text": text.strip(),
+            "api_app_id": APP_ID,
+            "is_enterprise_install": "false",
+            "response_url": self._url(channel, user=user, ts="", base_url=base_url),
+            "trigger_id": self._modals.trigger(user),
+        }
+
+    def _url(self, channel: Channel, *, user: str, ts: str, base_url: str) -> str:
+        key = new_id("R")
+        self._urls[key] = ResponseUrl(
+            channel=channel.id,
+            user=user,
+            message_ts=ts,
+            expires_at_s=self._workspace.now().timestamp() + RESPONSE_LIFETIME_S,
+        )
+        return f"{base_url}/respond/{key}"
 
     def respond(self, key: str, body: JsonObject) -> None:
         """Takes what the app posts to a response_url."""
@@ -229,8 +314,13 @@ class Interactions:
         )
 
 
-def _find_action(message: Message, action_id: str, value: str | None) -> JsonObject:
-    for block in message.blocks:
+def _named(channel: Channel) -> JsonObject:
+    name = "directmessage" if channel.im_user else channel.name
+    return {"id": channel.id, "name": name}
+
+
+def _find_action(blocks: Sequence[JsonObject], action_id: str, value: str | None) -> JsonObject:
+    for block in blocks:
         accessory = block.get("accessory")
         for element in [*(block.get("elements") or []), *([accessory] if accessory else [])]:
             if not isinstance(element, dict) or element.get("action_id") != action_id:

@@ -19,6 +19,7 @@ from app.playground.slack.types import (
     BOT_ID,
     BOT_USER_ID,
     TEAM_ID,
+    Change,
     Channel,
     FakeSlackConfig,
     JsonObject,
@@ -199,6 +200,8 @@ def _channel_json(channel: Channel) -> JsonObject:
 
 
 # Source: docs.slack.dev, agents.sessions.setStatus, `status`, read 2026-11.
+# Source: docs.slack.dev, assistant.threads.setSuggestedPrompts, `prompts`, read 2026-11.
+PROMPTS_MAX = 4
 SESSION_STATUSES = frozenset({"processing", "active", "suspended", "closed"})
 LOADING_MESSAGES_MAX = 10
 
@@ -253,9 +256,36 @@ def _set_session_status(call: Call) -> JsonObject:
     status = call.args.required("status", error="invalid_arguments")
     if status not in SESSION_STATUSES:
         raise SlackError("invalid_arguments")
+    _demand_agents(call)
     thread_ts = call.existing_root(channel)
+    if title := call.args.text("title"):
+        call.workspace.name_session(channel.id, thread_ts, title)
     call.workspace.set_status(channel.id, thread_ts, session=status)
     return {"session": {"channel_id": channel.id, "thread_ts": thread_ts, "status": status}}
+
+
+@_method("assistant.threads.setSuggestedPrompts", "assistant:write", rate=TIER_4)
+def _set_prompts(call: Call) -> JsonObject:
+    """Shows prompts above the box of a direct message."""
+    _demand_agents(call)
+    channel = call.channel("channel_id", writing=True)
+    prompts = call.args.structure("prompts", error="invalid_arguments")
+    listed = prompts if isinstance(prompts, list) else []
+    good = [
+        one for one in listed if isinstance(one, dict) and one.get("title") and one.get("message")
+    ]
+    if not 1 <= len(good) == len(listed) <= PROMPTS_MAX:
+        raise SlackError("invalid_arguments")
+    # In agent_view a thread_ts makes it fail silently. Source: integrators' reports, read 2026-11.
+    if "thread_ts" not in call.args:
+        call.workspace.prompts[channel.id] = {"title": call.args.text("title"), "prompts": prompts}
+        call.workspace.tell(Change(kind="prompts", channel=channel.id))
+    return {}
+
+
+def _demand_agents(call: Call) -> None:
+    if not call.config.has_agents:
+        raise SlackError("feature_not_enabled")
 
 
 @_method(POST_MESSAGE, "chat:write", rate=POST_PER_WORKSPACE)
@@ -388,6 +418,9 @@ def _history(call: Call) -> JsonObject:
 def _info(call: Call) -> JsonObject:
     """Needs no membership."""
     found = call.workspace.channel(call.args.required("channel", error="channel_not_found"))
+    # Of direct messages between others an app knows nothing. Source: docs.slack.dev, conversations.info, read 2026-11.
+    if found.im_user and BOT_USER_ID not in found.members:
+        raise SlackError("channel_not_found")
     return {"channel": _channel_json(found)}
 
 
@@ -527,3 +560,10 @@ def _open_view(call: Call) -> JsonObject:
     trigger_id = call.args.required("trigger_id", error="invalid_arguments")
     view = call.args.structure("view", error="invalid_arguments")
     return {"view": call.modals.open(trigger_id, view)}
+
+
+@_method("views.publish", rate=TIER_4)
+def _publish_view(call: Call) -> JsonObject:
+    user = call.args.required("user_id", error="invalid_arguments")
+    view = call.modals.publish(user, call.args.structure("view", error="invalid_arguments"))
+    return {"view": view}

@@ -26,6 +26,7 @@ DEFAULT_SCOPES = frozenset(
         *("app_mentions:read", "assistant:write", "chat:write", "reactions:write", "users:read"),
         *("channels:history", "groups:history", "im:history", "mpim:history"),
         *("channels:read", "groups:read", "im:read", "im:write", "files:read", "files:write"),
+        *("commands", "mpim:read", "reactions:read"),
     }
 )
 
@@ -73,6 +74,8 @@ class FakeSlackConfig:
     stream_lifetime_s: float = 306.0
     # Source: docs.slack.dev, "Modals", trigger_id: three seconds, exchanged once, read 2026-11.
     trigger_lifetime_s: float = 3.0
+    has_agents: bool = True
+    """The workspace's plan has agent features: sessions and suggested prompts."""
     banners: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = (("Traces", "/traces"), ("Deliveries", "/deliveries"))
 
@@ -140,6 +143,8 @@ class Message:
     edited: JsonObject | None = None
     reactions: dict[str, list[str]] = field(default_factory=dict)
     ephemeral_to: str | None = None
+    app_context: JsonObject | None = None
+    """What its author looked at beside the app; the event tells of it, no history does."""
     deleted: bool = False
     tombstone: bool = False
     """Deleted, but kept for its replies."""
@@ -159,7 +164,17 @@ class Message:
 class Change:
     """Something people and the app may have to be told about."""
 
-    kind: Literal["posted", "changed", "deleted", "ephemeral", "reacted", "status", "channel"]
+    kind: Literal[
+        "posted",
+        "changed",
+        "deleted",
+        "ephemeral",
+        "reacted",
+        "status",
+        "channel",
+        "home",
+        "prompts",
+    ]
     channel: str
     message: Message | None = None
     previous: JsonObject | None = None

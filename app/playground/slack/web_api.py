@@ -181,9 +181,15 @@ class WebApi:
                 modals=self._modals,
                 host=request.headers.get("host", "127.0.0.1"),
             )
-            return {"ok": True, **method.handler(call)}, 200, {}
+            return {"ok": True, **method.handler(call)}, 200, self._granted(method)
         except SlackError as refused:
             return refused.body(), refused.status, refused.headers
+
+    def _granted(self, method: Method) -> Mapping[str, str]:
+        """Returns the header that names what the bot token may. Source: docs.slack.dev, "Permission scopes", X-OAuth-Scopes, read 2026-11."""
+        if method.takes_app_token:
+            return {}
+        return {"x-oauth-scopes": ",".join(sorted(self._config.scopes))}
 
     def _permitted(self, name: str, token: str | None) -> Method:
         """Returns the method, which this token may call."""

@@ -135,6 +135,7 @@ def seed_channels() -> list[Channel]:
 FILE_MAX_BYTES = 1024**3
 """Source: Slack's help, "Add files", the largest that a person can send, read 2026-11."""
 FILES_MAX = 100
+TITLE_MAX = 200
 
 
 @dataclass(slots=True, kw_only=True)
@@ -204,6 +205,12 @@ class Workspace:
         self.messages: dict[str, dict[str, Message]] = {channel: {} for channel in self.channels}
         self.statuses: dict[tuple[str, str], JsonObject] = {}
         """By channel and root, with the keys of NO_STATUS."""
+        self.homes: dict[str, JsonObject] = {}
+        """Home tabs that the app has published, by people."""
+        self.prompts: dict[str, JsonObject] = {}
+        """Suggested prompts, by direct messages."""
+        self.titles: dict[tuple[str, str], str] = {}
+        """Of sessions, by channel and root."""
         self.listeners: list[Callable[[Change], None]] = []
         self._last_ts_us = 0
 
@@ -256,8 +263,12 @@ class Workspace:
         files: Sequence[JsonObject] = (),
         blocks: Sequence[JsonObject] = (),
         attachments: Sequence[JsonObject] = (),
+        looking_at: Sequence[JsonObject] = (),
     ) -> Message:
-        """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it."""
+        """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it.
+
+        `looking_at`: entities of what the person has open beside the app.
+        """
         person, channel = self.person(user), self.channel(channel_ref)
         if user not in channel.members:
             raise SlackError("not_in_channel")
@@ -274,6 +285,7 @@ class Workspace:
                 thread_ts=thread_ts,
                 files=list(files),
                 client_msg_id=None if person.is_bot else str(uuid.uuid4()),
+                app_context={"entities": list(looking_at)} if looking_at else None,
             ),
         )
 
@@ -405,6 +417,12 @@ class Workspace:
             return
         self.statuses[channel, thread_ts] = changed
         self.tell(Change(kind="status", channel=channel, status=self.status_of(channel, thread_ts)))
+
+    def name_session(self, channel: str, thread_ts: str, title: str) -> None:
+        """Source: docs.slack.dev, agents.sessions.setStatus, `title` of at most 200 characters, read 2026-11."""
+        if len(title) > TITLE_MAX:
+            raise SlackError("invalid_arguments")
+        self.titles[channel, thread_ts] = title
 
     def status_of(self, channel: str, thread_ts: str) -> JsonObject:
         entry = self.statuses.get((channel, thread_ts), NO_STATUS)
