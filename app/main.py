@@ -228,7 +228,7 @@ async def _open_web(
         surfaces=slack.surfaces(
             core.intake,
             overviews,
-            welcomes=adapters.store.welcomes,
+            welcomes=adapters.welcomes,
             keys=create_key_modal(settings, slack, adapters.own_keys),
         ),
         on_ack=metrics.acknowledged,

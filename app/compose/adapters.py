@@ -35,6 +35,7 @@ from app.runs.ports import (
 from app.runs.session import SessionStore
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection, open_slack
+from app.slack.home import WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
 from app.store.settings import read_secrets
@@ -117,6 +118,7 @@ class Adapters:
     defaults: DefaultStore
     spending: SpendingStore
     own_keys: OwnKeyStore
+    welcomes: WelcomeStore
     dispatcher: Dispatcher
     provider: SandboxProvider
     """Not open yet."""
@@ -244,6 +246,7 @@ async def open_outside(
             defaults=store.defaults,
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
+            welcomes=store.welcomes,
             dispatcher=_create_dispatcher(
                 store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
             ),

@@ -13,6 +13,7 @@ __all__ = [
     "api",
     "blocks",
     "connection",
+    "home",
     "key_modal",
     "manifest",
     "overview",

@@ -90,7 +90,7 @@ class SqlWelcomeStore:
 
         def work(connection: sa.Connection) -> bool:
             insert = insert_for(connection, welcomes).on_conflict_do_nothing()
-            return connection.execute(insert, row).rowcount == 1
+            return connection.scalar(insert.returning(welcomes.c.person), row) is not None
 
         return await self._database.call(work)
 

@@ -220,6 +220,22 @@ async def test_unfinished_and_recent(store: RunStore) -> None:
     assert dict(await store.counts()) == {RunState.ACCEPTED: 3, RunState.FAILED: 1}
 
 
+async def test_a_person_s_own_runs_are_found(store: RunStore) -> None:
+    """In whatever channel, the newest first and bounded; nobody else's, no other workspace's."""
+    runs = [
+        make_run(make_request(ts=f"{n}.000001", channel=f"C{n}", user=user), age_s=100 - n)
+        for n, user in enumerate(("U1", "U2", "U1", "U1"), start=1)
+    ]
+    for run in runs:
+        await store.add(run)
+    assert [run.id for run in await store.recent_of("T1", "U1", limit=2)] == [
+        runs[3].id,
+        runs[2].id,
+    ]
+    assert [run.id for run in await store.recent_of("T1", "U2", limit=9)] == [runs[1].id]
+    assert await store.recent_of("T2", "U1", limit=9) == []
+
+
 async def test_deliveries_are_counted_by_their_words(store: RunStore) -> None:
     """Only runs whose thread was to be told count."""
     for number, delivery in enumerate(["sent", "", "failed(is_archived)", "sent"], start=1):

@@ -22,6 +22,7 @@ from tests.crash.scenarios import (
     Hearing,
     Interruption,
     Live,
+    Places,
     Pooled,
     Question,
     Refusal,
@@ -72,6 +73,7 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Start()),
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
+    Section(scenario=Places(), steps=(*KILLED_IN["places"], "slack.chat.postMessage")),
 )
 BY_THEMSELVES: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from app.playground.slack.types import JsonObject
 from app.runs.testing import RunState
 from tests.crash.rig import Rig
 from tests.e2e.harness import text_of
@@ -21,6 +22,12 @@ class Play:
     rig: Rig
     asked: list[str] = field(default_factory=list)
     outcomes: Sequence[RunState] = (RunState.SUCCEEDED,)
+    person: str = ""
+    """Somebody who was never here before."""
+    about: str = ""
+    """The message that is asked about by a shortcut."""
+    view: JsonObject | None = None
+    """The modal that the shortcut has opened."""
     worker: OrionProcess = field(init=False)
     """The one that is at work, once that is known, or else the first."""
 

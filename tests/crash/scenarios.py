@@ -6,12 +6,14 @@ from contextlib import suppress
 
 from typing_extensions import override
 
-from app.playground.slack.types import BOT_USER_ID
+from app.playground.slack.types import BOT_USER_ID, Person
 from app.runs.testing import RunState
 from app.slack.actions import STOP_ACTION
+from app.slack.manifest import ASK_SHORTCUT
 from tests.crash.play import ANSWERED_WITHIN_S, Kills, Play
 from tests.crash.rig import GIVEN_UP_AFTER_S
 from tests.e2e.harness import file_names
+from tests.fake_slack_client import FakeSlackError
 from tests.waiting import POLL_S
 
 PLACED_WITHIN_S = 0.3
@@ -242,6 +244,59 @@ class Withdrawal(Amendment):
             *await super().faults(play),
             *(["it was forgotten"] if is_wished != (after.state is RunState.STOPPED) else []),
             *([f"the first {first.state}"] if first.state is not RunState.SUCCEEDED else []),
+        ]
+
+
+class Places(Question):
+    """Somebody new opens Orion, and asks about a message by the shortcut; whatever fails they try again."""
+
+    name = "places"
+    kills: Kills = "all"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        workspace = play.rig.stage.world.fake_slack.workspace
+        play.person = f"U0NEW{len(workspace.people)}"
+        workspace.join(Person(id=play.person, name=play.person, real_name=play.person))
+        play.about = await play.rig.stage.client.say("the deploy of teapot failed")
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        client = play.rig.stage.client
+        await client.open_home(tab="messages", user=play.person)
+        if play.view is None:
+            chosen = await client.choose_shortcut(play.about, ASK_SHORTCUT, user=play.person)
+            play.view = chosen["view"]
+        if play.view is not None:
+            with suppress(FakeSlackError):  # Orion has taken it, so it is closed
+                await client.submit(play.view, {"question": "why is that"}, user=play.person)
+
+    @override
+    async def end(self, play: Play) -> None:
+        await self.go_on(play)
+
+    @override
+    async def told(self, play: Play) -> None:
+        async with asyncio.timeout(GIVEN_UP_AFTER_S):
+            while True:
+                records = await play.rig.thread_records(play.about)
+                if records and all(run.state.is_final for run in records):
+                    return
+                await asyncio.sleep(POLL_S)
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """One run and one answer; a welcome at the most: it may be lost to a kill, and is never said twice."""
+        stage = play.rig.stage
+        records = await play.rig.thread_records(play.about)
+        ends = [(run.state, run.delivery) for run in records]
+        replies = await stage.client.replies(play.about)
+        posted = [one for one in replies if one["is_bot"] and not file_names(one)]
+        said = await stage.client.messages(channel=stage.channel_id(play.person))
+        return [
+            *([] if ends == [(RunState.SUCCEEDED, "sent")] else [f"runs of one question: {ends}"]),
+            *([] if len(posted) == 1 else [f"{len(posted)} messages for one question"]),
+            *([f"{len(said)} welcomes"] if len(said) > 1 else []),
         ]
 
 

@@ -24,6 +24,7 @@ from app.runs.testing import (
     Tracer,
     TraceStep,
 )
+from app.slack.home import WelcomeStore
 from sandbox_runtime import provider
 
 PORTS: Mapping[str, type[Any]] = {
@@ -33,6 +34,7 @@ PORTS: Mapping[str, type[Any]] = {
     "defaults": DefaultStore,
     "spending": SpendingStore,
     "own_keys": OwnKeyStore,
+    "welcomes": WelcomeStore,
     "dispatcher": Dispatcher,
     "leases": Leases,
     "handlers": RunHandlers,
@@ -88,6 +90,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
         *("leases.join", "leases.take_over", "store.unfinished"),
     ),
     "environment": ("provider.ensure_ready",),
+    "places": ("dispatcher.submit", "dispatcher.schedule", "welcomes.claim"),
 }
 """Scenario to the steps that it must reach; each is killed before and after."""
 
@@ -116,6 +119,8 @@ SPARED: Mapping[str, str] = {
     "spending.of_run": _READ,
     "own_keys.of": _READ,
     "own_keys.change": "one transaction, before its person is told; sent again, it sets the same",
+    "welcomes.release": "after Slack has said that nothing was posted; without it nobody is welcomed twice",
+    "store.recent_of": _READ,
     "defaults.get": _READ,
     "defaults.change": _SAME,
     "defaults.reset": _SAME,
@@ -199,6 +204,8 @@ SLACK_SPARED: Mapping[str, str] = {
     "files.info": "asks what a message did not tell of a file; changes nothing",
     "conversations.info": "asks a channel's name, once in the life of a process; changes nothing",
     "users.info": "asks a person's name, once in the life of a process; changes nothing",
+    "views.publish": "shows one person what is on record, and again when they look again",
+    "assistant.threads.setSuggestedPrompts": "sets the same again when it is repeated",
     "views.open": "shows a modal to one person, who may press again",
 }
 

@@ -119,17 +119,18 @@ def seed_channels() -> list[Channel]:
         Channel(id=RANDOM, name="random", members=set(own)),
         Channel(id=PARTNERS, name="partners", members=own | {EXTERNAL}, is_ext_shared=True),
     ]
-    direct = [
-        Channel(
-            id=f"D0{user[2:]}",
-            name=f"dm-{user[2:].lower()}",
-            members={user, BOT_USER_ID},
-            im_user=user,
-            is_ext_shared=user == EXTERNAL,
-        )
-        for user in (YOU, COLLEAGUE, EXTERNAL)
-    ]
-    return [*shared, *direct]
+    return [*shared, *map(direct_channel, (YOU, COLLEAGUE, EXTERNAL))]
+
+
+def direct_channel(user: str) -> Channel:
+    """Returns a person's DM with the bot."""
+    return Channel(
+        id=f"D0{user[2:]}",
+        name=f"dm-{user[2:].lower()}",
+        members={user, BOT_USER_ID},
+        im_user=user,
+        is_ext_shared=user == EXTERNAL,
+    )
 
 
 FILE_MAX_BYTES = 1024**3
@@ -230,6 +231,14 @@ class Workspace:
             if ref and ref in {channel.im_user, f"#{channel.name}", bare}:
                 return channel
         raise SlackError("channel_not_found")
+
+    def join(self, person: Person) -> None:
+        """Lets somebody into the workspace: into its first channel, and with a DM with the bot."""
+        direct = direct_channel(person.id)
+        self.people[person.id] = person
+        self.channels[direct.id] = direct
+        self.messages[direct.id] = {}
+        self.channels[GENERAL].members.add(person.id)
 
     def person(self, user: str) -> Person:
         if user not in self.people:

@@ -257,3 +257,17 @@ async def test_calls_in_flight_count_for_what_they_read(name: str) -> None:
     assert (denied.may_pass, spending.excess is not None) == (False, True)
     spending.is_own_key = True
     assert spending.find_refusal("m-1", 1000) is None
+
+
+async def test_a_day_s_budgets_are_told_of_all_processes() -> None:
+    """Of the person, the channel and everybody, in this order; what another process has written counts."""
+    world = World()
+    ledger, other = world.ledger(user_day=20), world.ledger(user_day=20)
+    await spend(ledger, world, 7, run_of())
+    await spend(other, world, 4, run_of("U2", number=2))
+    await other.write()
+    own, channel, whole = await ledger.of_day("T1", "U1", "C1")
+    assert own == ("your budget", 7, 20)
+    assert channel == ("this channel's budget", 11, None)
+    assert whole == ("Orion's budget", 11, None)
+    assert (await ledger.of_day("T1", "U1", "C9"))[1] == ("this channel's budget", 0, 5)

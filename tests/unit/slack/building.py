@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -11,7 +12,7 @@ from urllib.parse import urlencode
 from slack_bolt.async_app import AsyncApp
 from typing_extensions import override
 
-from app.runs.testing import Intake, RetryIntent, Revision, RunId, RunRequest, Thread
+from app.runs.testing import Intake, RetryIntent, Revision, Run, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
 from app.slack.listeners import Surfaces, create_bolt_app
 from app.slack.transport import handle_http
@@ -61,6 +62,16 @@ class RecordingIntake(Intake):
     @override
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
         self._hear(("stop_channel", team, channel, user, ts))
+        return True
+
+    @override
+    async def stop_own(self, team: str, channel: str, *, user: str) -> Sequence[Run]:
+        self._hear(("stop_own", team, channel, user))
+        return []
+
+    @override
+    async def stop_shown(self, team: str, channel: str, *, user: str, reply_ts: str) -> bool:
+        self._hear(("stop_shown", channel, user, reply_ts))
         return True
 
     @override

@@ -33,6 +33,8 @@ class Answer:
     delay_s: float = 0.0
     accepts: bool = False
     body: str = ""
+    body_json: dict[str, Any] | None = None
+    """What stands in the answer of a call that is carried out."""
 
 
 @dataclass
@@ -66,6 +68,8 @@ class SlackServer:
         try:
             await asyncio.sleep(answer.delay_s if answer else 0)
             result = self.carry_out(method, arguments) if not answer or answer.accepts else {}
+            if answer and answer.body_json is not None:
+                return web.json_response({"ok": True, **answer.body_json})
         finally:
             self.in_flight -= 1
         if answer is None or (answer.accepts and not answer.cut and answer.status == 200):
