@@ -3,10 +3,11 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlencode
 
 from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, WebSocketRoute
 
 from app.playground.model.server import ModelPace, create_model_app
@@ -68,10 +69,19 @@ def create_slack_app(
         WebSocketRoute("/socket-mode", fake_slack.sockets.endpoint),
         *file_routes(fake_slack.workspace.files, config=fake_slack.config),
         *(Route(path, _page_file) for path in (*PAGES, "/static/{name}")),
+        Route("/archives/{channel}/p{digits:int}", _open_permalink),
     ]
     app.include_router(create_admin_router(fake_slack, EventStream(fake_slack.workspace)))
     app.add_exception_handler(SlackError, _refuse)
     return app
+
+
+async def _open_permalink(request: Request) -> Response:
+    """Opens the page at the thread of a message. Source: Slack Web API, chat.getPermalink, the form of its answer, read 2026-11."""
+    digits = str(request.path_params["digits"])
+    thread = request.query_params.get("thread_ts") or f"{digits[:-6]}.{digits[-6:]}"
+    where = urlencode({"channel": request.path_params["channel"], "thread": thread})
+    return RedirectResponse(f"/?{where}")
 
 
 async def _refuse(_request: Request, refused: Exception) -> Response:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import parse_qs
 
 from fastapi import BackgroundTasks, FastAPI, Request
 from playwright.async_api import Locator, Page
@@ -44,15 +46,47 @@ class Bot:
         self._web = web
         self.app.add_api_route("/slack/events", self._receive, methods=["POST"])
 
-    async def _receive(self, request: Request, later: BackgroundTasks) -> None:
+    async def _receive(self, request: Request, later: BackgroundTasks) -> dict[str, str] | None:
         body = await request.body()
         if request.headers["content-type"].startswith("application/x-www-form"):
             self.actions.append({"form": body.decode()})
-            return
+            return await self._answer_form(parse_qs(body.decode()))
         event = (await request.json())["event"]
         self.events.append(event)
+        if event["type"] == "app_home_opened":
+            later.add_task(self._show_home, event)
         if event["type"] == "app_mention" or event.get("channel_type") == "im":
             later.add_task(self._answer, event)
+        return None
+
+    async def _answer_form(self, form: dict[str, list[str]]) -> dict[str, str] | None:
+        """Repeats a command to who wrote it; opens a modal about a message."""
+        if "command" in form:
+            said = " ".join(form.get("text", ["nothing"]))
+            return {"response_type": "ephemeral", "text": f"You said *{said}*"}
+        payload = json.loads(form["payload"][0])
+        if payload["type"] == "message_action":
+            element = {"type": "plain_text_input", "action_id": "q", "multiline": True}
+            block = {"type": "input", "block_id": "q", "label": plain("Why?"), "element": element}
+            view = {"type": "modal", "title": plain("About this"), "submit": plain("Ask")}
+            await self._web.views_open(
+                trigger_id=payload["trigger_id"], view={**view, "blocks": [block]}
+            )
+        return None
+
+    async def _show_home(self, event: dict[str, Any]) -> None:
+        await self._web.assistant_threads_setSuggestedPrompts(
+            channel_id=event["channel"],
+            thread_ts="",
+            title="Try",
+            prompts=[{"title": "A wish", "message": "wait for a wish"}],
+        )
+        section = {"type": "section", "text": {"type": "mrkdwn", "text": "*You* asked `nothing`"}}
+        buttons = {"type": "actions", "elements": [button("Your keys", "keys")]}
+        blocks = [{"type": "header", "text": plain("Your runs")}, section, buttons]
+        await self._web.views_publish(
+            user_id=event["user"], view={"type": "home", "blocks": blocks}
+        )
 
     async def _answer(self, event: dict[str, Any]) -> None:
         thread_ts = event.get("thread_ts") or event["ts"]

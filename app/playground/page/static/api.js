@@ -10,6 +10,8 @@ const WORDS = {
   view_not_found: "That window is closed.",
   invalid_value: "Something in it is too long, or missing.",
   action_not_found: "That button is gone: the message has changed.",
+  app_has_no_such_command: "The app's manifest has no such command.",
+  already_reacted: "You have reacted so already.",
 };
 
 export function toast(text) {
@@ -46,10 +48,14 @@ export async function post(path, body) {
 export async function press(message, element, value, user) {
   const body = { channel: message.channel, ts: message.ts, action_id: element.action_id, value: value ?? null, user };
   const answer = await post("/ui/actions", body);
-  if (answer && !answer.ok) {
-    toast(answer.reason === "http_timeout" || answer.reason === "timeout"
-      ? "The app did not answer within 3 seconds."
-      : `The app did not take it (${answer.status || answer.reason}).`);
-  }
+  tellOutcome(answer);
   return answer && answer.ok ? answer : null;
+}
+
+// Tells the person when the app has not acknowledged what they did.
+export function tellOutcome(answer) {
+  if (!answer || answer.ok) return;
+  toast(answer.reason === "http_timeout" || answer.reason === "timeout"
+    ? "The app did not answer within 3 seconds."
+    : `The app did not take it (${answer.status || answer.reason}).`);
 }

@@ -1,6 +1,6 @@
 // One message as a list item that can be brought up to date in place.
 
-import { press } from "./api.js";
+import { post, press, tellOutcome } from "./api.js";
 import { renderBlocks } from "./blocks.js";
 import { openModal } from "./modal.js";
 import { el, mrkdwn } from "./text.js";
@@ -36,6 +36,17 @@ function body(message, state) {
     nodes.push(el("div", { class: "reactions" }, ...message.reactions.map((reaction) => el("span", { class: "reaction" }, `:${reaction.name}: ${reaction.count}`))));
   }
   return nodes;
+}
+
+// The message shortcut of the app's manifest.
+async function askAbout(message, state) {
+  const answer = await post("/ui/shortcuts", { channel: message.channel, ts: message.ts, callback_id: "ask_about", user: state.me });
+  tellOutcome(answer);
+  if (answer && answer.view) openModal(answer.view, state);
+}
+
+function react(message, name, state) {
+  return post("/ui/reactions", { channel: message.channel, ts: message.ts, name, user: state.me });
 }
 
 function file(one) {
@@ -84,7 +95,9 @@ export function messageItem(message, state, { inThread }) {
   if (!message.ephemeral_to) {
     const reply = inThread ? null : el("button", { type: "button", onclick: () => state.openThread(message.ts) }, "Reply in thread");
     const forward = el("button", { type: "button", onclick: () => state.forward(message) }, "Forward");
-    item.append(el("div", { class: "message-tools" }, ...[reply, forward].filter(Boolean)));
+    const ask = el("button", { type: "button", onclick: () => askAbout(message, state) }, "Ask Orion about this");
+    const cross = el("button", { type: "button", "aria-label": "React with \u274c", title: "React with \u274c", onclick: () => react(message, "x", state) }, "\u274c");
+    item.append(el("div", { class: "message-tools" }, ...[reply, forward, ask, cross].filter(Boolean)));
   }
   if (message.ephemeral_to) item.classList.add("ephemeral");
   updateItem(item, message, state, { inThread });

@@ -12,8 +12,8 @@ function field(block) {
       el("input", { type: "checkbox", name: id, value: option.value }), el("span", {}, option.text.text)));
     return el("fieldset", { class: "field" }, el("legend", {}, label.text), ...boxes, says, problem);
   }
-  const input = el("input", {
-    id: `input-${id}`, type: "text", name: id, autocomplete: "off", spellcheck: "false",
+  const input = el(element.multiline ? "textarea" : "input", {
+    id: `input-${id}`, type: element.multiline ? null : "text", name: id, autocomplete: "off", spellcheck: "false",
     maxlength: element.max_length || 3000, required: !block.optional, "aria-describedby": hint ? `hint-${id}` : null,
   });
   return el("div", { class: "field" }, el("label", { for: `input-${id}` }, label.text, block.optional ? el("span", { class: "note" }, " (optional)") : null), input, says, problem);

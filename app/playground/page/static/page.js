@@ -1,8 +1,9 @@
 // The page: which channel and thread are open, who the person is, and what arrives.
 
-import { get, post } from "./api.js";
+import { get, post, tellOutcome, toast } from "./api.js";
 import { createComposer } from "./composer.js";
 import { listen } from "./live.js";
+import { createHome } from "./home.js";
 import { createPane } from "./pane.js";
 import { hint } from "./hint.js";
 import { el } from "./text.js";
@@ -20,12 +21,22 @@ const nameOf = (channel) => (channel.im_user ? state.people.get(state.bot).name 
 // One's own message is always brought into view; the bot answers it in a thread, which opens beside it.
 async function say(text, threadTs, along = {}) {
   const channel = state.channel;
+  if (/^\/orion(\s|$)/.test(text)) return command(text, threadTs);
   const answer = await post("/ui/messages", { channel: channel.id, user: state.me, text, thread_ts: threadTs, ...along });
   if (!answer || channel.id !== state.channel.id) return answer;
   (threadTs ? side : main).toBottom();
   const asksBot = channel.im_user || text.toLowerCase().includes(`@${state.people.get(state.bot).name.toLowerCase()}`);
   if (!threadTs && asksBot && matchMedia("(min-width: 900px)").matches) openThread(answer.ts);
   return answer;
+}
+
+// Slack has no slash commands of apps in threads; the answer comes as a message that only the asker sees.
+async function command(text, threadTs) {
+  if (threadTs) return toast("Slash commands do not work in threads.");
+  const answer = await post("/ui/commands", { channel: state.channel.id, user: state.me, text });
+  tellOutcome(answer);
+  main.toBottom();
+  return answer && answer.ok;
 }
 
 const people = () => [...state.people.values()].filter((person) => person.id !== state.me).sort((a, b) => Number(b.is_bot) - Number(a.is_bot));
@@ -35,6 +46,8 @@ const mainComposer = createComposer($("composer-main"), {
   candidates: people,
 });
 const threadComposer = createComposer($("composer-thread"), { label: () => "Reply", send: (text, along) => say(text, state.thread, along), candidates: people });
+
+const home = createHome({ tabs: $("tabs"), home: $("home"), messages: $("messages-scroller"), composer: $("composer-main"), prompts: $("prompts") }, state, { say: (text) => say(text, null) });
 
 function forward(message) {
   (state.thread ? threadComposer : mainComposer).forward(message, state.people.get(message.user).name);
@@ -84,7 +97,7 @@ async function openChannel(id, { keepThread = false } = {}) {
   mainComposer.relabel();
   renderSidebar();
   main.clear();
-  await loadMain({ fresh: true });
+  await Promise.all([loadMain({ fresh: true }), home.open()]);
   mainComposer.focus();
 }
 
@@ -161,6 +174,8 @@ function onItem(item) {
   if (item.kind === "status") {
     keepStatus(item);
     renderSession();
+  } else if (item.kind === "home" || item.kind === "prompts") {
+    if (item.channel === state.channel.id) home.refresh();
   } else if (item.kind === "channel" || item.kind === "state") {
     loadState();
   } else if (item.message) {
@@ -239,5 +254,9 @@ document.addEventListener("keydown", (event) => {
 });
 
 await loadState();
-await openChannel((state.channels.find(isMine) || state.channels[0]).id);
+// A permalink names a channel and a thread.
+const asked = new URLSearchParams(location.search);
+const named = state.channels.find((channel) => isMine(channel) && channel.id === asked.get("channel"));
+await openChannel((named || state.channels.find(isMine) || state.channels[0]).id);
+if (named && asked.get("thread")) await openThread(asked.get("thread"));
 listen({ onItem, onRefresh: refresh, onState: (text) => ($("connection").textContent = text) });
