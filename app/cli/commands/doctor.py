@@ -219,11 +219,9 @@ async def _slack(settings: Settings) -> str:
         fix = fix if is_refused else "check the network, and the proxy if there is one"
         raise _ProblemError(f"auth.test: {exc}", fix) from exc
     found = f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
-    if lacking:
+    if lacking:  # no reason not to start: the rest works
         off = "; ".join(f"{name} (lacks {', '.join(some)})" for name, some in lacking.items())
-        raise _ProblemError(
-            f"{found}; its manifest is an old one, so these are off: {off}", MANIFEST_FIX
-        )
+        return f"! {found}; its manifest is an old one, so these are off: {off}; {MANIFEST_FIX}"
     return f"{found}; all scopes are there{await _unheard(settings)}"
 
 
