@@ -36,6 +36,7 @@ from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import SlackConnection
+from app.slack.home import BACKGROUND_TIMEOUT_S
 from app.slack.manifest import MANIFEST_FIX
 from app.slack.overview import Overviews
 from app.slack.transport import answer_alone, open_entry
@@ -230,6 +231,7 @@ async def _open_web(
             overviews,
             welcomes=adapters.welcomes,
             keys=create_key_modal(settings, slack, adapters.own_keys),
+            background_timeout_s=HOOK_GRACE_S if outside.role.is_brief else BACKGROUND_TIMEOUT_S,
         ),
         on_ack=metrics.acknowledged,
     )

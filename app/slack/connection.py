@@ -22,7 +22,7 @@ from app.slack.commands import SlashCommand
 from app.slack.fields import text_of
 from app.slack.files import SlackFiles
 from app.slack.history import SlackThreadReader
-from app.slack.home import AppHome, WelcomeStore
+from app.slack.home import BACKGROUND_TIMEOUT_S, AppHome, WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
 from app.slack.listeners import Surfaces
 from app.slack.live import LatePosts, UpdateTiming
@@ -107,14 +107,19 @@ class SlackConnection:
         *,
         welcomes: WelcomeStore,
         keys: KeyModal | None,
+        background_timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> Surfaces:
-        """Returns where people reach Orion besides messages. `keys`: None = they give none of their own."""
+        """Returns where people reach Orion besides messages.
+
+        `keys`: None = they give none of their own. `background_timeout_s`: for what closing this connection may have to wait for.
+        """
         self._home = AppHome(
             self._api,
             group=self._group,
             overviews=overviews,
             welcomes=welcomes,
             takes_keys=keys is not None,
+            timeout_s=background_timeout_s,
         )
         return Surfaces(
             keys=keys,

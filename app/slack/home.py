@@ -84,24 +84,24 @@ class AppHome:
         overviews: Overviews,
         welcomes: WelcomeStore,
         takes_keys: bool,
-        republish_after_s: float = REPUBLISH_AFTER_S,
+        timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> None:
-        """`group`: in which it works; `close` comes before its end."""
+        """`group`: in which it works; `close` comes before its end, which may wait `timeout_s` for it."""
         self._api = api
         self._group = group
         self._overviews = overviews
         self._welcomes = welcomes
         self._takes_keys = takes_keys
-        self._republish_after_s = republish_after_s
-        self._drawn: dict[str, float] = {}
-        """When each person's home tab was drawn last, on the loop's clock."""
+        self._timeout_s = timeout_s
+        self._drawn: dict[tuple[str, str], float] = {}
+        """When each person's tab, by its name, was drawn last, on the loop's clock."""
         self._off: set[str] = set()
         """Methods that Slack has refused this app."""
         self._welcomed: set[str] = set()
         self._is_open = True
 
     def close(self) -> None:
-        """Begins nothing more; what is on its way goes on, for ten seconds at the most."""
+        """Begins nothing more; what is on its way goes on, for so long as it may."""
         self._is_open = False
 
     def opened(self, body: Mapping[str, Any]) -> None:
@@ -119,15 +119,14 @@ class AppHome:
         may_ask = may_stop(opening.user, self._overviews.policy)
         if may_ask and opening.user not in self._welcomed and is_id(opening.channel):
             self._begin(self._welcome(opening))
-        if opening.tab == "home":
-            if self._is_due(opening.user):
-                self._begin(self._draw(opening))
-        elif is_id(opening.channel) and self._is_due(f"{opening.user} {opening.tab}"):
+        if opening.tab == "home" and self._is_due(opening):
+            self._begin(self._draw(opening))
+        elif opening.tab == "messages" and is_id(opening.channel) and self._is_due(opening):
             self._begin(self._suggest(opening))
 
-    def _is_due(self, key: str) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._drawn.get(key, float("-inf")) < self._republish_after_s:
+    def _is_due(self, opening: _Opening) -> bool:
+        now_s, key = asyncio.get_running_loop().time(), (opening.user, opening.tab)
+        if now_s - self._drawn.get(key, float("-inf")) < REPUBLISH_AFTER_S:
             return False
         if len(self._drawn) >= MAX_PEOPLE:
             self._drawn.clear()
@@ -140,7 +139,7 @@ class AppHome:
     async def _bounded(self, work: Awaitable[None]) -> None:
         """Lets nothing that fails here end anything else."""
         try:
-            async with asyncio.timeout(BACKGROUND_TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 await work
         except Exception as exc:  # noqa: BLE001 - a sick database must not end what else goes on in the group
             _log.warning("slack.home_failed", error=type(exc).__name__)
@@ -167,7 +166,7 @@ class AppHome:
         view = {"type": "home", "blocks": await self._blocks(opening)}
         fault = await self._call("views.publish", {"user_id": opening.user, "view": view})
         if fault is not None:
-            self._drawn.pop(opening.user, None)
+            self._drawn.pop((opening.user, opening.tab), None)
 
     async def _suggest(self, opening: _Opening) -> None:
         # With a thread_ts it fails in agent_view. Source: Slack Web API, assistant.threads.setSuggestedPrompts, read 2026-11.
