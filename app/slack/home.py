@@ -44,7 +44,7 @@ WELCOME: Final = """\
 Hello! I am Orion: I work on what you ask with AI agents, each in an isolated sandbox.
 • Write to me here, or mention me in a channel; I answer in the thread, and know what was said in it.
 • Send files, pictures and forwarded messages along; what I leave out, I name.
-• Stop me with the Stop button, with ❌ on my thinking message, or by writing `stop`.
+• Stop me with the Stop button, with :x: on my thinking message, or by writing `stop`.
 • `/orion help` lists what else there is; *Ask Orion about this* is in the menu of every message.
 I say this once."""
 NOT_FOR_YOU: Final = (

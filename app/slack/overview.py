@@ -127,8 +127,8 @@ class Overviews:
 def budget_text(budget: DayBudget) -> str:
     """Returns what was spent today, and of how much."""
     of_whom, spent, limit = budget
-    of = f" of {render_money(limit)}" if limit is not None else ", without a limit"
-    return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} today (UTC)"
+    of, end = (f" of {render_money(limit)}", "") if limit is not None else ("", ", no limit")
+    return f"{of_whom[0].upper()}{of_whom[1:]}: {render_money(spent)}{of} spent today (UTC){end}"
 
 
 def deployment_text(deployment: Deployment, policy: RunPolicy) -> str:

@@ -110,7 +110,7 @@ async def test_the_command_answers_the_asker_alone(places: Stage) -> None:
     assert "what did I ask> answered" in runs
     assert "what did I ask" not in await _said(places, "/orion runs", user=COLLEAGUE)
     assert "`anthropic`" in await _said(places, "/orion agents")
-    assert "Your budget: $0, without a limit today" in await _said(places, "/orion usage")
+    assert "Your budget: $0 spent today (UTC), no limit" in await _said(places, "/orion usage")
     assert "did you mean status?" in await _said(places, "/orion statu")
     assert "takes nothing behind it" in await _said(places, "/orion runs all of them")
     shown = await places.client.messages(user=YOU)

@@ -226,8 +226,8 @@ async def test_a_command_changes_what_a_message_reads(world: World) -> None:
 async def test_usage_tells_budgets_of_the_person_and_the_channel(world: World) -> None:
     """And never what everybody spends."""
     said = await world.command("usage")
-    assert "Your budget: $0 of $2 today" in said
-    assert "This channel's budget: $0 of $5 today" in said
+    assert "Your budget: $0 of $2 spent today" in said
+    assert "This channel's budget: $0 of $5 spent today" in said
     assert "Orion's" not in said
 
 

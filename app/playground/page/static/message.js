@@ -96,7 +96,7 @@ export function messageItem(message, state, { inThread }) {
     const reply = inThread ? null : el("button", { type: "button", onclick: () => state.openThread(message.ts) }, "Reply in thread");
     const forward = el("button", { type: "button", onclick: () => state.forward(message) }, "Forward");
     const ask = el("button", { type: "button", onclick: () => askAbout(message, state) }, "Ask Orion about this");
-    const cross = el("button", { type: "button", "aria-label": "React with \u274c", title: "React with \u274c", onclick: () => react(message, "x", state) }, "\u274c");
+    const cross = el("button", { type: "button", "aria-label": "React with :x:", title: "React with :x:", onclick: () => react(message, "x", state) }, ":x:");
     item.append(el("div", { class: "message-tools" }, ...[reply, forward, ask, cross].filter(Boolean)));
   }
   if (message.ephemeral_to) item.classList.add("ephemeral");
