@@ -13,7 +13,7 @@ from app.log import get_logger
 from app.runs.policy import may_stop
 from app.runs.ports import BUTTON
 from app.slack.actions import KEYS_ACTION
-from app.slack.api import SlackApi, SlackFault, SlackRateLimit, SlackRefusal
+from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRateLimit, SlackRefusal
 from app.slack.blocks import Block
 from app.slack.fields import object_of, text_of
 from app.slack.modals import plain
@@ -31,6 +31,8 @@ _PASSING_REFUSALS: Final = frozenset(
     {"channel_not_found", "user_not_found", "hash_conflict", "is_archived", "not_in_channel"}
 )
 """About the person or the place, not about the app. Source: errors of the methods' pages, read 2026-11."""
+_NOT_SAID: Final = (SlackRateLimit, SlackRefusal, SlackLeaseLost)
+"""Faults after which for sure nothing stands in Slack."""
 PROMPTS: Final[Sequence[tuple[str, str]]] = (
     ("What can you do?", "What can you do for me here, and with which tools?"),
     (
@@ -98,6 +100,7 @@ class AppHome:
         self._off: set[str] = set()
         """Methods that Slack has refused this app."""
         self._welcomed: set[str] = set()
+        """Whom the database need not be asked about again."""
         self._is_open = True
 
     def close(self) -> None:
@@ -178,15 +181,16 @@ class AppHome:
 
     async def _welcome(self, opening: _Opening) -> None:
         """Welcomes a person once: claimed before it is said, so that a crash in between loses it rather than says it twice."""
+        if "chat.postMessage" in self._off:
+            return
+        is_new = await self._welcomes.claim(opening.team, opening.user)
         if len(self._welcomed) >= MAX_PEOPLE:
             self._welcomed.clear()
         self._welcomed.add(opening.user)
-        if "chat.postMessage" in self._off or not await self._welcomes.claim(
-            opening.team, opening.user
-        ):
+        if not is_new:
             return
         fault = await self._call("chat.postMessage", {"channel": opening.channel, "text": WELCOME})
-        if isinstance(fault, SlackRateLimit | SlackRefusal):
+        if isinstance(fault, _NOT_SAID):
             self._welcomed.discard(opening.user)
             await self._welcomes.release(opening.team, opening.user)
 

@@ -489,6 +489,18 @@ async def test_what_slack_refuses_this_app_is_off_with_one_line(world: World) ->
     assert [one["method"] for one in logs if one["event"] == "slack.feature_off"] == [method]
 
 
+@pytest.mark.parametrize("method", ["views.publish", "assistant.threads.setSuggestedPrompts"])
+async def test_a_limit_switches_nothing_off(world: World, method: str) -> None:
+    """The next person's is called when the pause is over; another method is not held up."""
+    world.server.fail(method, Answer(status=429, retry_after="1"))
+    tab = "home" if method == "views.publish" else "messages"
+    with capture_logs() as logs:
+        for user in ("U1", "U2"):
+            await world.open(tab=tab, user=user)
+        await until(lambda: len(world.server.arguments(method)) == 2)
+    assert not [one for one in logs if one["event"] == "slack.feature_off"]
+
+
 @pytest.mark.parametrize(
     ("answer", "times"),
     [
