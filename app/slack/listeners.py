@@ -40,8 +40,8 @@ _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verificatio
 """Each of whose kind has a listener; of the others one is looked for by its name."""
 VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW, ASK_VIEW)
 """Of Orion's modals, by their callback ids."""
-_ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged"})
-"""Every message of a busy channel, and each of Orion's own edits."""
+_ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged", "reaction"})
+"""Every message and reaction of a busy channel, and each of Orion's own edits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

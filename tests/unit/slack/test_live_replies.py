@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from app.runs.testing import Progress, Run
+from app.runs.testing import Progress, Run, Surface
 from app.slack.limits import Bucket, Rate
 from app.slack.live import Publisher, UpdateTiming, publishing
 from sandbox_runtime.task_group import open_task_group
 from tests.unit.slack.placing import DONE, place
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from app.slack.connection import SlackConnection
@@ -175,3 +177,24 @@ async def test_a_run_that_waits_for_the_budget_ends_at_once(run: Run) -> None:
             reply.show(Progress(phase="Working", elapsed_s=1))
             await asyncio.sleep(0.3)
     assert [progress.phase for progress in sent] == ["Working"]
+
+
+async def test_a_conversation_is_titled_once(
+    slack: SlackConnection, slack_server: SlackServer, run: Run
+) -> None:
+    """In direct messages, with the first status that is set; also when all is over before one could be."""
+    dm = run.request.model_copy(update={"surface": Surface.DM, "text": "why is that"})
+    first = await place(slack, replace(run, request=dm))
+    async with slack.replies.live(first):
+        pass
+    await slack.replies.finish(first, DONE, resumed=False)
+    method = "agents.sessions.setStatus"
+    await until(lambda: _is_active(slack_server))
+    titles = [one.get("title") for one in slack_server.arguments(method)]
+    assert titles[0] == "why is that"
+    assert set(titles[1:]) <= {None}
+
+
+def _is_active(server: SlackServer) -> bool:
+    set_last = server.arguments("agents.sessions.setStatus")[-1:]
+    return bool(set_last and set_last[0]["status"] == "active")

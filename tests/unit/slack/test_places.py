@@ -29,6 +29,7 @@ from app.runs.testing import (
     RunRequest,
     RunState,
     StopSignals,
+    Surface,
     SystemClock,
 )
 from app.slack.api import BotIdentity, RetryPolicy
@@ -588,10 +589,14 @@ def test_a_context_of_any_shape_is_borne(context: object) -> None:
 
 
 def test_a_title_is_the_question_shortened() -> None:
-    """Without its options; none where there are no words."""
-    assert title_of(make_request(text="use codex: why\n is it so?")) == "why is it so?"
-    assert len(title_of(make_request(text="w" * 500)) or "") == MAX_TITLE_CHARS
-    assert title_of(make_request(text=" \n ")) is None
+    """Without its options; of what begins a conversation with one person alone."""
+    dm = Surface.DM
+    asked = make_request(text="use codex: why\n is it so?", surface=dm)
+    assert title_of(asked) == "why is it so?"
+    assert len(title_of(make_request(text="w" * 500, surface=dm))) == MAX_TITLE_CHARS
+    assert title_of(make_request(text=" \n ", surface=dm)) == ""
+    assert title_of(make_request(text="in a channel")) == ""
+    assert title_of(make_request(text="later", thread_ts="1.2", surface=dm)) == ""
     assert short("<!channel> " + "w" * 500).startswith("@\u200bchannel ")
 
 
