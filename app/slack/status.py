@@ -36,11 +36,12 @@ MAX_TITLE_CHARS: Final = 60
 """Slack takes 200. Source: Slack Web API, agents.sessions.setStatus, `title`, read 2026-11."""
 
 
-def title_of(request: RunRequest) -> str | None:
-    """Returns the title of the conversation that a message begins: its question, shortened; None when it has no words."""
+def title_of(request: RunRequest) -> str:
+    """Returns the title of the conversation that a message begins in a direct message: its question, shortened; empty when it begins none."""
+    if not (request.is_root and request.surface is Surface.DM):
+        return ""
     words = " ".join(request.options.prompt.split())
-    cut = words if len(words) <= MAX_TITLE_CHARS else f"{words[: MAX_TITLE_CHARS - 1]}…"
-    return cut or None
+    return words if len(words) <= MAX_TITLE_CHARS else f"{words[: MAX_TITLE_CHARS - 1]}…"
 
 
 class WorkingStatus:
@@ -57,9 +58,9 @@ class WorkingStatus:
     def processing(self, run: Run, *, is_urgent: bool = False) -> None:
         """Has Slack show a loader and Stop. `is_urgent`: nothing else will show soon that Orion is at work."""
         self._runs.setdefault(run.thread, set()).add(run.id)
-        begins = run.request.is_root and run.request.surface is Surface.DM
-        title = title_of(run.request) if begins else None
-        self._session.want(run.thread, "processing", is_urgent=is_urgent, title=title)
+        self._session.want(
+            run.thread, "processing", is_urgent=is_urgent, title=title_of(run.request)
+        )
 
     @contextmanager
     def working(self, run: Run) -> Iterator[None]:
@@ -102,7 +103,7 @@ class _Shown:
     """As far as is known."""
     is_doubtful: bool = False
     is_urgent: bool = False
-    title: str | None = None
+    title: str = ""
     """Of the thread, for the list of a person's conversations; told once."""
     news: asyncio.Event = field(default_factory=asyncio.Event)
     calling: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -140,7 +141,7 @@ class _Sign:
         *,
         is_urgent: bool = False,
         is_doubtful: bool = False,
-        title: str | None = None,
+        title: str = "",
     ) -> None:
         """Has Slack show it. `is_doubtful`: set it even where it seems to be shown."""
         if not self._is_on:
@@ -235,8 +236,9 @@ class _Sign:
             self._log.debug("slack.update_failed", method=self._method, error=exc.word)
 
     async def _call(self, thread: Thread, known: _Shown, *, within_s: float) -> None:
-        arguments = {**self._arguments(thread, known.shown), "title": known.title}
-        known.title = None
+        arguments = self._arguments(thread, known.shown)
+        if known.title:
+            arguments["title"], known.title = known.title, ""
         async with within(within_s), known.calling:
             if known.shown == self._off:
                 # Nobody would set it again.

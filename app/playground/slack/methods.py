@@ -19,7 +19,6 @@ from app.playground.slack.types import (
     BOT_ID,
     BOT_USER_ID,
     TEAM_ID,
-    Change,
     Channel,
     FakeSlackConfig,
     JsonObject,
@@ -159,7 +158,7 @@ class Method:
     scopes: tuple[str, ...]
     """Any one of these suffices."""
     rate: Rate
-    takes_app_token: bool
+    takes_app_token: bool = False
 
 
 METHODS: dict[str, Method] = {}
@@ -234,58 +233,6 @@ def _open_connection(call: Call) -> JsonObject:
     ticket = secrets.token_urlsafe(16)
     call.tickets.add(ticket)
     return {"url": f"ws://{call.host}/socket-mode?ticket={ticket}&app_id={APP_ID}"}
-
-
-@_method("assistant.threads.setStatus", "chat:write", "assistant:write")
-def _set_thread_status(call: Call) -> JsonObject:
-    """The line under a thread; clears itself, see `status_lifetime_s`."""
-    channel = call.channel("channel_id", writing=True)
-    thread_ts = call.existing_root(channel)
-    loading = call.args.structure("loading_messages", error="invalid_arguments")
-    if isinstance(loading, list) and len(loading) > LOADING_MESSAGES_MAX:
-        raise SlackError("invalid_arguments")
-    until = call.workspace.now().timestamp() + call.config.status_lifetime_s
-    call.workspace.set_status(channel.id, thread_ts, status=call.args.text("status"), until=until)
-    return {}
-
-
-@_method("agents.sessions.setStatus", "chat:write", rate=TIER_3)
-def _set_session_status(call: Call) -> JsonObject:
-    """`processing` shows the native Stop."""
-    channel = call.channel("channel_id", writing=True)
-    status = call.args.required("status", error="invalid_arguments")
-    if status not in SESSION_STATUSES:
-        raise SlackError("invalid_arguments")
-    _demand_agents(call)
-    thread_ts = call.existing_root(channel)
-    if title := call.args.text("title"):
-        call.workspace.name_session(channel.id, thread_ts, title)
-    call.workspace.set_status(channel.id, thread_ts, session=status)
-    return {"session": {"channel_id": channel.id, "thread_ts": thread_ts, "status": status}}
-
-
-@_method("assistant.threads.setSuggestedPrompts", "assistant:write", rate=TIER_4)
-def _set_prompts(call: Call) -> JsonObject:
-    """Shows prompts above the box of a direct message."""
-    _demand_agents(call)
-    channel = call.channel("channel_id", writing=True)
-    prompts = call.args.structure("prompts", error="invalid_arguments")
-    listed = prompts if isinstance(prompts, list) else []
-    good = [
-        one for one in listed if isinstance(one, dict) and one.get("title") and one.get("message")
-    ]
-    if not 1 <= len(good) == len(listed) <= PROMPTS_MAX:
-        raise SlackError("invalid_arguments")
-    # In agent_view a thread_ts makes it fail silently. Source: integrators' reports, read 2026-11.
-    if "thread_ts" not in call.args:
-        call.workspace.prompts[channel.id] = {"title": call.args.text("title"), "prompts": prompts}
-        call.workspace.tell(Change(kind="prompts", channel=channel.id))
-    return {}
-
-
-def _demand_agents(call: Call) -> None:
-    if not call.config.has_agents:
-        raise SlackError("feature_not_enabled")
 
 
 @_method(POST_MESSAGE, "chat:write", rate=POST_PER_WORKSPACE)
@@ -553,17 +500,3 @@ def _complete_upload(call: Call) -> JsonObject:
         call.post(channel, call.args.text("initial_comment"), files=rendered)
     # The message's ts is not part of the answer: Slack shares files asynchronously.
     return {"files": [{"id": item["id"], "title": item["title"]} for item in rendered]}
-
-
-@_method("views.open", rate=TIER_4)
-def _open_view(call: Call) -> JsonObject:
-    trigger_id = call.args.required("trigger_id", error="invalid_arguments")
-    view = call.args.structure("view", error="invalid_arguments")
-    return {"view": call.modals.open(trigger_id, view)}
-
-
-@_method("views.publish", rate=TIER_4)
-def _publish_view(call: Call) -> JsonObject:
-    user = call.args.required("user_id", error="invalid_arguments")
-    view = call.modals.publish(user, call.args.structure("view", error="invalid_arguments"))
-    return {"view": view}

@@ -24,11 +24,12 @@ from app.playground.slack.methods import (
     Rate,
 )
 from app.playground.slack.streams import STREAM_METHODS
+from app.playground.slack.surfaces import SURFACE_METHODS
 from app.playground.slack.types import Clock, FakeSlackConfig, JsonObject, SlackError, new_id
 from app.playground.slack.workspace import FileStore, Workspace
 from app.web.hosting import ABORT_EXTENSION
 
-ALL_METHODS = {**METHODS, **STREAM_METHODS}
+ALL_METHODS = {**METHODS, **STREAM_METHODS, **SURFACE_METHODS}
 
 
 class RateLimiter:

@@ -39,10 +39,10 @@ from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
 from app.slack.home import WELCOME
 from app.slack.listeners import Surfaces
-from app.slack.live import MAX_TITLE_CHARS, title_of
 from app.slack.manifest import COMMAND, find_lacking, manifest
 from app.slack.overview import Overviews, short
 from app.slack.payloads import Ignored, StopShown, from_reaction
+from app.slack.status import MAX_TITLE_CHARS, title_of
 from app.store.memory import MemoryOwnKeyStore, MemoryRunStore, MemoryWelcomeStore
 from app.tracing.null import NullTracer
 from tests.building import make_request, make_run
