@@ -12,11 +12,14 @@ from agent_scripts.cli_agent import InsideServer, read_servers
 from agent_scripts.events import AgentError, TurnFinished
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
-from app.runs.agent_process import AgentProcess, AgentStart, deadline, key_stand_in
-from app.runs.agent_session import (
+from app.runs.agent_process import (
     ANEW,
+    AgentProcess,
+    AgentStart,
     Recall,
+    deadline,
     find_running_agent,
+    key_stand_in,
     remember,
     repository_in,
     run_directory,

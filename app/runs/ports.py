@@ -414,33 +414,6 @@ class BrokerEndpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    url: str
-    """Of the repository, without credentials."""
-    branch: str
-    base: str
-    title: str
-    body: str = field(repr=False)
-
-
-class NothingToProposeError(Exception):
-    """The base has all that the branch has."""
-
-
-class CodeHost(Protocol):
-    async def open_pull_request(self, proposal: Proposal) -> str:
-        """Opens a pull request for a branch, and returns its link, or that of the one that is open already; empty when the repository is on no host that has them.
-
-        Bounded to a minute, safe to repeat.
-
-        Raises:
-            ConnectionError: it could not be opened; the message says why and holds no secret.
-            NothingToProposeError
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GrantHooks:
     """Holds what the broker calls of a run, as long as the run's grant is open."""
 

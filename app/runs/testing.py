@@ -1,7 +1,6 @@
 """Everything of `app.runs` that tests and benches import, so that moving a module touches this file alone."""
 
-from app.runs.agent_process import MAX_LINE_BYTES
-from app.runs.agent_session import run_directory
+from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.attempt import Asker, Attempt, AttemptTime, Display, ProgressTracker
 from app.runs.budget import (
@@ -93,7 +92,6 @@ from app.runs.ports import (
     Advance,
     AgainIn,
     BrokerEndpoint,
-    CodeHost,
     DefaultStore,
     Dispatcher,
     Done,
@@ -101,9 +99,7 @@ from app.runs.ports import (
     LiveReply,
     ModelBroker,
     ModelGrant,
-    NothingToProposeError,
     OwnKeyStore,
-    Proposal,
     ReplySink,
     RepositoryGrant,
     RunChanges,
@@ -119,7 +115,10 @@ from app.runs.ports import (
 from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
 from app.runs.repository import (
     Checkout,
+    CodeHost,
     GitContext,
+    NothingToProposeError,
+    Proposal,
     Repositories,
     RepositoryPolicy,
     ThreadRepository,
