@@ -54,7 +54,14 @@ MIB = 1024 * 1024
 def run_policy(settings: Settings) -> RunPolicy:
     """Returns the core's part of the settings."""
     own: dict[str, Any] = {}
-    for group in (settings.access, settings.limits, settings.files, settings.delivery):
+    groups = (
+        settings.access,
+        settings.follow_ups,
+        settings.limits,
+        settings.files,
+        settings.delivery,
+    )
+    for group in groups:
         own |= vars(group)
     if work_dir(settings):
         own["session_keep_s"] = 0  # nothing of that directory is kept elsewhere
@@ -66,6 +73,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
         agents=usable_agents(settings),
+        channel_follow_ups=settings.toml.channel_follow_ups,
         is_agent_set="default" in settings.agents.model_fields_set,
         is_provider_set=settings.sandbox.provider != "auto",
     )

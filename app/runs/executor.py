@@ -38,13 +38,7 @@ from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import (
-    BrokeredNetwork,
-    Capability,
-    OpenNetwork,
-    SandboxSpec,
-    SnapshotRef,
-)
+from sandbox_runtime.types import BrokeredNetwork, Capability, OpenNetwork, SandboxSpec, SnapshotRef
 
 _log = get_logger(__name__)
 

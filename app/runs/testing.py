@@ -4,6 +4,7 @@ from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.attempt import Asker, Attempt, AttemptTime, Display, ProgressTracker
 from app.runs.budget import (
+    JUDGEMENTS,
     KEPT_DAYS,
     MICRO,
     REFRESH_S,
@@ -14,7 +15,6 @@ from app.runs.budget import (
     Ledger,
     Price,
     Prices,
-    RunCost,
     Spending,
     SpendingStore,
     SpentCall,
@@ -25,18 +25,33 @@ from app.runs.budget import (
 )
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
+from app.runs.follow_ups import (
+    INSTRUCTION,
+    Decision,
+    FollowUpFilter,
+    UnreadThreadError,
+    find_sure,
+    is_closing,
+    is_two_party,
+    render_transcript,
+)
 from app.runs.history import (
+    ADDRESSED,
     FAILED_UNANSWERED,
     LEFT_OUT,
+    NOT_ADDRESSED,
     STOPPED_UNANSWERED,
     Conversation,
     FileExchange,
+    Judge,
+    NoJudge,
     ThreadReader,
     ThreadView,
     UnreadableFileError,
+    Verdict,
     build_messages,
 )
-from app.runs.intake import Intake, RetryIntent, Revision
+from app.runs.intake import MUTED, UNMUTED, Intake, RetryIntent, Revision
 from app.runs.maintenance import (
     OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
@@ -61,6 +76,7 @@ from app.runs.model import (
     ReportedCall,
     Resumption,
     Run,
+    RunCost,
     RunFileKind,
     RunState,
     SharedFile,
@@ -82,6 +98,7 @@ from app.runs.options import (
 from app.runs.policy import (
     MAX_ATTEMPTS,
     MAX_PLACE_ATTEMPTS,
+    FollowUps,
     RunPolicy,
     RunTimings,
     find_invalid,
@@ -129,6 +146,7 @@ from app.runs.repository import (
     why_not_pushed,
 )
 from app.runs.request import (
+    Addressing,
     AttachedFile,
     MessageContent,
     RunId,
@@ -161,6 +179,7 @@ from app.runs.session import (
     SessionId,
     SessionStatus,
     SessionStore,
+    ThreadStore,
     session_id_for,
 )
 from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals

@@ -29,7 +29,7 @@ from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from app.aio import open_task_group
+from app.aio import TaskGroup, open_task_group
 from app.log import get_logger
 from app.runs.intake import Intake, Revision
 from app.runs.request import RunRequest
@@ -39,7 +39,14 @@ from app.slack.connection import create_client
 from app.slack.fields import object_of, text_of
 from app.slack.key_modal import KEYS_VIEW, KeyModal
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
-from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
+from app.slack.payloads import (
+    Ignored,
+    MuteThread,
+    StopDirectMessages,
+    StopThread,
+    from_event,
+    session_stopped,
+)
 from app.slack.signature import bad_field, check_request, media_type
 
 _log = get_logger(__name__)
@@ -180,8 +187,10 @@ class _Listeners:
         keys: KeyModal | None,
         feedback: FeedbackModal | None,
         allowed_bots: Collection[str],
+        group: TaskGroup | None,
     ) -> None:
         self._identity = identity
+        self._group = group
         self._allowed_bots = allowed_bots
         self._intake = intake
         self._keys = keys
@@ -207,12 +216,29 @@ class _Listeners:
                 await self._intake.revise(intent)
             case StopThread():
                 await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            case MuteThread():
+                await self._mute(intent)
             case StopDirectMessages():
                 await self._intake.stop_channel(
                     intent.team, intent.channel, user=intent.user, ts=intent.ts
                 )
             case Ignored():
                 self._ignored(body, intent)
+
+    async def _mute(self, intent: MuteThread) -> None:
+        """Records it before the acknowledgement, and has it told behind that: Slack may be slow."""
+        is_new = await self._intake.mute(
+            intent.thread,
+            user=intent.user,
+            ts=intent.ts,
+            is_muted=intent.is_muted,
+            has_mention=intent.has_mention,
+        )
+        if is_new and self._group is not None:
+            telling = self._intake.tell_muted(
+                intent.thread, user=intent.user, is_muted=intent.is_muted
+            )
+            self._group.create_task(telling, name="tell-muted")
 
     async def session_stopped(self, body: dict[str, Any]) -> None:
         intent = session_stopped(body)
@@ -300,10 +326,11 @@ def create_bolt_app(
     keys: KeyModal | None = None,
     feedback: FeedbackModal | None = None,
     allowed_bots: Collection[str] = frozenset(),
+    group: TaskGroup | None = None,
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
 
-    Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
+    In `group` goes on what is not waited for by an acknowledgement; None = that is left out. Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
 
     async def authorize(enterprise_id: str | None, team_id: str | None) -> AuthorizeResult:
@@ -339,7 +366,12 @@ def create_bolt_app(
     )
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(
-        identity=identity, intake=intake, keys=keys, feedback=feedback, allowed_bots=allowed_bots
+        identity=identity,
+        intake=intake,
+        keys=keys,
+        feedback=feedback,
+        allowed_bots=allowed_bots,
+        group=group,
     )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
@@ -442,25 +474,27 @@ async def open_entry(
     `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
     """
     secret = options.signing_secret.get_secret_value()
-    bolt = create_bolt_app(
-        bot_token=options.bot_token.get_secret_value(),
-        base_url=options.base_url,
-        identity=identity,
-        intake=intake,
-        keys=keys,
-        feedback=feedback,
-        allowed_bots=options.allowed_bots,
-    )
-    if options.app_token is not None:
-        app_token = options.app_token.get_secret_value()
-        async with open_socket_mode(
-            bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
-        ):
-            _log.info("slack.connected", mode="socket")
-            yield None
-        return
+    async with open_task_group() as group:
+        bolt = create_bolt_app(
+            bot_token=options.bot_token.get_secret_value(),
+            base_url=options.base_url,
+            identity=identity,
+            intake=intake,
+            keys=keys,
+            feedback=feedback,
+            allowed_bots=options.allowed_bots,
+            group=group,
+        )
+        if options.app_token is not None:
+            app_token = options.app_token.get_secret_value()
+            async with open_socket_mode(
+                bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
+            ):
+                _log.info("slack.connected", mode="socket")
+                yield None
+            return
 
-    async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
+        async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
 
-    yield handle
+        yield handle

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.testing import Revision, RunRequest, Surface, Thread, run_id_for
+from app.runs.testing import Addressing, Revision, RunRequest, Surface, Thread, run_id_for
 from app.slack.actions import parse_click
-from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
+from app.slack.payloads import (
+    Ignored,
+    MuteThread,
+    StopDirectMessages,
+    StopThread,
+    from_event,
+    session_stopped,
+)
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 TS = "1800000000.000100"
@@ -34,7 +41,9 @@ def envelope(**event: object) -> dict[str, Any]:
     }
 
 
-def parsed(**event: object) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
+def parsed(
+    **event: object,
+) -> RunRequest | Revision | StopThread | StopDirectMessages | MuteThread | Ignored:
     return from_event(envelope(**event), bot_user_id="UBOT", received_at=AT)
 
 
@@ -282,7 +291,7 @@ FIELDS = st.sampled_from(
 def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:
     """Whatever is in the fields, the parser answers."""
     body = {**envelope(**event), "authorizations": authorizations}
-    kinds = (RunRequest, StopThread, StopDirectMessages, Ignored)
+    kinds = (RunRequest, StopThread, StopDirectMessages, MuteThread, Ignored)
     assert isinstance(from_event(body, bot_user_id="UBOT", received_at=AT), kinds)
     assert isinstance(session_stopped(body), kinds)
     clicked = {"user": authorizations, "actions": actions, "container": event}
@@ -306,7 +315,16 @@ MESSAGE_RUN = run_id_for(team="T1", channel="C1", message_ts=TS)
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ({}, {"text": "<@UBOT> bye"}, Revision(run_id=MESSAGE_RUN, user="U1", text="bye")),
+        (
+            {},
+            {"text": "<@UBOT> bye"},
+            Revision(run_id=MESSAGE_RUN, user="U1", text="bye", addressing=Addressing.CLEAR),
+        ),
+        (
+            {"text": "hi"},
+            {"text": "<@U2> bye"},
+            Revision(run_id=MESSAGE_RUN, user="U1", text="@U2 bye", addressing=Addressing.OTHERS),
+        ),
         ({}, None, Revision(run_id=MESSAGE_RUN, user="U1", text=None)),
         (
             {},
