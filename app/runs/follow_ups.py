@@ -17,7 +17,7 @@ from app.runs.history import ADDRESSED, NOT_ADDRESSED, ThreadView
 from app.runs.model import ModelCall, Run, ThreadMessage
 from app.runs.policy import FollowUps, RunPolicy, is_given_up, why_no_follow_up
 from app.runs.ports import RunPorts
-from app.runs.request import RunRequest, Thread
+from app.runs.request import RunRequest
 
 SHOWN_MESSAGES, SHOWN_CHARS = 10, 600
 """Of a thread, before the reply, and of each of its messages: what the model is shown."""
@@ -59,8 +59,8 @@ class FollowUpFilter:
         self._ports = ports
         self._policy = policy
         self.figures = FollowUpFigures()
-        self._crowded: dict[str, None] = {}
-        """Threads in which several people have written: that does not change any more."""
+        self._crowded: dict[str, str] = {}
+        """Threads in which several people have written, and the ts of the second one's first message: nothing changes that any more."""
 
     async def decide(self, run: Run) -> Decision:
         """Decides for whom the message of a run that is a candidate is.
@@ -78,8 +78,7 @@ class FollowUpFilter:
             raise UnreadThreadError(f"Slack does not show thread {request.thread.key}")
         if is_two_party(view):
             return Decision(is_answered=True, reason="two_party")
-        if any(message.user not in ("", request.user) for message in view.messages):
-            self._remember_crowd(request.thread)
+        self._remember_crowd(view)
         if not self._is_judged(request):
             return _silent("people")
         return find_sure(view) or await self._ask_model(view)
@@ -111,20 +110,24 @@ class FollowUpFilter:
         return _silent("people") if is_over else None
 
     async def _is_crowded(self, request: RunRequest) -> bool:
-        """Whether it is known, without asking Slack, that others have written in the thread."""
-        if request.thread.key in self._crowded:
+        """Whether it is known, without asking Slack, that others have written in the thread before."""
+        if self._crowded.get(request.thread.key, request.message_ts) < request.message_ts:
             return True
-        wrote = [
-            run.request
-            for run in await self._ports.store.of_thread(request.thread)
-            if not run.request.retry_of
-        ]
-        return any(one.user != request.user for one in wrote)
+        runs = await self._ports.store.of_thread(request.thread)
+        return any(
+            one.user != request.user and one.message_ts < request.message_ts and not one.retry_of
+            for one in (run.request for run in runs)
+        )
 
-    def _remember_crowd(self, thread: Thread) -> None:
-        self._crowded[thread.key] = None
-        if len(self._crowded) > REMEMBERED_THREADS:
-            del self._crowded[next(iter(self._crowded))]
+    def _remember_crowd(self, view: ThreadView) -> None:
+        request = view.request
+        people = [(one.user, one.ts) for one in view.messages if one.user]
+        people.append((request.user, request.message_ts))
+        since = next((ts for user, ts in people if user != people[0][0]), "")
+        if since:
+            self._crowded[request.thread.key] = since
+            if len(self._crowded) > REMEMBERED_THREADS:
+                del self._crowded[next(iter(self._crowded))]
 
     async def _ask_model(self, view: ThreadView) -> Decision:
         request = view.request

@@ -372,3 +372,20 @@ async def test_a_reply_with_a_file_alone_is_a_reply(tmp_path: Path) -> None:
         )
         await core.intake.accept(request)
         assert (await ended(core, request.run_id)).state is RunState.SUCCEEDED
+
+
+async def test_who_writes_later_does_not_silence_what_was_said_before(tmp_path: Path) -> None:
+    """Whichever of two replies is decided first: each is decided as its thread was when it was said."""
+    async with core_of(tmp_path) as core:
+        await begin_thread(core)
+        early, late = reply(1), reply(2, user="U2")
+        await core.intake.accept(late)
+        assert await decided(core) == {("silent", "people"): 1}
+        assert await core.store.get(late.run_id) is None
+        await core.intake.accept(early)
+        assert (await ended(core, early.run_id)).state is RunState.SUCCEEDED
+        after = reply(3)
+        core.reader.messages = [*TWO, said(late.message_ts, "U2")]
+        await core.intake.accept(after)
+        await until(lambda: core.service.follow_ups["silent", "people"] == 2)
+        await assert_silent(core, after)
