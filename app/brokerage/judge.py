@@ -24,8 +24,15 @@ class AnthropicJudge:
     """Implements Judge over the Messages API. Its maker owns the HTTP client."""
 
     def __init__(
-        self, *, model: str, upstream: Upstream, http: httpx.AsyncClient, clock: Clock
+        self,
+        *,
+        model: str,
+        upstream: Upstream,
+        http: httpx.AsyncClient,
+        clock: Clock,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
+        self._timeout_s = timeout_s
         self._model = model
         self._upstream = upstream
         self._http = http
@@ -35,7 +42,7 @@ class AnthropicJudge:
         started_at, status, error = self._clock.now(), 0, ""
         answer: dict[str, Any] = {}
         try:
-            async with asyncio.timeout(TIMEOUT_S):
+            async with asyncio.timeout(self._timeout_s):
                 response = await self._http.post(
                     f"{self._upstream.base_url.rstrip('/')}/v1/messages",
                     headers={**self._upstream.key_headers, "anthropic-version": API_VERSION},

@@ -9,12 +9,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
 from app.runs.testing import (
     JUDGEMENTS,
     MUTED,
     Addressing,
     FollowUps,
+    Intake,
     MessageContent,
     ModelCall,
     QueuePosition,
@@ -22,12 +24,13 @@ from app.runs.testing import (
     Run,
     RunRequest,
     RunState,
+    Thread,
     ThreadMessage,
     UnreadThreadError,
     Usage,
     Verdict,
 )
-from app.store.memory import MemoryRunStore
+from app.store.memory import MemoryRunStore, MemoryThreadStore
 from tests.building import make_request
 from tests.faults.building import POLICY, Core, core_of, ended, request_of
 from tests.faults.plan_agent import ANSWER
@@ -185,6 +188,26 @@ async def test_a_muted_thread_answers_mentions_alone(tmp_path: Path) -> None:
         heard = reply(2)
         await core.intake.accept(heard)
         assert (await ended(core, heard.run_id)).state is RunState.SUCCEEDED
+
+
+async def test_a_mention_is_acknowledged_without_a_look_at_its_thread(tmp_path: Path) -> None:
+    """One write, as ever; only a reply that mentions nobody takes a look by an index before its own."""
+    async with core_of(tmp_path) as core:
+        looks: list[str] = []
+
+        class Threads(MemoryThreadStore):
+            @override
+            async def has_run(self, thread: Thread) -> bool:
+                looks.append(thread.thread_ts)
+                return await super().has_run(thread)
+
+        ports = replace(core.ports, threads=Threads({}))
+        intake = Intake(ports, dispatcher=core.dispatcher, signals=core.signals, policy=POLICY)
+        await intake.accept(request_of(ANSWER, ts=ROOT))
+        await intake.accept(request_of(ANSWER, ts="1795302367.000001", thread_ts=ROOT))
+        assert looks == []
+        await intake.accept(reply(1))
+        assert looks == [ROOT]
 
 
 async def test_who_may_not_ask_may_not_mute(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Measures whose replies are answered: `python -m tests.follow_ups` with the model of `.env` or the environment, which costs money; `--offline` with the offline one, whose figures say little of any other.
 
-The replies for which the decision is wrong are shown one by one, but for the set that nobody is to look at.
+The exit code is 1 when less than 95 % of those for Orion, or more than 2 % of the others, are answered. The replies for which the decision is wrong are shown one by one, but for the set that nobody is to look at.
 """
 
 import argparse
@@ -19,6 +19,8 @@ from tests.follow_ups.labelled import (
     Row,
     configured,
     decide_all,
+    every_of,
+    matrix_of,
     open_stand_in,
     read_set,
     render,
@@ -35,7 +37,7 @@ async def measure(
             }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.follow_ups", description=__doc__)
     parser.add_argument("--offline", action="store_true", help="ask the offline model")
     parser.add_argument("--set", choices=SETS, help="one set alone; both without it")
@@ -47,7 +49,8 @@ def main() -> None:
         if row.decision.is_answered != row.reply.is_addressed:
             author, text = row.reply.thread[-1]
             sys.stdout.write(f"wrong ({row.decision.reason}): {author}: {text}\n")
+    return 0 if matrix_of(every_of(rows)).is_good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

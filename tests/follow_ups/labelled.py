@@ -24,9 +24,11 @@ from tests.faults.building import POLICY, core_of
 
 FOLDER = Path("tests/data/follow_ups")
 SETS = ("tuned", "held_out")
-"""The rules were written with a look at the first one, and never at the second."""
+"""The offline model's rules were written with a look at the first one, and never at the second."""
 JUDGED = replace(POLICY, follow_ups=FollowUps.JUDGED)
 CALLS_DAY = 1_000_000
+LEAST_RECALL, MOST_NOISE = 0.95, 0.02
+"""What a model must reach to be worth its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +60,10 @@ class Matrix:
     def recall(self) -> float:
         """Of those for Orion, how many were answered: 0 to 1."""
         return self.addressed_answered / self.addressed
+
+    @property
+    def is_good(self) -> bool:
+        return self.recall >= LEAST_RECALL and self.noise <= MOST_NOISE
 
     @property
     def noise(self) -> float:
@@ -118,13 +124,18 @@ def matrix_of(rows: Sequence[Row]) -> Matrix:
     )
 
 
+def every_of(rows: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
+    return [row for ones in rows.values() for row in ones]
+
+
 def render(rows: Mapping[str, Sequence[Row]]) -> str:
     """The matrix of each set, as a table, and who decided."""
     lines = [
         "| set | for Orion | answered | for others | answered |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, ones in rows.items():
+    both = {"together": every_of(rows)} if len(rows) > 1 else {}
+    for name, ones in {**rows, **both}.items():
         found = matrix_of(ones)
         lines.append(
             f"| {name} | {found.addressed} | {found.addressed_answered} ({found.recall:.0%}) "
