@@ -15,7 +15,7 @@ from agent_scripts.registry import agent_names, create_adapter
 from app.brokerage.github import GitHub
 from app.brokerage.http import trusted
 from app.compose.brokers import git_remotes
-from app.compose.models import key_for_sandbox, needs_own_key, usable_agents
+from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
 from app.log import configure_logging
 from app.redaction import Masker
@@ -23,7 +23,7 @@ from app.runs.environment import Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
 from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
-from app.runs.policy import RunPolicy
+from app.runs.policy import FollowUps, RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.repository import Repositories, RepositoryPolicy
 from app.runs.selection import find_problem
@@ -247,6 +247,7 @@ def entry_options(settings: Settings) -> EntryOptions:
         base_url=settings.slack.api_url,
         app_token=settings.slack.app_token,
         allowed_bots=settings.access.allowed_bots,
+        follows_up=any(rule is not FollowUps.NEVER for rule in follow_up_rules(settings)),
     )
 
 

@@ -1,6 +1,6 @@
 """Which agents and models this Orion has, where each protocol's models are, and with which key: the gateway first, where it speaks the protocol, then the provider."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
@@ -124,10 +124,14 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
     return f"{names}: missing; a key for the model"
 
 
+def follow_up_rules(settings: Settings) -> Collection[FollowUps]:
+    """Returns the rules that hold in any channel."""
+    return {settings.follow_ups.follow_ups, *settings.toml.channel_follow_ups.values()}
+
+
 def is_judging(settings: Settings) -> bool:
     """Whether a model judges anywhere for whom replies are."""
-    rules = (settings.follow_ups.follow_ups, *settings.toml.channel_follow_ups.values())
-    return FollowUps.JUDGED in rules
+    return FollowUps.JUDGED in follow_up_rules(settings)
 
 
 def missing_for_serving(settings: Settings, *, hears: bool = True) -> tuple[str, ...]:

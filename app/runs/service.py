@@ -360,9 +360,8 @@ class Placing:
     async def _settle(self, run: Run) -> Run | None:
         """Returns the run once it is certain that it is for Orion; None: it was not, and is gone."""
         found: Run | None = run
-        while (
-            found is not None and found.request.is_candidate
-        ):  # again when its author edits it meanwhile
+        # More than once only where its author edits it meanwhile.
+        while found is not None and found.request.is_candidate:
             found = await self._settle_once(found)
         return found
 
@@ -371,10 +370,12 @@ class Placing:
         if decision.is_answered:
             # On record before anybody sees it: after a crash nothing is decided otherwise of what stands in the thread.
             await retry_store(lambda: self._ports.store.amend(run.id, _for_orion))
-        elif not await retry_store(lambda: self._dispatcher.discard(run)):
-            return await retry_store(lambda: self._ports.store.get(run.id))
-        self.follow_ups.count(decision)
-        return await retry_store(lambda: self._ports.store.get(run.id))
+            self.follow_ups.count(decision)
+        elif await retry_store(lambda: self._dispatcher.discard(run)):
+            self.follow_ups.count(decision)
+            return None
+        found = await retry_store(lambda: self._ports.store.get(run.id))
+        return found if found is not None and found.state is RunState.ACCEPTED else None
 
     async def _place(self, run: Run, *, resumed: bool) -> None:
         async with self.lock_of(run.thread):  # its next message waits for this one's

@@ -420,7 +420,8 @@ def answer_alone(
         received_at=datetime.now(UTC),
         allowed_bots=options.allowed_bots,
     )
-    is_nothing = isinstance(intent, Ignored)
+    is_unheard = isinstance(intent, RunRequest) and intent.is_candidate and not options.follows_up
+    is_nothing = isinstance(intent, Ignored) or is_unheard
     return HttpAnswer(status=200, headers={}, body="") if is_nothing else None
 
 
@@ -457,6 +458,8 @@ class EntryOptions:
     """With it Slack comes by a socket, and not by HTTP."""
     allowed_bots: Collection[str] = frozenset()
     """Of other apps whose posts may ask."""
+    follows_up: bool = True
+    """Somewhere replies without a mention are answered."""
 
 
 @asynccontextmanager
