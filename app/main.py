@@ -200,6 +200,7 @@ async def _open_web(
         export_failures=export_failures,
         pools=core.runners.pools,
         calls=core.ports.ledger.figures,
+        follow_ups=core.service.follow_ups,
     )
     parts = WebParts(
         slack=None,

@@ -6,6 +6,7 @@ __all__ = [
     "git",
     "github",
     "http",
+    "judge",
     "mcp",
     "registry",
     "sharing",

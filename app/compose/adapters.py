@@ -12,7 +12,7 @@ from agent_scripts.registry import agent_names, agent_spec
 from app.aio import Gate
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
-from app.compose.brokers import open_broker
+from app.compose.brokers import open_broker, open_judge
 from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
 from app.compose.providers import ProviderChoice, choose_provider, create_provider
@@ -21,7 +21,7 @@ from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
-from app.runs.history import FileExchange, ThreadReader
+from app.runs.history import FileExchange, Judge, ThreadReader
 from app.runs.policy import RunPolicy
 from app.runs.ports import (
     DefaultStore,
@@ -32,7 +32,7 @@ from app.runs.ports import (
     RunFiles,
     Tracer,
 )
-from app.runs.session import SessionStore
+from app.runs.session import SessionStore, ThreadStore
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.home import WelcomeStore
@@ -119,12 +119,14 @@ class Adapters:
     spending: SpendingStore
     own_keys: OwnKeyStore
     welcomes: WelcomeStore
+    threads: ThreadStore
     dispatcher: Dispatcher
     provider: SandboxProvider
     """Not open yet."""
     replies: ReplySink
     reader: ThreadReader
     exchange: FileExchange
+    judge: Judge
 
     def wrapped(self, wrap: Wrap) -> "Adapters":
         return replace(
@@ -247,6 +249,7 @@ async def open_outside(
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
             welcomes=store.welcomes,
+            threads=store.threads,
             dispatcher=_create_dispatcher(
                 store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
             ),
@@ -254,6 +257,7 @@ async def open_outside(
             replies=slack.replies,
             reader=slack.reader,
             exchange=slack.files,
+            judge=await stack.enter_async_context(open_judge(settings)),
         ).wrapped(overrides.wrap)
         if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)

@@ -15,18 +15,21 @@ from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
 from app.brokerage.git import GitBroker, GitRemotes
 from app.brokerage.http import create_http_client
+from app.brokerage.judge import AnthropicJudge
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
 from app.brokerage.registry import GrantRegistry
 from app.brokerage.sharing import Account, GrantStore, open_sharing
 from app.compose.models import (
     ModelSource,
     injected_headers,
+    is_judging,
     key_headers,
     model_source,
     name_at,
     own_source,
 )
 from app.runs.budget import Ledger
+from app.runs.history import Judge, NoJudge
 from app.runs.model import SystemClock
 from app.runs.ports import ModelBroker, ModelGrant, OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
@@ -82,6 +85,23 @@ async def open_broker(
                 )
             finally:
                 await registry.close()
+
+
+@asynccontextmanager
+async def open_judge(settings: Settings) -> AsyncIterator[Judge]:
+    """Opens what asks a model for whom replies are; where none shall judge, it says nothing."""
+    protocol = ModelProtocol.ANTHROPIC
+    source = model_source(settings, protocol) if is_judging(settings) else None
+    if source is None:
+        yield NoJudge()
+        return
+    async with create_http_client() as http:
+        yield AnthropicJudge(
+            model=settings.follow_ups.follow_up_model,
+            upstream=_upstream(protocol, source),
+            http=http,
+            clock=SystemClock(),
+        )
 
 
 @asynccontextmanager

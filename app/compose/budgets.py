@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 
 from agent_scripts.registry import agent_spec
 from app.aio import retry_store
-from app.compose.models import asks_by_itself, needs_own_key, usable_agents
+from app.compose.models import asks_by_itself, is_judging, needs_own_key, usable_agents
 from app.compose.providers import usable_clouds
 from app.log import get_logger
 from app.runs.budget import Budgets, Ledger, Prices, SpendingStore, to_micro
@@ -61,12 +62,13 @@ def load_budgets(settings: Settings) -> Budgets:
         channels={
             name: to_micro(dollars) for name, dollars in settings.toml.channel_budgets.items()
         },
+        judgements_day=settings.follow_ups.follow_up_calls_day if is_judging(settings) else None,
     )
 
 
 def find_problems(settings: Settings) -> Sequence[str]:
     """Returns why the budgets that are set cannot be kept, as lines."""
-    if not load_budgets(settings).is_set:
+    if not replace(load_budgets(settings), judgements_day=None).is_set:
         return ()
     holes = _find_holes(settings, Prices(settings.toml.prices))
     return [f"a budget cannot be kept: {hole}" for hole in holes]
@@ -77,6 +79,9 @@ def _find_holes(settings: Settings, prices: Prices) -> Iterator[str]:
     if not settings.service.public_url:
         for cloud in usable_clouds(settings):
             yield f"at {cloud} no call is counted without ORION_PUBLIC_URL; set it, or take the credentials of {cloud} out of the settings"
+    judge = settings.follow_ups.follow_up_model
+    if is_judging(settings) and prices.find(judge) is None:
+        yield f'{ORION_TOML} has no price for {judge}, which judges replies: [prices."{judge}"]'
     for agent, entry in usable_agents(settings).items():
         if asks_by_itself(agent):
             yield f"the agent {agent} asks its models by itself, past Orion; take its key out of the settings"

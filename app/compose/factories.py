@@ -15,7 +15,7 @@ from agent_scripts.registry import agent_names, create_adapter
 from app.brokerage.github import GitHub
 from app.brokerage.http import trusted
 from app.compose.brokers import git_remotes
-from app.compose.models import key_for_sandbox, needs_own_key, usable_agents
+from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
 from app.log import configure_logging
 from app.redaction import Masker
@@ -23,7 +23,7 @@ from app.runs.environment import Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
 from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
-from app.runs.policy import RunPolicy
+from app.runs.policy import FollowUps, RunPolicy
 from app.runs.ports import Dispatcher, ModelBroker, Tracer
 from app.runs.repository import Repositories, RepositoryPolicy
 from app.runs.selection import find_problem
@@ -55,7 +55,14 @@ MIB = 1024 * 1024
 def run_policy(settings: Settings) -> RunPolicy:
     """Returns the core's part of the settings."""
     own: dict[str, Any] = {}
-    for group in (settings.access, settings.limits, settings.files, settings.delivery):
+    groups = (
+        settings.access,
+        settings.follow_ups,
+        settings.limits,
+        settings.files,
+        settings.delivery,
+    )
+    for group in groups:
         own |= vars(group)
     if work_dir(settings):
         own["session_keep_s"] = 0  # nothing of that directory is kept elsewhere
@@ -67,6 +74,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
         agents=usable_agents(settings),
+        channel_follow_ups=settings.toml.channel_follow_ups,
         is_agent_set="default" in settings.agents.model_fields_set,
         is_provider_set=settings.sandbox.provider != "auto",
     )
@@ -243,6 +251,7 @@ def entry_options(settings: Settings) -> EntryOptions:
         base_url=settings.slack.api_url,
         app_token=settings.slack.app_token,
         allowed_bots=settings.access.allowed_bots,
+        follows_up=any(rule is not FollowUps.NEVER for rule in follow_up_rules(settings)),
     )
 
 

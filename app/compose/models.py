@@ -1,12 +1,13 @@
 """Which agents and models this Orion has, where each protocol's models are, and with which key: the gateway first, where it speaks the protocol, then the provider."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
 from agent_scripts.adapter import AgentPaths, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec, create_adapter
+from app.runs.policy import FollowUps
 from app.runs.selection import CatalogAgent, Source
 from app.settings.agents import ModelsSettings
 from app.settings.settings import Settings
@@ -123,11 +124,31 @@ def missing_for_agent(settings: Settings, agent: str) -> str:
     return f"{names}: missing; a key for the model"
 
 
+def follow_up_rules(settings: Settings) -> Collection[FollowUps]:
+    """Returns the rules that hold in any channel."""
+    return {settings.follow_ups.follow_ups, *settings.toml.channel_follow_ups.values()}
+
+
+def is_judging(settings: Settings) -> bool:
+    """Whether a model judges anywhere for whom replies are."""
+    return FollowUps.JUDGED in follow_up_rules(settings)
+
+
 def missing_for_serving(settings: Settings, *, hears: bool = True) -> tuple[str, ...]:
     """Returns what a process cannot do without, as lines; `hears`: of Slack's events."""
     model = missing_for_agent(settings, settings.agents.default)
     of_functions = _missing_for_functions(settings) if settings.service.is_function else ()
-    return (*settings.slack.find_missing(hears=hears), *([model] if model else []), *of_functions)
+    return (
+        *settings.slack.find_missing(hears=hears),
+        *([model] if model else []),
+        *_missing_for_judging(settings),
+        *of_functions,
+    )
+
+
+def _missing_for_judging(settings: Settings) -> Iterator[str]:
+    if is_judging(settings) and model_source(settings, ModelProtocol.ANTHROPIC) is None:
+        yield "ANTHROPIC_API_KEY or AI_GATEWAY_API_KEY: missing; a key for the model that judges replies (ORION_FOLLOW_UPS=judged)"
 
 
 def _missing_for_functions(settings: Settings) -> Iterator[str]:

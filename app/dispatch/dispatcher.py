@@ -145,6 +145,15 @@ class RunDispatcher:
         if len(self._slots) < self._capacity or run.outcome is not None or not run.needs_slot:
             self._news.set()
 
+    async def discard(self, run: Run) -> bool:
+        is_gone = await self._leases.discard(run)
+        if is_gone:  # another event of the message may still say that it is for us
+            self._accepted.pop(run.id, None)
+            if self._placements is not None:
+                self._placements.forget(run.id)
+            self._news.set()  # whoever is behind it in its thread need not wait
+        return is_gone
+
     @asynccontextmanager
     async def borrow(self, run_id: RunId) -> AsyncIterator[Run | None]:
         run = await self._leases.borrow(run_id)

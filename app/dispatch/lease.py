@@ -74,6 +74,10 @@ class Leases(Protocol):
         """See `Dispatcher.schedule`."""
         ...
 
+    async def discard(self, run: Run) -> bool:
+        """See `Dispatcher.discard`; True also when it is gone already."""
+        ...
+
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         """Gives a claimed run back, to be claimed again after this time."""
         ...

@@ -18,6 +18,8 @@ PLACED_AT_ONCE, PLACED_AGAIN_AT_ONCE = 16, 4
 More would only queue for the store's connection."""
 PLACED_MEANWHILE = 1
 """While an acknowledgement is under way, which needs the interpreter's lock as well and is due sooner."""
+CANDIDATES_AT_ONCE = 4
+"""Messages that may be for others: to decide that takes a look at Slack and maybe a model's answer, which nobody else waits for."""
 PAUSE_MEANWHILE_S = 0.05
 """After each of these: it takes the loop some 5 ms, so that however many come, nine tenths are for acknowledgements."""
 RETRY_INTERVAL_S = 5.0
@@ -28,7 +30,8 @@ _log = get_logger(__name__)
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Line:
     at_once: int
-    waiting: deque[Run] = field(default_factory=deque)
+    waiting: deque[tuple[Run, bool]] = field(default_factory=deque)
+    """And whether they may have been begun before."""
     going: int = 0
 
 
@@ -44,6 +47,7 @@ class Placements:
         self._group = group
         self._new = _Line(at_once=PLACED_AT_ONCE)
         self._again = _Line(at_once=PLACED_AGAIN_AT_ONCE)
+        self._candidates = _Line(at_once=CANDIDATES_AT_ONCE)
         self._known: set[RunId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = asyncio.Event()
@@ -52,7 +56,11 @@ class Placements:
         """Has it placed soon; returns at once. `resumed`: that may have been begun before."""
         if not self._closed.is_set() and run.id not in self._known:
             self._known.add(run.id)
-            self._join(self._again if resumed else self._new, run)
+            self._join(run, resumed=resumed)
+
+    def forget(self, run_id: RunId) -> None:
+        """Takes it for one that was never added, though its placing may not have come to its end."""
+        self._known.discard(run_id)
 
     def give_way(self, *, is_accepting: bool) -> None:
         """Begins fewer while runs are accepted; those that have begun go on."""
@@ -74,20 +82,23 @@ class Placements:
         for task in self._tasks:
             task.cancel()
 
-    def _join(self, line: _Line, run: Run) -> None:
-        line.waiting.append(run)
+    def _join(self, run: Run, *, resumed: bool) -> None:
+        line = self._again if resumed else self._new
+        line = self._candidates if run.request.is_candidate else line
+        line.waiting.append((run, resumed))
         self._begin(line)
 
     def _begin(self, line: _Line) -> None:
         while line.waiting and line.going < line.at_once and not self._closed.is_set():
-            run = line.waiting.popleft()
+            run, resumed = line.waiting.popleft()
             line.going += 1
-            task = self._group.create_task(self._place(run, line), name=f"place-{run.id}")
+            placing = self._place(run, line, resumed=resumed)
+            task = self._group.create_task(placing, name=f"place-{run.id}")
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _place(self, run: Run, line: _Line) -> None:
-        is_placed = await self._is_placed(run, resumed=line is self._again)
+    async def _place(self, run: Run, line: _Line, *, resumed: bool) -> None:
+        is_placed = await self._is_placed(run, resumed=resumed)
         if line.at_once == PLACED_MEANWHILE:
             await asyncio.sleep(PAUSE_MEANWHILE_S)
         line.going -= 1
@@ -98,7 +109,7 @@ class Placements:
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_INTERVAL_S):
                 await self._closed.wait()
-        self._join(self._again, run)
+        self._join(run, resumed=True)
 
     async def _is_placed(self, run: Run, *, resumed: bool) -> bool:
         """Whether nothing is left to do here."""
@@ -106,6 +117,9 @@ class Placements:
             await self._handlers.place(run, resumed=resumed)
         except LeaseLostError:
             _log.warning("run.lease_lost", run_id=run.id)
+        except ConnectionError as exc:
+            _log.warning("run.placing_deferred", run_id=run.id, reason=str(exc))
+            return False
         except Exception:  # noqa: BLE001 - one run that cannot be placed must not end the service
             _log.exception("run.placing_failed", run_id=run.id)
             return False

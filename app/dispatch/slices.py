@@ -79,6 +79,13 @@ class SliceDispatcher(RunDispatcher):
         self._owed.pop(run.id, None)
 
     @override
+    async def discard(self, run: Run) -> bool:
+        is_gone = await super().discard(run)
+        if is_gone:
+            self._owed.pop(run.id, None)
+        return is_gone
+
+    @override
     def wake(self) -> None:
         self._owed[ANYBODY] = time.time_ns()
 

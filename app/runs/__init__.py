@@ -6,6 +6,7 @@ __all__ = [
     "budget",
     "environment",
     "executor",
+    "follow_ups",
     "history",
     "intake",
     "maintenance",

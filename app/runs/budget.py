@@ -22,6 +22,8 @@ from app.runs.request import RunId, RunRequest
 MICRO = 1_000_000
 """Micro-dollars in a dollar; so a price in dollars for a million tokens is one in micro-dollars for a token."""
 ANY_ENDING = "*"
+JUDGEMENTS = RunId("follow-ups")
+"""In place of a run and an agent: of calls that judge for whom a reply is."""
 MAX_RUN_USD = 1_000_000
 """What an agent says beyond this is no cost."""
 
@@ -79,21 +81,6 @@ class Prices:
         return price.of(usage) if price else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCost:
-    """Tokens and money that one run has used, with what they are summed by."""
-
-    at: datetime
-    """Its beginning."""
-    user: str
-    channel: str
-    agent: str
-    model: str
-    tokens: int
-    cost: int | None
-    """Micro-dollars; None = nobody knows."""
-
-
 def check_cost(dollars: float | None) -> float | None:
     """Returns what an agent or an old record says, if it is an amount of money; None = nobody knows."""
     if dollars is None or isinstance(dollars, bool):
@@ -144,10 +131,12 @@ class Budgets:
     day: int | None = None
     channels: Mapping[str, int] = field(default_factory=dict)
     """Days of channels that have a budget of their own, by ids."""
+    judgements_day: int | None = None
+    """Not money, but calls that judge for whom replies are; None = none is made."""
 
     @property
     def is_set(self) -> bool:
-        limits = (self.run, self.user_day, self.channel_day, self.day)
+        limits = (self.run, self.user_day, self.channel_day, self.day, self.judgements_day)
         return any(one is not None for one in limits) or bool(self.channels)
 
 
@@ -181,7 +170,7 @@ class CallFigures:
 
 
 BudgetKey = tuple[str, str, str]
-"""Whose budget: `user` or `channel` with the team's id and its own, or `all` with nothing."""
+"""Whose budget: `user` or `channel` with the team's id and its own, or `all` or `judgements` with nothing."""
 
 
 DayBudget = tuple[str, int, int | None]
@@ -189,10 +178,14 @@ DayBudget = tuple[str, int, int | None]
 
 
 def charges(call: SpentCall) -> Mapping[BudgetKey, int]:
-    """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key or an unknown cost."""
+    """Returns the budgets that a call uses up, and how many micro-dollars of each; none for an own key or an unknown cost.
+
+    Of calls that judge for whom a reply is, there is a budget of their number as well.
+    """
+    counted = {_JUDGEMENTS_KEY: 1} if call.run_id == JUDGEMENTS else {}
     if call.is_own_key or call.cost is None:
-        return {}
-    return dict.fromkeys(_keys(call.team, call.user, call.channel), call.cost)
+        return counted
+    return dict.fromkeys(_keys(call.team, call.user, call.channel), call.cost) | counted
 
 
 def day_of(at: datetime) -> date:
@@ -322,6 +315,12 @@ class Ledger:
             ("this channel's budget", of_channel, channel_limit),
             ("Orion's budget", of_all, self._budgets.day),
         )
+
+    @property
+    def are_judgements_used_up(self) -> bool:
+        """Whether no more replies may be judged today."""
+        spent = self._spent.get(self._today(), Counter())
+        return spent[_JUDGEMENTS_KEY] >= (self._budgets.judgements_day or 0)
 
     def estimate_cost(self, model: str, asked_tokens: int) -> int:
         """Returns micro-dollars for what a call reads, whatever it answers; nothing where nobody knows."""
@@ -482,6 +481,7 @@ class Spending:
             self._charged += 0 if call.is_own_key else call.cost
 
 
+_JUDGEMENTS_KEY: BudgetKey = ("judgements", "", "")
 _MINUTES_SHOWN = 90
 
 

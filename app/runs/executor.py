@@ -12,11 +12,14 @@ from agent_scripts.cli_agent import InsideServer, read_servers
 from agent_scripts.events import AgentError, TurnFinished
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
-from app.runs.agent_process import AgentProcess, AgentStart, deadline, key_stand_in
-from app.runs.agent_session import (
+from app.runs.agent_process import (
     ANEW,
+    AgentProcess,
+    AgentStart,
     Recall,
+    deadline,
     find_running_agent,
+    key_stand_in,
     remember,
     repository_in,
     run_directory,
@@ -35,13 +38,7 @@ from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import (
-    BrokeredNetwork,
-    Capability,
-    OpenNetwork,
-    SandboxSpec,
-    SnapshotRef,
-)
+from sandbox_runtime.types import BrokeredNetwork, Capability, OpenNetwork, SandboxSpec, SnapshotRef
 
 _log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from agent_scripts.adapter import TurnImage, TurnMessage
-from app.runs.model import Run, RunState, ThreadMessage
+from app.runs.model import ModelCall, Run, RunState, ThreadMessage
 from app.runs.request import AttachedFile, MessageContent, RunRequest, slack_microseconds
 
 MAX_HISTORY_CHARS = 120_000
@@ -51,6 +51,34 @@ class ThreadReader(Protocol):
 
     async def name_of(self, user: str) -> str:
         """Returns what a person is called in the workspace; their id when Slack does not say within 2 s. Never raises."""
+
+
+ADDRESSED, NOT_ADDRESSED = "addressed", "other"
+"""The answers of a model that judges for whom a reply is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a model says of a reply."""
+
+    is_addressed: bool | None = None
+    """None: the model has not said."""
+    call: ModelCall | None = None
+    """None: it was not asked."""
+
+
+class Judge(Protocol):
+    async def ask(self, instruction: str, text: str) -> Verdict:
+        """Asks the model, once, within 5 s. Never raises: who gets no answer says so in the verdict."""
+        ...
+
+
+class NoJudge:
+    """Where no model judges."""
+
+    async def ask(self, instruction: str, text: str) -> Verdict:
+        del instruction, text
+        return Verdict()
 
 
 class UnreadableFileError(Exception):

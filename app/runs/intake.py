@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 from app.log import get_logger
 from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
-from app.runs.policy import RunPolicy, may_stop
+from app.runs.policy import RunPolicy, may_stop, why_no_follow_up
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.progress import last_lines
 from app.runs.request import (
     NO_CONTENT,
+    Addressing,
     MessageContent,
     RunId,
     RunRequest,
@@ -25,6 +26,10 @@ WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
 SAME_STOP = timedelta(seconds=2)
 """Whoever says it again so soon cannot have seen what the first one did, and means the same."""
+MUTED = (
+    "Muted: in this thread I answer only messages that mention me. Write `unmute` to change that."
+)
+UNMUTED = "Not muted any more: in this thread I answer replies without a mention again, as far as this channel's rules go."
 SHOWN_LOG_CHARS = 800
 FENCE = "```"
 LOOKALIKE_FENCE = "\u02cb" * 3
@@ -54,9 +59,13 @@ class Revision:
     """None: deleted."""
     content: MessageContent = NO_CONTENT
     """What comes with it now."""
+    addressing: Addressing = Addressing.NONE
+    """What it says now of for whom it is."""
 
     def apply(self, request: RunRequest) -> RunRequest:
-        return request.model_copy(update={"text": self.text, "content": self.content})
+        addressing = self.addressing if request.is_candidate else request.addressing
+        changes = {"text": self.text, "content": self.content, "addressing": addressing}
+        return request.model_copy(update=changes)
 
 
 class Intake:
@@ -79,10 +88,15 @@ class Intake:
     async def accept(self, request: RunRequest) -> None:
         """Hands a message over as work, durably; the same message twice is one run.
 
+        One that may be a follow-up is handed over only where there is a run in its thread already.
+
         Raises:
             OSError: not durable; do not acknowledge, so that Slack delivers again.
-            TimeoutError: the same, of what another event of the message lacked.
+            TimeoutError: the same, of what another event of the message lacked, or of its thread.
         """
+        if request.is_candidate and not await self._may_follow(request):
+            self._log.debug("event.ignored", reason="not_addressed", event_id=request.event_id)
+            return
         run = Run(
             id=request.run_id,
             request=request,
@@ -90,10 +104,43 @@ class Intake:
             trace_id=self._ports.tracer.trace_id(request.run_id),
         )
         is_new = await self._dispatcher.submit(run)  # what is logged is that it is placed
-        if not is_new and request.content:
+        if not is_new and (request.content or request.addressing is Addressing.EVENT):
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
+
+    async def _may_follow(self, request: RunRequest) -> bool:
+        if why_no_follow_up(request, self._policy):
+            return False
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            return await self._ports.threads.has_run(request.thread)
+
+    async def mute(
+        self, thread: Thread, *, user: str, ts: str, is_muted: bool, has_mention: bool
+    ) -> bool:
+        """Records whether replies in a thread that do not mention Orion are answered; the last word counts, by Slack's clock.
+
+        False: `user` may not say so, the same or a later message has been heard, or it is nothing to Orion: a bare word
+        (not `has_mention`) in a thread without a run. `ts`: of the message that says so.
+
+        Raises:
+            TimeoutError: the database is sick; do not acknowledge.
+        """
+        if not may_stop(user, self._policy):
+            return False
+        threads = self._ports.threads
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            if not has_mention and not await threads.has_run(thread):
+                return False
+            is_new = await threads.mute(thread, user=user, ts=ts, is_muted=is_muted)
+        if is_new:
+            self._log.info("thread.muted" if is_muted else "thread.unmuted", thread=thread.key)
+        return is_new
+
+    async def tell_muted(self, thread: Thread, *, user: str, is_muted: bool) -> None:
+        """Tells a person alone that a thread is muted, or is no more. Never raises."""
+        text = MUTED if is_muted else UNMUTED
+        await self._ports.replies.show_ephemeral(thread, user=user, text=text)
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.
@@ -248,7 +295,7 @@ class Intake:
         shown = last_lines(log, max_chars=SHOWN_LOG_CHARS) or run.result.detail
         shown = shown[-SHOWN_LOG_CHARS:] or "(nothing was logged)"
         text = f"{FENCE}\n{shown.replace(FENCE, LOOKALIKE_FENCE)}\n{FENCE}"
-        await self._ports.replies.show_ephemeral(run.request, user=user, text=text)
+        await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
 
     async def feedback(
         self, run_id: RunId, *, user: str, is_positive: bool, comment: str = ""

@@ -270,6 +270,21 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """Tokens and money that one run has used, with what they are summed by."""
+
+    at: datetime
+    """Its beginning."""
+    user: str
+    channel: str
+    agent: str
+    model: str
+    tokens: int
+    cost: int | None
+    """Micro-dollars; None = nobody knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
     """A process that works on the runs of a database."""
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from app.errors import ErrorCode
 from app.runs.model import Run
-from app.runs.options import INVISIBLE, RunOptions, unknown_word
-from app.runs.request import RunRequest, Surface
+from app.runs.options import INVISIBLE, RunOptions, check_model, unknown_word
+from app.runs.request import Addressing, RunRequest, Surface
 from app.runs.selection import CatalogAgent, channel_change, find_problem
 
 MAX_PLACE_ATTEMPTS = 3
@@ -281,8 +282,48 @@ class DeliverySettings:
     ] = 60
 
 
+class FollowUps(StrEnum):
+    """Says which replies without a mention are answered."""
+
+    NEVER = "never"
+    TWO_PARTY = "two-party"
+    """In a thread where nobody but one person and Orion has written, that person's."""
+    JUDGED = "judged"
+    """Those, and of threads with more people what a small model takes for addressed to Orion."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowUpSettings:
+    """Replies in threads that do not mention Orion."""
+
+    follow_ups: Annotated[
+        FollowUps,
+        Field(
+            alias="ORION_FOLLOW_UPS",
+            description="Which replies without a mention are answered in threads where Orion was asked: never, two-party (of the only person in the thread), judged (also those that a small model takes for addressed to Orion).",
+        ),
+    ] = FollowUps.TWO_PARTY
+    follow_up_model: Annotated[
+        str,
+        AfterValidator(check_model),
+        Field(
+            alias="ORION_FOLLOW_UP_MODEL",
+            description="Anthropic model that judges; a small one will do.",
+        ),
+    ] = "claude-haiku-5-5"
+    follow_up_calls_day: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=1_000_000,
+            alias="ORION_FOLLOW_UP_CALLS_DAY",
+            description="Questions to that model on a day of UTC, of all processes; beyond them, replies that it would judge stay unanswered.",
+        ),
+    ] = 2000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPolicy(AccessSettings, LimitSettings, FileSettings, DeliverySettings):
+class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, DeliverySettings):
     """The operator's limits, and what follows from other settings. Times in seconds."""
 
     session_keep_s: float = 0
@@ -297,6 +338,8 @@ class RunPolicy(AccessSettings, LimitSettings, FileSettings, DeliverySettings):
     """Agents that may be asked for, the default one among them; empty = only that, with its own model."""
     channels: Mapping[str, RunOptions] = field(default_factory=dict)
     """What the operator's file says of channels, by their ids."""
+    channel_follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
+    """The same of follow-ups."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False
@@ -304,6 +347,10 @@ class RunPolicy(AccessSettings, LimitSettings, FileSettings, DeliverySettings):
     mount: Mount | None = None
     """Agents work there instead of in their threads' own files."""
     timings: RunTimings = RunTimings()
+
+    def follow_ups_in(self, channel: str) -> FollowUps:
+        """Returns the rule of a channel."""
+        return self.channel_follow_ups.get(channel, self.follow_ups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +396,15 @@ def find_refusal(
             detail=f"the limit is {policy.queue_limit} messages that wait or are worked on",
         )
     return None
+
+
+def why_no_follow_up(request: RunRequest, policy: RunPolicy) -> str:
+    """Returns why a reply that mentions nobody is not answered, whatever its thread is: a stable word; empty = it may be."""
+    if policy.follow_ups_in(request.channel) is FollowUps.NEVER:
+        return "never"
+    if request.addressing is Addressing.OTHERS:
+        return "others"
+    return "not_allowed" if _not_allowed(request, policy, bot_turns=0) else ""
 
 
 def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> str:

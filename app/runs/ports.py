@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from app.aio import Gate, always_open
 from app.errors import ErrorCode
 from app.runs.budget import AskLeave, Ledger
-from app.runs.history import FileExchange, ThreadReader
+from app.runs.history import FileExchange, Judge, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
@@ -31,7 +31,7 @@ from app.runs.model import (
 )
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.request import RunId, RunRequest, Thread
-from app.runs.session import SessionId, SessionStore
+from app.runs.session import SessionId, SessionStore, ThreadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,13 @@ class Dispatcher(Protocol):
 
     async def schedule(self, run: Run, **changes: Unpack["RunChanges"]) -> None:
         """Records these changes of a run that this process has, and lets it be advanced, by any process. Raises: LeaseLostError."""
+        ...
+
+    async def discard(self, run: Run) -> bool:
+        """Removes the record of a run that this process has accepted and not placed, as if it had never been heard of.
+
+        False: somebody has changed it since `run` was read. Raises: LeaseLostError.
+        """
         ...
 
     def borrow(self, run_id: RunId) -> AbstractAsyncContextManager[Run | None]:
@@ -165,7 +172,7 @@ class ReplySink(Protocol):
         """Shares files that were uploaded, in one message of the thread; not again those that `resumed` finds there. Never raises."""
         ...
 
-    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
+    async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         """Shows a text, as it is, to one person, in the thread; bounded to 2 s. Never raises."""
         ...
 
@@ -422,33 +429,6 @@ class BrokerEndpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
-    url: str
-    """Of the repository, without credentials."""
-    branch: str
-    base: str
-    title: str
-    body: str = field(repr=False)
-
-
-class NothingToProposeError(Exception):
-    """The base has all that the branch has."""
-
-
-class CodeHost(Protocol):
-    async def open_pull_request(self, proposal: Proposal) -> str:
-        """Opens a pull request for a branch, and returns its link, or that of the one that is open already; empty when the repository is on no host that has them.
-
-        Bounded to a minute, safe to repeat.
-
-        Raises:
-            ConnectionError: it could not be opened; the message says why and holds no secret.
-            NothingToProposeError
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GrantHooks:
     """Holds what the broker calls of a run, as long as the run's grant is open."""
 
@@ -549,10 +529,12 @@ class RunPorts:
     sessions: SessionStore
     defaults: DefaultStore
     own_keys: OwnKeyStore
+    threads: ThreadStore
     ledger: Ledger
     replies: ReplySink
     reader: ThreadReader
     exchange: FileExchange
+    judge: Judge
     tracer: Tracer
     clock: Clock
     mask: Callable[[str], str]

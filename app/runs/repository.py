@@ -6,7 +6,7 @@ import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import TurnFinished
@@ -24,10 +24,7 @@ from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.ports import (
-    CodeHost,
     ModelBroker,
-    NothingToProposeError,
-    Proposal,
     RepositoryGrant,
 )
 from app.runs.prompt import RepositoryFact
@@ -191,6 +188,33 @@ PUBLISH_TIMEOUT_S = 120.0
 _MARGIN_S = 15.0
 """By which the script inside is quicker than the wait for it."""
 MAX_COMMAND_OUTPUT_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposal:
+    url: str
+    """Of the repository, without credentials."""
+    branch: str
+    base: str
+    title: str
+    body: str = field(repr=False)
+
+
+class NothingToProposeError(Exception):
+    """The base has all that the branch has."""
+
+
+class CodeHost(Protocol):
+    async def open_pull_request(self, proposal: Proposal) -> str:
+        """Opens a pull request for a branch, and returns its link, or that of the one that is open already; empty when the repository is on no host that has them.
+
+        Bounded to a minute, safe to repeat.
+
+        Raises:
+            ConnectionError: it could not be opened; the message says why and holds no secret.
+            NothingToProposeError
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,19 @@ class Surface(StrEnum):
     DM = "dm"
 
 
+class Addressing(StrEnum):
+    """How a message says for whom it is."""
+
+    CLEAR = "clear"
+    """It mentions Orion, is a direct message, or was found to be for Orion."""
+    EVENT = "event"
+    """Slack says that it mentions Orion, its text does not: another event of it may look like a follow-up."""
+    NONE = "none"
+    """It mentions nobody: a reply in a thread, which is a follow-up if it is meant for Orion."""
+    OTHERS = "others"
+    """It mentions others, and not Orion."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
     """A Slack thread. `thread_ts` is the root message's ts (the message's own ts when it starts a thread)."""
@@ -111,6 +124,9 @@ class RunRequest(BaseModel):
     """The author belongs to another company (Slack Connect)."""
     is_bot: bool = Field(default=False, exclude_if=operator.not_)
     """Another app wrote it; `user` is its user, or its bot id where it has none."""
+    addressing: Addressing = Field(
+        default=Addressing.CLEAR, exclude_if=lambda value: value is Addressing.CLEAR
+    )
     event_id: str = ""
     retry_of: RunId | None = None
     """The failed run whose turn this one tries again, as `user` asked."""
@@ -130,7 +146,14 @@ class RunRequest(BaseModel):
 
     def completing(self, known: "RunRequest") -> "RunRequest":
         """Returns what is known of the message, with what this telling of it has besides."""
-        return known.model_copy(update={"content": known.content.merged(self.content)})
+        addressing = known.addressing if self.is_candidate else Addressing.CLEAR
+        content = known.content.merged(self.content)
+        return known.model_copy(update={"content": content, "addressing": addressing})
+
+    @property
+    def is_candidate(self) -> bool:
+        """Whether it is still open whether it is for Orion at all."""
+        return self.addressing in (Addressing.NONE, Addressing.OTHERS)
 
     @property
     def is_urgent(self) -> bool:

@@ -16,6 +16,7 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
+from app.runs.follow_ups import FollowUpFigures, FollowUpFilter
 from app.runs.history import Conversation
 from app.runs.model import WAITING_STATES, Outcome, QueuePosition, QueueStats, Run, RunState
 from app.runs.policy import (
@@ -29,7 +30,7 @@ from app.runs.policy import (
 )
 from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
 from app.runs.progress import LiveLogs
-from app.runs.request import RunId, RunRequest, Surface, Thread
+from app.runs.request import Addressing, RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
 from app.runs.selection import (
     Choice,
@@ -75,6 +76,11 @@ class RunService:
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         await self._placing.place(run, resumed=resumed)
+
+    @property
+    def follow_ups(self) -> FollowUpFigures:
+        """Returns how candidates were decided."""
+        return self._placing.follow_ups.figures
 
     def hand_over(self) -> None:
         """Ends the slice of each run that another process can go on with, from now on: as soon as its agent works. For who drains."""
@@ -341,33 +347,61 @@ class Placing:
         self._dispatcher = dispatcher
         self._stops = stops
         self._policy = policy
+        self.follow_ups = FollowUpFilter(ports, policy=policy)
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def place(self, run: Run, *, resumed: bool) -> None:
-        """Lets the thinking message of an accepted run stand, and schedules it. `resumed`: an earlier process may have begun to."""
+        """Lets the thinking message of an accepted run stand, and schedules it; one that is not for Orion is gone then.
+
+        `resumed`: an earlier process may have begun to. Raises: UnreadThreadError: it cannot be seen now whether it is.
+        """
         with structlog.contextvars.bound_contextvars(run_id=run.id, thread=run.thread.key):
-            # `advance` waits for the thinking message, and the thread's next message for this one's.
-            async with self.lock_of(run), self.lock_of(run.thread):
+            # `advance` waits for the thinking message.
+            async with self.lock_of(run):
                 if resumed:
                     known = await retry_store(lambda: self._ports.store.get(run.id))
                     if known is None or known.state is not RunState.ACCEPTED:
                         return
                     run = await self._record(run.id, place_attempt=known.place_attempt + 1)
-                    if is_given_up(run):
+                    if is_given_up(run) and not run.request.is_candidate:
                         await retry_store(lambda: self._dispatcher.schedule(run))
                         return
-                queue_stats = await self._queue_stats(run)
-                if await self._refuse(run, queue_stats):
-                    return
-                if run.request.is_urgent:
-                    await retry_store(
-                        lambda: self._stops.make_way(run.request, user=run.request.user)
-                    )
-                changes: RunChanges = {}
-                with suppress(ConnectionError):  # `advance` tries again
-                    changes = await self._post(run, queue_stats.position, maybe_posted=resumed)
-                await retry_store(lambda: self._dispatcher.schedule(run, **changes))
-                _log_placed(changes)
+                certain = await self._settle(run)
+                if certain is not None:
+                    await self._place(certain, resumed=resumed)
+
+    async def _settle(self, run: Run) -> Run | None:
+        """Returns the run once it is certain that it is for Orion; None: it was not, and is gone."""
+        found: Run | None = run
+        # More than once only where its author edits it meanwhile.
+        while found is not None and found.request.is_candidate:
+            found = await self._settle_once(found)
+        return found
+
+    async def _settle_once(self, run: Run) -> Run | None:
+        decision = await self.follow_ups.decide(run)
+        if decision.is_answered:
+            # On record before anybody sees it: after a crash nothing is decided otherwise of what stands in the thread.
+            await retry_store(lambda: self._ports.store.amend(run.id, _for_orion))
+            self.follow_ups.count(decision)
+        elif await retry_store(lambda: self._dispatcher.discard(run)):
+            self.follow_ups.count(decision)
+            return None
+        found = await retry_store(lambda: self._ports.store.get(run.id))
+        return found if found is not None and found.state is RunState.ACCEPTED else None
+
+    async def _place(self, run: Run, *, resumed: bool) -> None:
+        async with self.lock_of(run.thread):  # its next message waits for this one's
+            queue_stats = await self._queue_stats(run)
+            if await self._refuse(run, queue_stats):
+                return
+            if run.request.is_urgent:
+                await retry_store(lambda: self._stops.make_way(run.request, user=run.request.user))
+            changes: RunChanges = {}
+            with suppress(ConnectionError):  # `advance` tries again
+                changes = await self._post(run, queue_stats.position, maybe_posted=resumed)
+            await retry_store(lambda: self._dispatcher.schedule(run, **changes))
+            _log_placed(changes)
 
     async def ensure(self, run: Run) -> Run:
         """Returns the run with its thinking message in Slack; `reply_ts` stays None when Slack refuses for good.
@@ -508,6 +542,10 @@ class Placing:
         """Returns the lock of a run or a thread. Whoever places a run holds the run's, so that its message is posted once; and the thread's, so that its messages come in order."""
         key = owner.id if isinstance(owner, Run) else owner.key
         return self._locks.setdefault(key, asyncio.Lock())
+
+
+def _for_orion(request: RunRequest) -> RunRequest:
+    return request.model_copy(update={"addressing": Addressing.CLEAR})
 
 
 def _log_placed(changes: RunChanges) -> None:

@@ -208,3 +208,17 @@ class SessionStore(Protocol):
     async def remove(self, session_id: SessionId) -> None:
         """Removes it; unknown ids are fine."""
         ...
+
+
+class ThreadStore(Protocol):
+    """What is known of threads. Every method is durable when it returns and safe to repeat."""
+
+    async def has_run(self, thread: Thread) -> bool:
+        """Whether there is a run in it, ended ones included; by an index."""
+        ...
+
+    async def mute(self, thread: Thread, *, user: str, ts: str, is_muted: bool) -> bool:
+        """Records whether it is muted, by the message `ts`; False when that one, or a later one, has been heard."""
+        ...
+
+    async def is_muted(self, thread: Thread) -> bool: ...

@@ -1,10 +1,10 @@
 """Everything of `app.runs` that tests and benches import, so that moving a module touches this file alone."""
 
-from app.runs.agent_process import MAX_LINE_BYTES
-from app.runs.agent_session import run_directory
+from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.attempt import Asker, Attempt, AttemptTime
 from app.runs.budget import (
+    JUDGEMENTS,
     KEPT_DAYS,
     MICRO,
     REFRESH_S,
@@ -15,7 +15,6 @@ from app.runs.budget import (
     Ledger,
     Price,
     Prices,
-    RunCost,
     Spending,
     SpendingStore,
     SpentCall,
@@ -26,22 +25,37 @@ from app.runs.budget import (
 )
 from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
+from app.runs.follow_ups import (
+    INSTRUCTION,
+    Decision,
+    FollowUpFilter,
+    UnreadThreadError,
+    find_sure,
+    is_closing,
+    is_two_party,
+    render_transcript,
+)
 from app.runs.history import (
+    ADDRESSED,
     CUT_OFF,
     FAILED_UNANSWERED,
     INTERRUPTED,
     INTERRUPTS,
     LEFT_OUT,
     MEANWHILE,
+    NOT_ADDRESSED,
     STOPPED_UNANSWERED,
     Conversation,
     FileExchange,
+    Judge,
+    NoJudge,
     ThreadReader,
     ThreadView,
     UnreadableFileError,
+    Verdict,
     build_messages,
 )
-from app.runs.intake import Intake, RetryIntent, Revision
+from app.runs.intake import MUTED, UNMUTED, Intake, RetryIntent, Revision
 from app.runs.maintenance import (
     OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
@@ -67,6 +81,7 @@ from app.runs.model import (
     ReportedCall,
     Resumption,
     Run,
+    RunCost,
     RunFileKind,
     RunState,
     SharedFile,
@@ -90,6 +105,7 @@ from app.runs.options import (
 from app.runs.policy import (
     MAX_ATTEMPTS,
     MAX_PLACE_ATTEMPTS,
+    FollowUps,
     RunPolicy,
     RunTimings,
     find_invalid,
@@ -100,7 +116,6 @@ from app.runs.ports import (
     Advance,
     AgainIn,
     BrokerEndpoint,
-    CodeHost,
     DefaultStore,
     Dispatcher,
     Done,
@@ -108,9 +123,7 @@ from app.runs.ports import (
     LiveReply,
     ModelBroker,
     ModelGrant,
-    NothingToProposeError,
     OwnKeyStore,
-    Proposal,
     ReplySink,
     RepositoryGrant,
     RunChanges,
@@ -136,7 +149,10 @@ from app.runs.progress import (
 from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
 from app.runs.repository import (
     Checkout,
+    CodeHost,
     GitContext,
+    NothingToProposeError,
+    Proposal,
     Repositories,
     RepositoryPolicy,
     ThreadRepository,
@@ -147,6 +163,7 @@ from app.runs.repository import (
     why_not_pushed,
 )
 from app.runs.request import (
+    Addressing,
     AttachedFile,
     MessageContent,
     RunId,
@@ -179,6 +196,7 @@ from app.runs.session import (
     SessionId,
     SessionStatus,
     SessionStore,
+    ThreadStore,
     session_id_for,
 )
 from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals

@@ -5,6 +5,7 @@
     agent = "claude"
     model = "sonnet"
     budget_day_usd = 20
+    follow_ups = "judged"
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
@@ -51,6 +52,7 @@ from agent_scripts.registry import agent_names
 from app.runs.budget import ANY_ENDING, Price
 from app.runs.environment import AddedFile, Additions
 from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
+from app.runs.policy import FollowUps
 from app.settings.group import SettingsError
 from app.settings.service import MAX_USD
 
@@ -120,6 +122,12 @@ def _check_sandbox(word: str) -> str:
     return word
 
 
+def _check_follow_ups(word: str) -> FollowUps:
+    if word not in tuple(FollowUps):
+        raise ValueError(f"no such rule{_nearest(word, tuple(FollowUps))}")
+    return FollowUps(word)
+
+
 def _check_number(value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError("must be a number of dollars")  # noqa: TRY004 - pydantic's way
@@ -148,6 +156,7 @@ _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
 _Repository = Annotated[str, AfterValidator(_check_repository)]
 _Sandbox = Annotated[str, AfterValidator(_check_sandbox)]
+_FollowUps = Annotated[str, AfterValidator(_check_follow_ups)]
 _Command = Annotated[
     tuple[str, ...], BeforeValidator(_check_is_list), AfterValidator(_check_arguments)
 ]
@@ -170,11 +179,13 @@ class _ChannelTable(BaseModel):
     agent: _Agent | None = None
     model: Annotated[str, AfterValidator(check_model)] | None = None
     budget_day_usd: _Dollars | None = None
+    follow_ups: _FollowUps | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "_ChannelTable":
         if not self.model_fields_set:
-            raise ValueError("says nothing; there are: sandbox, agent, model, budget_day_usd")
+            known = ", ".join(self.__class__.model_fields)
+            raise ValueError(f"says nothing; there are: {known}")
         return self
 
 
@@ -219,6 +230,8 @@ class OrionToml:
     """What channels have of their own, by ids."""
     channel_budgets: Mapping[str, Decimal] = field(default_factory=dict)
     """Dollars that a day in a channel may cost, by ids."""
+    channel_follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
+    """Which replies without a mention are answered, by channels' ids."""
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands that run after a repository was cloned, by `owner/name` or URL."""
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -244,6 +257,11 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             name: table.budget_day_usd
             for name, table in parsed.channels.items()
             if table.budget_day_usd is not None
+        },
+        channel_follow_ups={
+            name: FollowUps(table.follow_ups)
+            for name, table in parsed.channels.items()
+            if table.follow_ups is not None
         },
         repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},

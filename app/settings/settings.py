@@ -18,6 +18,7 @@ from app.runs.policy import (
     AccessSettings,
     DeliverySettings,
     FileSettings,
+    FollowUpSettings,
     LimitSettings,
     Mount,
     find_mount_refusal,
@@ -106,6 +107,7 @@ class Settings:
     sandbox: SandboxSettings = field(default_factory=SandboxSettings)
     repositories: RepositorySettings = field(default_factory=RepositorySettings)
     access: AccessSettings = field(default_factory=AccessSettings)
+    follow_ups: FollowUpSettings = field(default_factory=FollowUpSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
     files: FileSettings = field(default_factory=FileSettings)
     budgets: BudgetSettings = field(default_factory=BudgetSettings)

@@ -119,12 +119,16 @@ class SlackApi:
         *,
         verb: str = "POST",
         has_turn: bool = False,
+        is_urgent: bool = True,
     ) -> Mapping[str, Any]:
-        """Makes one attempt, when its turn has come; `has_turn`: the caller has waited for that. Raises: SlackFault: as above."""
+        """Makes one attempt, when its turn has come; `has_turn`: the caller has waited for that. Raises: SlackFault: as above.
+
+        `is_urgent`: its turn comes before that of those that are not.
+        """
         payload = {name: value for name, value in arguments.items() if value is not None}
         channel = str(payload.get("channel", ""))
         if not has_turn:
-            await self.limits.turn(method, channel)
+            await self.limits.turn(method, channel, is_urgent=is_urgent)
         if verb != "GET" and method not in READING_METHODS:
             await self.confirm()
         with self._mapped_errors(method, channel):
@@ -153,7 +157,12 @@ class SlackApi:
                 )
 
     async def repeated(
-        self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
+        self,
+        method: str,
+        arguments: Mapping[str, Any],
+        *,
+        verb: str = "POST",
+        is_urgent: bool = True,
     ) -> Mapping[str, Any]:
         """Attempts until it is carried out; only for calls that may be carried out twice. Raises: SlackFault: the last attempt's."""
         attempts = AsyncRetrying(
@@ -162,7 +171,7 @@ class SlackApi:
             stop=stop_after_attempt(self.policy.attempts),
             reraise=True,
         )
-        return await attempts(self.once, method, arguments, verb=verb)
+        return await attempts(self.once, method, arguments, verb=verb, is_urgent=is_urgent)
 
     async def confirm(self) -> None:
         """Asks whether something may be changed. Raises: SlackLeaseLost: no more."""

@@ -12,7 +12,6 @@ from app.runs.request import (
     MessageContent,
     RunRequest,
     Surface,
-    Thread,
     slack_microseconds,
 )
 from app.slack.api import BotIdentity, SlackApi, SlackFault, SlackRefusal, within
@@ -60,13 +59,17 @@ class SlackThreadReader:
         collected: dict[str, Mapping[str, Any]] = {}
         line_s = self._api.limits.line_s("conversations.replies")
         limit_s = SHORT_READ_S if request.is_root else READ_TIMEOUT_S + line_s
+        # Without its own name it would take its own messages for another app's.
+        is_known = not request.is_candidate or self._identity() is not None
         try:
-            if _is_worth_reading(request, line_s=line_s):
+            if is_known and _is_worth_reading(request, line_s=line_s):
                 async with within(limit_s):
                     await self._collect(request, collected)
         except SlackFault as exc:
             # What was read until then still serves.
             self._log.warning("slack.history_failed", thread=request.thread.key, error=exc.word)
+            if request.is_candidate:  # but not to say who has written here
+                collected.clear()
         own = collected.pop(request.message_ts, None)
         content = content_of(own) if own else NO_CONTENT
         others = (shared for one in collected.values() for shared in content_of(one).shared)
@@ -90,28 +93,27 @@ class SlackThreadReader:
         return self._names.get(user, user)
 
     async def _collect(self, request: RunRequest, collected: dict[str, Mapping[str, Any]]) -> None:
-        thread, before_ts = request.thread, request.message_ts
-        first = await self._page(thread, before_ts, collected)
+        first = await self._page(request, collected)
         cursor = next_cursor(first)
         pages = 1
         if cursor and _reply_count(first) > _LONG_THREAD:
-            await self._collect_newest(thread, before_ts, collected)
+            await self._collect_newest(request, collected)
             return
         while cursor and pages < MAX_PAGES:
-            cursor = next_cursor(await self._page(thread, before_ts, collected, cursor=cursor))
+            cursor = next_cursor(await self._page(request, collected, cursor=cursor))
             pages += 1
 
     async def _collect_newest(
-        self, thread: Thread, before_ts: str, collected: dict[str, Mapping[str, Any]]
+        self, request: RunRequest, collected: dict[str, Mapping[str, Any]]
     ) -> None:
         """Asks for the newest by time: Slack lists the oldest first."""
-        pages = 1
+        pages, before_ts = 1, request.message_ts
         for window_s in _WINDOWS_S:
             oldest = f"{max(int(before_ts.partition('.')[0]) - window_s, 0)}.000000"
             cursor: str | None = None
             count = len(collected)
             while pages < MAX_PAGES:
-                page = await self._page(thread, before_ts, collected, oldest=oldest, cursor=cursor)
+                page = await self._page(request, collected, oldest=oldest, cursor=cursor)
                 pages += 1
                 cursor = next_cursor(page)
                 if not cursor:
@@ -121,8 +123,7 @@ class SlackThreadReader:
 
     async def _page(
         self,
-        thread: Thread,
-        before_ts: str,
+        request: RunRequest,
         collected: dict[str, Mapping[str, Any]],
         *,
         oldest: str | None = None,
@@ -131,9 +132,9 @@ class SlackThreadReader:
         page = await self._api.repeated(
             "conversations.replies",
             {
-                "channel": thread.channel,
-                "ts": thread.thread_ts,
-                "latest": before_ts,
+                "channel": request.channel,
+                "ts": request.thread_ts,
+                "latest": request.message_ts,
                 "inclusive": "true",
                 "oldest": oldest,
                 "limit": PAGE_SIZE,
@@ -141,6 +142,7 @@ class SlackThreadReader:
                 "cursor": cursor,
             },
             verb="GET",
+            is_urgent=not request.is_candidate,
         )
         messages = page.get("messages")
         for message in messages if isinstance(messages, list) else []:

@@ -14,6 +14,7 @@ from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
+from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.intake import Intake, Revision
 from app.runs.request import RunRequest
@@ -28,6 +29,7 @@ from app.slack.manifest import ASK_SHORTCUT, COMMAND
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
 from app.slack.payloads import (
     Ignored,
+    MuteThread,
     StopDirectMessages,
     StopThread,
     from_event,
@@ -75,8 +77,10 @@ class _Listeners:
         intake: Intake,
         surfaces: Surfaces,
         allowed_bots: Collection[str],
+        group: TaskGroup | None,
     ) -> None:
         self._identity = identity
+        self._group = group
         self._allowed_bots = allowed_bots
         self._intake = intake
         self._surfaces = surfaces
@@ -97,12 +101,29 @@ class _Listeners:
                 await self._intake.revise(intent)
             case StopThread():
                 await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            case MuteThread():
+                await self._mute(intent)
             case StopDirectMessages():
                 await self._intake.stop_channel(
                     intent.team, intent.channel, user=intent.user, ts=intent.ts
                 )
             case Ignored():
                 self._ignored(body, intent)
+
+    async def _mute(self, intent: MuteThread) -> None:
+        """Records it before the acknowledgement, and has it told behind that: Slack may be slow."""
+        is_new = await self._intake.mute(
+            intent.thread,
+            user=intent.user,
+            ts=intent.ts,
+            is_muted=intent.is_muted,
+            has_mention=intent.has_mention,
+        )
+        if is_new and self._group is not None:
+            telling = self._intake.tell_muted(
+                intent.thread, user=intent.user, is_muted=intent.is_muted
+            )
+            self._group.create_task(telling, name="tell-muted")
 
     async def session_stopped(self, body: dict[str, Any]) -> None:
         intent = session_stopped(body)
@@ -223,10 +244,11 @@ def create_bolt_app(
     intake: Intake,
     surfaces: Surfaces = NO_SURFACES,
     allowed_bots: Collection[str] = frozenset(),
+    group: TaskGroup | None = None,
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
 
-    Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
+    In `group` goes on what is not waited for by an acknowledgement; None = that is left out. Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
 
     async def authorize(enterprise_id: str | None, team_id: str | None) -> AuthorizeResult:
@@ -262,7 +284,11 @@ def create_bolt_app(
     )
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(
-        identity=identity, intake=intake, surfaces=surfaces, allowed_bots=allowed_bots
+        identity=identity,
+        intake=intake,
+        surfaces=surfaces,
+        allowed_bots=allowed_bots,
+        group=group,
     )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)

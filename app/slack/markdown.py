@@ -11,7 +11,9 @@ from app.runs.options import INVISIBLE
 
 _TOKEN: Final = re.compile(r"<([@#!]?)([^<>|\n]*)(?:\|([^<>\n]*))?>")
 _INVISIBLE: Final = re.compile(f"[{INVISIBLE}]")
-_STOP: Final = re.compile(r"\W*stop\W*", re.IGNORECASE)
+_ANY_MENTION: Final = re.compile(r"<(?:@[UW]|!subteam\^|!here|!channel|!everyone)[^<>\n]*>")
+"""Source: Slack, "Formatting text for app surfaces", tokens in angle brackets, read 2026-11."""
+_BARE_WORD: Final = re.compile(r"\W*(stop|mute|unmute)\W*", re.IGNORECASE)
 
 
 def readable(text: str, *, bot_user_id: str) -> str:
@@ -37,14 +39,20 @@ def escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def is_stop(text: str) -> bool:
-    """Whether it is the bare word, in any case, with or without punctuation. `text` is readable text."""
-    return _STOP.fullmatch(_INVISIBLE.sub("", text)) is not None
+def bare_word(text: str) -> str:
+    """Returns `stop`, `mute` or `unmute` where a readable text is nothing else, in any case, with or without punctuation; else nothing."""
+    found = _BARE_WORD.fullmatch(_INVISIBLE.sub("", text))
+    return found[1].lower() if found else ""
 
 
 def mentions(text: str, *, user_id: str) -> bool:
     """Whether raw text mentions that user."""
     return bool(user_id) and re.search(_mention_of(user_id), text) is not None
+
+
+def mentions_anybody(text: str) -> bool:
+    """Whether raw text mentions a person, a group of people, or all of a channel."""
+    return _ANY_MENTION.search(text) is not None
 
 
 def _mention_of(user_id: str) -> str:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from app.runs.intake import Revision
-from app.runs.request import RunRequest, Surface, Thread, run_id_for
+from app.runs.request import Addressing, RunRequest, Surface, Thread, run_id_for
 from app.slack.content import content_of
 from app.slack.fields import object_of, text_of
-from app.slack.markdown import is_stop, mentions, readable
+from app.slack.markdown import bare_word, mentions, mentions_anybody, readable
 from app.slack.signature import TS, is_id
 
 _ACCEPTED_SUBTYPES: Final = frozenset({"", "file_share", "thread_broadcast", "me_message"})
@@ -34,6 +34,19 @@ class StopThread:
     user: str
     ts: str
     """Of the message, or of the click of Slack's own Stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MuteThread:
+    """Replies in the thread that do not mention Orion shall not be answered from now on, or shall be again."""
+
+    thread: Thread
+    user: str
+    ts: str
+    """Of the message that says so."""
+    is_muted: bool
+    has_mention: bool
+    """It mentions Orion, so that it is for Orion in whatever thread it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +81,10 @@ def from_event(
     bot_user_id: str,
     received_at: datetime,
     allowed_bots: Collection[str] = frozenset(),
-) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
+) -> RunRequest | Revision | StopThread | StopDirectMessages | MuteThread | Ignored:
     """Returns what an `app_mention` or `message` event asks for; both events of one message give the same run id.
 
+    A person's reply in a thread of a channel that mentions nobody is a request, too: a candidate, of which others decide.
     `allowed_bots`: ids of other apps, their bots or their users, whose posts may ask.
     """
     event = object_of(body, "event")
@@ -83,9 +97,12 @@ def from_event(
     if thread is None:
         return Ignored(reason="incomplete")
     text = readable(text_of(event, "text"), bot_user_id=bot_user_id)
-    if is_stop(text) and (stop := _stop(event, thread)):
-        return stop
-    if not _is_addressed(event, bot_user_id=bot_user_id):
+    addressing = _addressing(event, bot_user_id=bot_user_id)
+    if (word := bare_word(text)) and (command := _command(word, event, thread, addressing)):
+        return command
+    if addressing is Addressing.OTHERS or (
+        addressing is Addressing.NONE and not _may_follow(event)
+    ):
         return Ignored(reason="not_addressed")
     return RunRequest(
         run_id=run_id_for(team=thread.team, channel=thread.channel, message_ts=event["ts"]),
@@ -99,19 +116,33 @@ def from_event(
         content=content_of(event),
         is_external=_is_external(body, event),
         is_bot=bool(event.get("bot_id")),
+        addressing=addressing,
         event_id=text_of(body, "event_id"),
         received_at=received_at,
     )
 
 
-def _stop(event: Mapping[str, Any], thread: Thread) -> StopThread | StopDirectMessages | None:
-    """Returns what the bare word stops; None where it is a question like any other: at the top of a channel."""
-    user, ts = _author(event), event["ts"]
-    if thread.thread_ts != ts:
+def _command(
+    word: str, event: Mapping[str, Any], thread: Thread, addressing: Addressing
+) -> StopThread | StopDirectMessages | MuteThread | None:
+    """Returns what the bare word asks for; None where it is a question like any other: at the top of a channel.
+
+    In a direct message all is for Orion, so that there is nothing to mute.
+    """
+    user, ts, is_dm = _author(event), event["ts"], _surface(event) is Surface.DM
+    if word == "stop" and thread.thread_ts != ts:
         return StopThread(thread=thread, user=user, ts=ts)
-    if _surface(event) is Surface.DM:
+    if word == "stop" and is_dm:
         return StopDirectMessages(team=thread.team, channel=thread.channel, user=user, ts=ts)
-    return None
+    if word == "stop" or is_dm or event.get("bot_id") or thread.thread_ts == ts:
+        return None
+    return MuteThread(
+        thread=thread,
+        user=user,
+        ts=ts,
+        is_muted=word == "mute",
+        has_mention=addressing is not Addressing.NONE,
+    )
 
 
 def _revision(
@@ -141,6 +172,7 @@ def _revision(
         user=user,
         text=None if is_deleted else text,
         content=content_of(after),
+        addressing=_addressing({**after, "channel": channel}, bot_user_id=bot_user_id),
     )
 
 
@@ -156,8 +188,13 @@ def session_stopped(body: Mapping[str, Any]) -> StopThread | Ignored:
     return StopThread(thread=thread, user=user, ts=ts)
 
 
-def asks_nothing(body: Mapping[str, Any], *, allowed_bots: Collection[str]) -> bool:
-    """Whether an envelope is of a message or a reaction about which Orion does nothing, which it tells without a look at anything else."""
+def asks_nothing(
+    body: Mapping[str, Any], *, allowed_bots: Collection[str], follows_up: bool
+) -> bool:
+    """Whether an envelope is of a message or a reaction about which Orion does nothing, which it tells without a look at anything else.
+
+    `follows_up`: somewhere replies without a mention are answered.
+    """
     match object_of(body, "event").get("type"):
         case "app_mention" | "message":
             now = datetime.now(UTC)
@@ -168,7 +205,8 @@ def asks_nothing(body: Mapping[str, Any], *, allowed_bots: Collection[str]) -> b
             intent = from_reaction(body, bot_user_id="")
         case _:
             return False
-    return isinstance(intent, Ignored)
+    is_unheard = isinstance(intent, RunRequest) and intent.is_candidate and not follows_up
+    return is_unheard or isinstance(intent, Ignored)
 
 
 def from_reaction(body: Mapping[str, Any], *, bot_user_id: str) -> StopShown | Ignored:
@@ -217,12 +255,18 @@ def _ids_of_bot(event: Mapping[str, Any]) -> tuple[str, ...]:
     return (text_of(event, "bot_id"), text_of(event, "user"), app)
 
 
-def _is_addressed(event: Mapping[str, Any], *, bot_user_id: str) -> bool:
-    return (
-        event.get("type") == "app_mention"
-        or _surface(event) is Surface.DM
-        or mentions(text_of(event, "text"), user_id=bot_user_id)
-    )
+def _addressing(event: Mapping[str, Any], *, bot_user_id: str) -> Addressing:
+    text = text_of(event, "text")
+    if _surface(event) is Surface.DM or mentions(text, user_id=bot_user_id):
+        return Addressing.CLEAR
+    if event.get("type") == "app_mention":
+        return Addressing.EVENT
+    return Addressing.OTHERS if mentions_anybody(text) else Addressing.NONE
+
+
+def _may_follow(event: Mapping[str, Any]) -> bool:
+    """Whether a message that mentions nobody may be a follow-up: a person's reply in a thread."""
+    return text_of(event, "thread_ts") not in ("", event["ts"]) and not event.get("bot_id")
 
 
 def _thread(body: Mapping[str, Any], event: Mapping[str, Any]) -> Thread | None:

@@ -17,7 +17,7 @@ from app.runs.model import (
     SharedFile,
 )
 from app.runs.ports import LiveReply
-from app.runs.request import RunId, RunRequest
+from app.runs.request import RunId, RunRequest, Thread
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
 from app.slack.blocks import (
     MessagePart,
@@ -190,15 +190,23 @@ class SlackReplies:
         async with self._posting(run, "share"):
             await self._messages.share(run.request, names, maybe_shared=resumed)
 
-    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
+    async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         arguments = {
-            "channel": request.channel,
+            "channel": thread.channel,
             "user": user,
             "text": escape(text),
-            "thread_ts": request.thread_ts,
+            "thread_ts": thread.thread_ts,
         }
-        async with self._telling(request.run_id, "show_ephemeral", timeout_s=EPHEMERAL_TIMEOUT_S):
-            await self._api.once("chat.postEphemeral", arguments)
+        try:
+            async with within(EPHEMERAL_TIMEOUT_S):
+                await self._api.once("chat.postEphemeral", arguments)
+        except SlackFault as exc:
+            self._log.warning(
+                "slack.update_failed",
+                thread=thread.key,
+                operation="show_ephemeral",
+                error=exc.word,
+            )
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         text = escape(failure_text(code, detail))
@@ -284,12 +292,10 @@ class SlackReplies:
         self._status.posted(run.thread)
 
     @asynccontextmanager
-    async def _telling(
-        self, run_id: RunId, operation: str, *, timeout_s: float | None = None
-    ) -> AsyncIterator[None]:
+    async def _telling(self, run_id: RunId, operation: str) -> AsyncIterator[None]:
         """Bounds what may fail without anybody waiting for it: a failure is logged."""
         try:
-            async with within(timeout_s or self._api.policy.write_timeout_s):
+            async with within(self._api.policy.write_timeout_s):
                 yield
         except SlackFault as exc:
             self._failed(run_id, operation, exc)

@@ -176,7 +176,9 @@ def answer_alone(
     refusal = refuse_http(signing_secret=secret, headers=headers, body=body)
     if refusal is not None or media_type(headers) != "application/json":
         return refusal
-    is_nothing = asks_nothing(json.loads(body), allowed_bots=options.allowed_bots)
+    is_nothing = asks_nothing(
+        json.loads(body), allowed_bots=options.allowed_bots, follows_up=options.follows_up
+    )
     return HttpAnswer(status=200, headers={}, body="") if is_nothing else None
 
 
@@ -213,6 +215,8 @@ class EntryOptions:
     """With it Slack comes by a socket, and not by HTTP."""
     allowed_bots: Collection[str] = frozenset()
     """Of other apps whose posts may ask."""
+    follows_up: bool = True
+    """Somewhere replies without a mention are answered."""
 
 
 @asynccontextmanager
@@ -229,24 +233,26 @@ async def open_entry(
     `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
     """
     secret = options.signing_secret.get_secret_value()
-    bolt = create_bolt_app(
-        bot_token=options.bot_token.get_secret_value(),
-        base_url=options.base_url,
-        identity=identity,
-        intake=intake,
-        surfaces=surfaces,
-        allowed_bots=options.allowed_bots,
-    )
-    if options.app_token is not None:
-        app_token = options.app_token.get_secret_value()
-        async with open_socket_mode(
-            bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
-        ):
-            _log.info("slack.connected", mode="socket")
-            yield None
-        return
+    async with open_task_group() as group:
+        bolt = create_bolt_app(
+            bot_token=options.bot_token.get_secret_value(),
+            base_url=options.base_url,
+            identity=identity,
+            intake=intake,
+            surfaces=surfaces,
+            allowed_bots=options.allowed_bots,
+            group=group,
+        )
+        if options.app_token is not None:
+            app_token = options.app_token.get_secret_value()
+            async with open_socket_mode(
+                bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
+            ):
+                _log.info("slack.connected", mode="socket")
+                yield None
+            return
 
-    async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
-        return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
+        async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
+            return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
 
-    yield handle
+        yield handle

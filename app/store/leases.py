@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from typing_extensions import Unpack
 
 from app.errors import LeaseLostError
-from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run
+from app.runs.model import UNFINISHED_STATES, Process, ProcessId, Run, RunState
 from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId
@@ -194,6 +194,20 @@ class SqlLeases:
                 raise LeaseLostError(run_id)
 
         await self._call(work)
+
+    async def discard(self, run: Run) -> bool:
+        unplaced = (runs.c.id == run.id) & (runs.c.state == RunState.ACCEPTED) & _IS_UNPLACED
+        as_read = unplaced & (runs.c.revision == run.revision) & (runs.c.owner == self.id)
+
+        def work(connection: sa.Connection) -> bool:
+            if connection.execute(sa.delete(runs).where(as_read)).rowcount == 1:
+                return True
+            owner = connection.scalar(sa.select(runs.c.owner).where(unplaced))
+            if owner is not None and owner != self.id:
+                raise LeaseLostError(run.id)
+            return connection.scalar(sa.select(runs.c.id).where(runs.c.id == run.id)) is None
+
+        return await self._call(work)
 
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)

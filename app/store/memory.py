@@ -36,6 +36,7 @@ class MemoryRunStore:
         self.sessions = MemorySessionStore()
         self.files = MemoryRunFiles()
         self.defaults = MemoryDefaultStore()
+        self.threads = MemoryThreadStore(self._runs)
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
 
@@ -50,6 +51,9 @@ class MemoryRunStore:
 
     async def get(self, run_id: RunId) -> Run | None:
         return self._runs.get(run_id)
+
+    def forget(self, run_id: RunId) -> None:
+        self._runs.pop(run_id, None)
 
     async def update(
         self,
@@ -229,6 +233,15 @@ class MemoryLeases:
     async def schedule(self, run_id: RunId, **changes: Unpack[RunChanges]) -> None:
         await self._store.update(run_id, **changes)
         await self.release(run_id, after_s=0)
+
+    async def discard(self, run: Run) -> bool:
+        found = self._runs.get(run.id)
+        is_same = found is not None and found.revision == run.revision
+        if is_same and found is not None and found.state is RunState.ACCEPTED:
+            self._store.forget(run.id)
+            self._holds.pop(run.id, None)
+            return True
+        return found is None
 
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         hold = self._hold(run_id)
@@ -420,6 +433,25 @@ class MemoryWelcomeStore:
         return len(self._welcomed)
 
 
+class MemoryThreadStore:
+    def __init__(self, runs: Mapping[RunId, Run]) -> None:
+        self._runs = runs
+        self._muted: dict[Thread, tuple[str, bool]] = {}
+
+    async def has_run(self, thread: Thread) -> bool:
+        return any(run.thread == thread for run in self._runs.values())
+
+    async def mute(self, thread: Thread, *, user: str, ts: str, is_muted: bool) -> bool:
+        del user
+        is_new = self._muted.get(thread, ("", False))[0] < ts
+        if is_new:
+            self._muted[thread] = (ts, is_muted)
+        return is_new
+
+    async def is_muted(self, thread: Thread) -> bool:
+        return self._muted.get(thread, ("", False))[1]
+
+
 class MemoryOwnKeyStore:
     def __init__(self) -> None:
         self._keys: dict[tuple[str, str], dict[str, str]] = {}
@@ -436,7 +468,9 @@ def _position_among(run: Run, unfinished: Iterable[Run], *, capacity: int) -> Qu
     """Returns what `run` waits for, given the unfinished runs (itself included)."""
     unfinished = list(unfinished)
     ahead_in_thread = sum(
-        other.thread == run.thread and other.request.message_ts < run.request.message_ts
+        other.thread == run.thread
+        and other.request.message_ts < run.request.message_ts
+        and not other.request.is_candidate
         for other in unfinished
     )
     ranks = _ranks(unfinished)

@@ -14,7 +14,7 @@ from typing_extensions import Unpack
 
 from app.aio import open_task_group, together
 from app.errors import ErrorCode, LeaseLostError
-from app.runs.budget import BudgetKey, RunCost, SpentCall, charges, day_of, to_micro
+from app.runs.budget import JUDGEMENTS, BudgetKey, SpentCall, charges, day_of, to_micro
 from app.runs.model import (
     BEGINNING_STATES,
     FINAL_STATES,
@@ -25,11 +25,12 @@ from app.runs.model import (
     QueuePosition,
     QueueStats,
     Run,
+    RunCost,
     RunFileKind,
     RunState,
 )
 from app.runs.ports import RunChanges
-from app.runs.request import RunId, RunRequest, Thread
+from app.runs.request import Addressing, RunId, RunRequest, Thread
 from app.store import migrations
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
@@ -61,6 +62,7 @@ from app.store.tables import (
     spent_days,
     values_of,
 )
+from app.store.threads import SqlThreadStore, forget_threads
 from app.store.writers import PostgresWriter, SqliteWriter
 
 
@@ -219,6 +221,7 @@ class SqlRunStore:
         self.sessions = SqlSessionStore(database)
         self.files = SqlRunFiles(database, self.leases)
         self.defaults = SqlDefaultStore(database)
+        self.threads = SqlThreadStore(database)
         self.spending = SqlSpendingStore(database)
         self.grants = SqlGrantStore(database)
         self.welcomes = SqlWelcomeStore(database)
@@ -361,8 +364,7 @@ class SqlRunStore:
         return await self._call(work)
 
     async def remove_ended(self, *, before: datetime, limit: int) -> int:
-        old_days = sa.delete(spent_days).where(spent_days.c.day < day_of(before).isoformat())
-        await self._call(lambda connection: connection.execute(old_days))
+        await self._call(lambda connection: _forget(connection, before=before))
         ended_at = sa.func.coalesce(runs.c.ended_at, runs.c.created_at)
         query = sa.select(runs.c.id).where(_ENDED, ended_at < before).order_by(ended_at)
         run_ids = await self._call(lambda connection: connection.scalars(query.limit(limit)).all())
@@ -417,6 +419,15 @@ class SqlRunStore:
         return found
 
 
+def _forget(connection: sa.Connection, *, before: datetime) -> None:
+    """Removes what is old and hangs on no run."""
+    is_old = (model_calls.c.run_id == JUDGEMENTS) & (model_calls.c.at < before)
+    connection.execute(sa.delete(model_calls).where(is_old))
+    old_day = spent_days.c.day < day_of(before).isoformat()
+    connection.execute(sa.delete(spent_days).where(old_day))
+    forget_threads(connection, before=before)
+
+
 def _select_one(connection: sa.Connection, run_id: RunId) -> Run | None:
     row = connection.execute(sa.select(runs).where(runs.c.id == run_id)).mappings().first()
     return None if row is None else run_of(row)
@@ -446,8 +457,11 @@ def _counts() -> sa.Select[int, int, int]:
             runs.c.attempt > 0,
         )
     )
+    addressing = sa.type_coerce(runs.c.request, sa.JSON)["addressing"].as_string()
     in_thread = (
         _UNFINISHED
+        # Not what may be for others: nobody shall see that it was looked at.
+        & sa.func.coalesce(addressing, "").not_in([Addressing.NONE, Addressing.OTHERS])
         & (runs.c.id != sa.bindparam("run_id"))
         & (runs.c.thread_key == sa.bindparam("thread_key"))
         & (runs.c.message_ts < sa.bindparam("message_ts"))

@@ -273,6 +273,16 @@ welcomes = sa.Table(
     sa.Column("person", sa.String(32), primary_key=True),
 )
 
+muted_threads = sa.Table(
+    "orion_muted_threads",
+    metadata,
+    sa.Column("thread_key", sa.String(128), primary_key=True),
+    sa.Column("is_muted", sa.Boolean, nullable=False),
+    # Who said so last, in which message of the thread.
+    sa.Column("user", sa.String(32), nullable=False),
+    sa.Column("message_ts", sa.String(32), nullable=False),
+)
+
 own_keys = sa.Table(
     "orion_own_keys",
     metadata,

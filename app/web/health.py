@@ -111,9 +111,11 @@ class Metrics:
         export_failures: Callable[[], int],
         pools: Callable[[], Sequence[PoolFigures]],
         calls: Mapping[tuple[str, str], CallFigures],
+        follow_ups: Mapping[tuple[str, str], int],
     ) -> None:
-        """`calls`: of models, by agent and model, as they are at any time."""
+        """`calls`: of models, by agent and model; `follow_ups`: by outcome and reason; both as they are at any time."""
         self._calls = calls
+        self._follow_ups = follow_ups
         self._store = store
         self._pools = pools
         self._export_failures = export_failures
@@ -140,6 +142,12 @@ class Metrics:
             registry=self._registry,
         )
 
+        self._decisions = Gauge(
+            "orion_follow_ups",
+            "Replies without a mention in threads with Orion, by whether they are answered and why, since start.",
+            ["outcome", "reason"],
+            registry=self._registry,
+        )
         self._pool_figures = {
             name: Gauge(f"orion_pool_{name}", says, ["provider"], registry=self._registry)
             for name, says in _POOL_FIGURES.items()
@@ -164,5 +172,7 @@ class Metrics:
         for (agent, model), figures in self._calls.items():
             for name, gauge in self._call_figures.items():
                 gauge.labels(agent=agent, model=model).set(getattr(figures, _FIELDS[name]))
+        for (outcome, reason), count in self._follow_ups.items():
+            self._decisions.labels(outcome=outcome, reason=reason).set(count)
         self._trace_failures.set(self._export_failures())
         return generate_latest(self._registry)

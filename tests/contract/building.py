@@ -53,6 +53,8 @@ class Handlers:
         self.again: set[RunId] = set()
         self.broken: set[RunId] = set()
         """`advance` fails for them."""
+        self.silent: set[RunId] = set()
+        """Not for us, the first time that they are placed."""
         self.handed_over = 0
         self.closed: list[RunId] = []
         """Those that `end` was asked to end."""
@@ -63,6 +65,10 @@ class Handlers:
 
     async def place(self, run: Run, *, resumed: bool) -> None:
         self.placed.append((run.id, resumed))
+        if run.id in self.silent:
+            self.silent.discard(run.id)
+            assert await self.dispatcher.discard(run)
+            return
         await self.may_place.wait()
         await self.dispatcher.schedule(run, state=RunState.PLACED)
 

@@ -50,5 +50,7 @@ async def test_what_is_put_around_a_port_is_what_everybody_gets(tmp_path: Path) 
             ),
         )
         await service.intake.show_log(run.id, user="U1")
-    assert replies.ephemerals == [(run.id, "U1", "```\nit \u02cb\u02cb\u02cbbroke\n```")]
+    assert replies.ephemerals == [
+        (run.thread.thread_ts, "U1", "```\nit \u02cb\u02cb\u02cbbroke\n```")
+    ]
     assert len(wrapped) == len(set(wrapped))

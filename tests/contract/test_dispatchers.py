@@ -365,3 +365,17 @@ async def test_while_one_is_accepted_no_run_begins_for_a_while() -> None:
         await until(lambda: handlers.started == [first.run_id], timeout_s=2 * QUIET_WITHIN_S)
         store.may_store.set()
         await until(lambda: handlers.started == [first.run_id, late.run_id])
+
+
+async def test_what_is_discarded_may_come_again(handlers: Handlers) -> None:
+    """Another event of the message may say that it is for us after all: then it is placed anew, and once."""
+    request = make_request()
+    handlers.silent.add(request.run_id)
+    await handlers.submit(request)
+    async with asyncio.timeout(WAIT_S):
+        while not handlers.placed or await handlers.store.get(request.run_id) is not None:
+            await asyncio.sleep(0.01)
+    for _ in range(2):
+        await handlers.submit(request)
+    await until(lambda: handlers.ended == [request.run_id])
+    assert handlers.placed == [(request.run_id, False)] * 2

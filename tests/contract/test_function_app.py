@@ -100,6 +100,17 @@ async def test_a_message_that_asks_nothing_opens_no_database(
     assert answer.status_code == status
 
 
+async def test_a_reply_opens_a_database_where_replies_are_answered(tmp_path: Path) -> None:
+    """Whether it is for Orion is in there; where the rule is `never` nobody needs to look."""
+    reply = {"type": "message", "text": "and now?", "thread_ts": "1799999999.000001"}
+    body = json.dumps(mention(**reply)).encode()
+    for rule, status in (("two-party", 500), ("never", 200)):
+        async with _asked(tmp_path, orion_follow_ups=rule) as http:
+            headers = signed(body, secret=COMPLETE["slack_signing_secret"])
+            answer = await http.post("/slack/events", headers=headers, content=body)
+        assert answer.status_code == status
+
+
 async def test_without_a_token_nobody_reads_metrics(tmp_path: Path) -> None:
     """No address of a function is a loopback address."""
     async with _asked(tmp_path, orion_ops_token=None) as http:

@@ -15,6 +15,7 @@ from app.runs.testing import Dispatcher, Run, RunId, RunState, RunStore
 from app.store.runs import open_store
 from tests.building import make_request
 from tests.contract.building import WAITS_S, Handlers
+from tests.waiting import until
 
 pytestmark = pytest.mark.postgresql
 
@@ -200,3 +201,15 @@ async def test_a_sweep_wakes_for_those_whose_messages_are_lost(postgres_url: str
     async with invoked(postgres_url, queue) as (dispatcher, handlers):
         await dispatcher.work(run_id, number=number, slice_s=SLICE_S)
         assert handlers.ended == [request.run_id]
+
+
+async def test_what_was_never_to_be_wakes_nobody(postgres_url: str) -> None:
+    """A reply that is not for Orion is gone before its message was sent."""
+    queue, request = Queue(), make_request()
+    async with invoked(postgres_url, queue) as (_, handlers):
+        handlers.silent.add(request.run_id)
+        await handlers.submit(request)
+        await until(lambda: handlers.placed)
+    assert queue.sent == []
+    async with open_store(postgres_url) as store:
+        assert await store.get(request.run_id) is None

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from typing_extensions import override
 
-from app.playground.slack.types import BOT_USER_ID, Person
+from app.playground.slack.types import BOT_USER_ID, COLLEAGUE, Person
 from app.runs.testing import RunState
 from app.slack.actions import STOP_ACTION
 from app.slack.manifest import ASK_SHORTCUT
@@ -108,6 +108,47 @@ class Live(Question):
             *(["a stream is left open"] if is_left else []),
             *(["the line is left below the thread"] if has_line else []),
         ]
+
+
+class FollowUps(Question):
+    """In an answered thread a reply without a mention, which is for Orion, and then somebody else's, which is not."""
+
+    name = "followups"
+    whose = "later"
+    silent = ""
+
+    @override
+    async def begin(self, play: Play) -> None:
+        self.silent = ""
+        await play.say("@Orion hello")
+        await play.rig.stage.answer(play.asked[0], timeout_s=ANSWERED_WITHIN_S)
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        await play.say("and then?")
+        if await play.rig.acknowledged(play.asked[1]):
+            await self._join(play)
+
+    @override
+    async def end(self, play: Play) -> None:
+        await play.rig.acknowledged(play.asked[1])
+        if not self.silent:
+            await self._join(play)
+
+    async def _join(self, play: Play) -> None:
+        client = play.rig.stage.client
+        self.silent = await client.say(
+            "nice weather, you two", thread_ts=play.asked[0], user=COLLEAGUE
+        )
+
+    @override
+    async def told(self, play: Play) -> None:
+        await super().told(play)
+        await play.rig.acknowledged(self.silent)
+        stage = play.rig.stage
+        async with asyncio.timeout(GIVEN_UP_AFTER_S):
+            while await stage.orion.run(stage.run_id(self.silent)) is not None:
+                await asyncio.sleep(POLL_S)
 
 
 class Announcement(Question):

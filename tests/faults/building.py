@@ -26,11 +26,13 @@ from app.runs.testing import (
     Delivery,
     GrantHooks,
     Intake,
+    Judge,
     Ledger,
     LiveLogs,
     MessageContent,
     ModelCall,
     ModelGrant,
+    NoJudge,
     OpenRuntime,
     Outcome,
     OwnKeyStore,
@@ -53,6 +55,7 @@ from app.runs.testing import (
     SharedFile,
     StopSignals,
     SystemClock,
+    Thread,
     ThreadMessage,
     ThreadView,
     UnreadableFileError,
@@ -73,6 +76,7 @@ from tests.faults.plan_agent import Plan, PlanAdapter
 POLICY = RunPolicy(run_timeout_s=20, idle_timeout_s=10, announce_after_s=0)
 SOON = RunTimings(slack_retry_s=0.1, close_interval_s=0.05)
 NOTHING_ADDED = Additions()
+NO_BUDGETS = Budgets()
 
 
 @dataclass
@@ -144,8 +148,8 @@ class JournalReplies:
     async def share(self, run: Run, files: Sequence[SharedFile], *, resumed: bool) -> None:
         self.shared.append((run.id, tuple(file.name for file in files), resumed))
 
-    async def show_ephemeral(self, request: RunRequest, *, user: str, text: str) -> None:
-        self.ephemerals.append((request.run_id, user, text))
+    async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
+        self.ephemerals.append((thread.thread_ts, user, text))
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
@@ -298,6 +302,8 @@ async def open_core(
     adapter: AgentAdapter | None = None,
     store: MemoryRunStore | None = None,
     own_keys: OwnKeyStore | None = None,
+    judge: Judge | None = None,
+    budgets: Budgets = NO_BUDGETS,
     may_act: Gate = always_open,
 ) -> AsyncIterator[Core]:
     policy = replace(policy, channels=channels or {})
@@ -315,7 +321,7 @@ async def open_core(
             )
         }
     )
-    ledger = Ledger(prices=prices, budgets=Budgets(), store=store.spending, clock=clock)
+    ledger = Ledger(prices=prices, budgets=budgets, store=store.spending, clock=clock)
     adapter = adapter or PlanAdapter()
     dispatcher = RunDispatcher(
         store,
@@ -384,10 +390,12 @@ async def open_core(
             sessions=store.sessions,
             defaults=store.defaults,
             own_keys=own_keys or MemoryOwnKeyStore(),
+            threads=store.threads,
             ledger=ledger,
             replies=replies,
             reader=reader,
             exchange=shelf,
+            judge=judge or NoJudge(),
             tracer=tracer,
             clock=clock,
             mask=mask_password,
@@ -440,10 +448,18 @@ async def core_of(
     *,
     store: MemoryRunStore | None = None,
     adapter: AgentAdapter | None = None,
+    judge: Judge | None = None,
+    judgements_day: int | None = None,
 ) -> AsyncIterator[Core]:
     socket = str(tmp_path / "broker.sock")
     async with open_core(
-        policy, socket=socket, additions=additions, store=store, adapter=adapter
+        policy,
+        socket=socket,
+        additions=additions,
+        store=store,
+        adapter=adapter,
+        judge=judge,
+        budgets=Budgets(judgements_day=judgements_day),
     ) as core:
         yield core
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from app.runs.budget import RunCost, render_money
-from app.runs.model import Run, RunFileKind, SharedFile
+from app.runs.budget import render_money
+from app.runs.model import Run, RunCost, RunFileKind, SharedFile
 from app.runs.request import AttachedFile
 from app.settings.settings import Settings
 from app.store.engine import name_of, own_state_directory

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from app.playground.model.addressing import judge_reply
 from app.playground.model.question import Message, Question, Tool, person_text
 
 _WRITTEN = "Written by Orion's offline model.\n"
@@ -166,7 +167,7 @@ class Answer:
 
 def decide_answer(question: Question) -> Answer:
     """Returns the next answer."""
-    helped = _help_agent(question)
+    helped = judge_reply(question) or _help_agent(question)
     if helped is not None:
         return Answer(shape=Shape.PLAIN, text=helped)
     seen = _read_conversation(question.messages)

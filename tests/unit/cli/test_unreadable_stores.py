@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -90,10 +91,16 @@ def _cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2 // PAGE * PAGE)
 
 
-def _overwrite(*, page: int) -> Callable[[Path], None]:
+def _overwrite(*, of: str) -> Callable[[Path], None]:
+    """The first page of a table or an index: others may hold texts alone, in which no damage shows."""
+
     def damage(path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            found = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [of])
+            (page,) = found.fetchone()
         with path.open("r+b") as file:
-            file.seek(page * PAGE + 100)
+            file.seek((page - 1) * PAGE + 100)
             file.write(b"\xa5" * (PAGE - 100))
 
     return damage
@@ -122,7 +129,9 @@ def _chmod(mode: int) -> Callable[[Path], None]:
         ),
         pytest.param(_sql("DELETE FROM orion_schema"), ("half made", "put a copy"), id="half"),
         pytest.param(_cut, ("is damaged", "put a copy"), id="cut"),
-        pytest.param(_overwrite(page=45), ("is damaged", "put a copy"), id="some-page"),
+        pytest.param(
+            _overwrite(of="ix_orion_runs_user"), ("is damaged", "put a copy"), id="some-page"
+        ),
         pytest.param(_other_file, ("is not an SQLite database", "move it away"), id="other"),
         pytest.param(_directory, ("cannot be used", "check"), id="directory"),
         pytest.param(_chmod(0), ("cannot be used", "its owner"), id="closed"),

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from app.compose.budgets import find_problems
+from app.compose.models import missing_for_serving
 from app.settings.settings import load_settings
 
 PRICES = '[prices."*"]\ninput = 3\noutput = 15\ncache_read = 0.3\ncache_write = 3.75\n'
@@ -40,3 +41,21 @@ def test_a_cloud_without_a_broker_holds_no_budget(cloud: str, given: dict[str, o
 def test_this_machine_has_a_broker() -> None:
     """No address is needed here."""
     assert _problems(orion_sandbox="local") == ""
+
+
+def test_the_model_that_judges_replies_has_a_price(tmp_path: Path) -> None:
+    """Where a budget is set; without one its calls are bounded by their number."""
+    named = PRICES.replace('"*"', '"claude-*"')
+    (tmp_path / "orion.toml").write_text(named)
+    asked = {"orion_follow_ups": "judged", "orion_follow_up_model": "small-1"}
+    asked["orion_models_anthropic"] = "claude-haiku-5-5"
+    assert "no price for small-1, which judges replies" in _problems(**asked)
+    assert "judges" not in _problems(**asked | {"orion_follow_ups": "two-party"})
+    assert _problems(**asked, orion_budget_day_usd=None) == ""
+
+
+def test_a_model_that_shall_judge_needs_a_key() -> None:
+    """Told at the start, by the name of the setting."""
+    given = {"openai_api_key": "sk-1", "orion_agent": "codex", "orion_follow_ups": "judged"}
+    missing = missing_for_serving(load_settings(env_file=None, given=given))
+    assert any("model that judges replies" in line for line in missing)

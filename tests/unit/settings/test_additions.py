@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from app.runs.testing import AddedFile, RunOptions
+from app.compose.factories import run_policy
+from app.runs.testing import AddedFile, FollowUps, RunOptions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import MAX_FILES_BYTES, load_orion_toml
+from app.settings.settings import load_settings
 from tests.unit.cli.test_root import orion
 
 _FILE = "[agents.claude.files]\n"
@@ -63,6 +65,10 @@ def test_a_channel_has_a_sandbox_of_its_own(toml: Path) -> None:
         (
             '[channels.C012345]\nsandbx = "docker"',
             "channels.C012345.sandbx: no such key; did you mean sandbox?",
+        ),
+        (
+            '[channels.C012345]\nfollow_ups = "jugded"',
+            "channels.C012345.follow_ups: no such rule; did you mean judged? (is 'jugded')",
         ),
         ("[channels.C012345]", "channels.C012345: says nothing; there are: sandbox, agent, model"),
     ],
@@ -269,3 +275,13 @@ def test_doctor_says_what_is_added(toml: Path) -> None:
         SLACK_API_URL="http://127.0.0.1:9/",
     )
     assert "complete; orion.toml adds to claude (files: 1, commands: 0)" in shown.stdout
+
+
+def test_a_channel_has_a_rule_for_replies_of_its_own(tmp_path: Path) -> None:
+    """The others keep the one of the settings."""
+    toml = tmp_path / "orion.toml"
+    toml.write_text('[channels.C0123456789]\nfollow_ups = "judged"\n')
+    settings = load_settings(env_file=None, given={"orion_follow_ups": "never"}, toml=toml)
+    policy = run_policy(settings)
+    assert policy.follow_ups_in("C0123456789") is FollowUps.JUDGED
+    assert policy.follow_ups_in("C1") is FollowUps.NEVER

@@ -1,5 +1,6 @@
 """Requests as Slack signs and sends them, a Bolt app, and an intake that records what reaches it."""
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -12,6 +13,7 @@ from urllib.parse import urlencode
 from slack_bolt.async_app import AsyncApp
 from typing_extensions import override
 
+from app.aio import TaskGroup
 from app.runs.testing import Intake, RetryIntent, Revision, Run, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
 from app.slack.listeners import Surfaces, create_bolt_app
@@ -29,6 +31,7 @@ class RecordingIntake(Intake):
     def __init__(self) -> None:
         self.heard: list[object] = []
         self.error: Exception | None = None
+        self.may_tell = asyncio.Event()
 
     def _hear(self, intent: object) -> None:
         if self.error:
@@ -60,6 +63,20 @@ class RecordingIntake(Intake):
         return True
 
     @override
+    async def mute(
+        self, thread: Thread, *, user: str, ts: str, is_muted: bool, has_mention: bool
+    ) -> bool:
+        word = ("mute", thread.thread_ts, user, ts, is_muted, has_mention)
+        is_new = word not in self.heard
+        self._hear(word)
+        return is_new
+
+    @override
+    async def tell_muted(self, thread: Thread, *, user: str, is_muted: bool) -> None:
+        await self.may_tell.wait()
+        self._hear(("tell_muted", thread.thread_ts, user, is_muted))
+
+    @override
     async def stop_channel(self, team: str, channel: str, *, user: str, ts: str) -> bool:
         self._hear(("stop_channel", team, channel, user, ts))
         return True
@@ -88,6 +105,7 @@ class RecordingIntake(Intake):
 def make_app(
     intake: Intake,
     identity: BotIdentity | None = IDENTITY,
+    group: TaskGroup | None = None,
     **surfaces: Any,
 ) -> AsyncApp:
     """`surfaces`: fields of `Surfaces`."""
@@ -97,6 +115,7 @@ def make_app(
         identity=lambda: identity,
         intake=intake,
         surfaces=Surfaces(**surfaces),
+        group=group,
     )
 
 

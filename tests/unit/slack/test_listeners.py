@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from slack_bolt.async_app import AsyncApp
 
+from app.aio import open_task_group
 from app.runs.testing import RunRequest
 from tests.unit.slack.building import (
     RecordingIntake,
@@ -155,3 +156,20 @@ async def test_acknowledging_takes_little(bolt: AsyncApp) -> None:
     durations.sort()
     print(f"median {durations[100] * 1e3:.2f} ms, p99 {durations[197] * 1e3:.2f} ms")  # noqa: T201 - a figure for the reader
     assert durations[100] < 0.010
+
+
+async def test_muting_is_told_behind_the_acknowledgement(intake: RecordingIntake) -> None:
+    """Once, though Slack tells of a mention twice; what is not durable is not acknowledged."""
+    root, ts = "1800000000.000001", "1800000000.000100"
+    said = {"thread_ts": root, "text": "<@UBOT> mute"}
+    async with open_task_group() as group:
+        app = make_app(intake, group=group)
+        intake.error = TimeoutError()
+        assert (await deliver_json(app, mention(**said)))[0] == 500
+        intake.error = None
+        for kind in ("message", "app_mention"):
+            assert (await deliver_json(app, mention(type=kind, **said)))[0] == 200
+        muted = ("mute", root, "U1", ts, True, True)
+        assert intake.heard == [muted, muted]
+        intake.may_tell.set()
+    assert intake.heard == [muted, muted, ("tell_muted", root, "U1", True)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from app.runs.delivery import shorten
 from app.slack.markdown import (
+    bare_word,
     escape,
-    is_stop,
     neutralise,
     plain_fallback,
     readable,
@@ -240,7 +240,7 @@ def render_all(text: str) -> None:
     tail_markdown(text, max_chars=3_000)
     plain_fallback(text)
     readable(text, bot_user_id="UB")
-    is_stop(text)
+    bare_word(text)
 
 
 def lines_run(work: Callable[[str], object], text: str) -> int:

@@ -7,9 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.runs.testing import Revision, RunRequest, Surface, Thread, run_id_for
+from app.runs.testing import Addressing, Revision, RunRequest, Surface, Thread, run_id_for
 from app.slack.actions import parse_click
-from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
+from app.slack.payloads import (
+    Ignored,
+    MuteThread,
+    StopDirectMessages,
+    StopThread,
+    from_event,
+    session_stopped,
+)
 
 AT = datetime(2026, 11, 21, tzinfo=UTC)
 TS = "1800000000.000100"
@@ -34,7 +41,9 @@ def envelope(**event: object) -> dict[str, Any]:
     }
 
 
-def parsed(**event: object) -> RunRequest | Revision | StopThread | StopDirectMessages | Ignored:
+def parsed(
+    **event: object,
+) -> RunRequest | Revision | StopThread | StopDirectMessages | MuteThread | Ignored:
     return from_event(envelope(**event), bot_user_id="UBOT", received_at=AT)
 
 
@@ -282,7 +291,7 @@ FIELDS = st.sampled_from(
 def test_no_payload_raises(event: dict[str, Any], authorizations: Any, actions: Any) -> None:
     """Whatever is in the fields, the parser answers."""
     body = {**envelope(**event), "authorizations": authorizations}
-    kinds = (RunRequest, StopThread, StopDirectMessages, Ignored)
+    kinds = (RunRequest, StopThread, StopDirectMessages, MuteThread, Ignored)
     assert isinstance(from_event(body, bot_user_id="UBOT", received_at=AT), kinds)
     assert isinstance(session_stopped(body), kinds)
     clicked = {"user": authorizations, "actions": actions, "container": event}
@@ -306,7 +315,16 @@ MESSAGE_RUN = run_id_for(team="T1", channel="C1", message_ts=TS)
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        ({}, {"text": "<@UBOT> bye"}, Revision(run_id=MESSAGE_RUN, user="U1", text="bye")),
+        (
+            {},
+            {"text": "<@UBOT> bye"},
+            Revision(run_id=MESSAGE_RUN, user="U1", text="bye", addressing=Addressing.CLEAR),
+        ),
+        (
+            {"text": "hi"},
+            {"text": "<@U2> bye"},
+            Revision(run_id=MESSAGE_RUN, user="U1", text="@U2 bye", addressing=Addressing.OTHERS),
+        ),
         ({}, None, Revision(run_id=MESSAGE_RUN, user="U1", text=None)),
         (
             {},
@@ -326,3 +344,81 @@ def test_revisions(
 ) -> None:
     """An edit or a deletion names the run of its message; unfurled links and the bot's own edits are nothing."""
     assert revised(before, after) == expected
+
+
+REPLY = {"type": "message", "channel_type": "channel", "thread_ts": ROOT, "text": "and now?"}
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ({}, Addressing.NONE),
+        ({"channel": "G1", "channel_type": "mpim"}, Addressing.NONE),
+        ({"subtype": "file_share", "text": ""}, Addressing.NONE),
+        ({"subtype": "thread_broadcast"}, Addressing.NONE),
+        ({"text": "<@UBOT> and <@U2>"}, Addressing.CLEAR),
+        ({"type": "app_mention", "text": "<@UBOT> hi"}, Addressing.CLEAR),
+        ({"type": "app_mention", "text": "hi"}, Addressing.EVENT),
+        ({"channel": "D1", "channel_type": "im"}, Addressing.CLEAR),
+    ],
+)
+def test_for_whom_a_reply_says_that_it_is(event: dict[str, Any], expected: Addressing) -> None:
+    """One that mentions nobody may be a follow-up; in a direct message all is for Orion."""
+    assert accepted(**{**REPLY, **event}).addressing is expected
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"thread_ts": None},
+        {"thread_ts": TS},
+        {"text": "<@U2> and you?"},
+        {"text": "<!subteam^S1|@team> who knows?"},
+        {"text": "<!here> who knows?"},
+        {"bot_id": "B2"},
+        {"subtype": "channel_join"},
+    ],
+)
+def test_what_is_no_follow_up_whatever_its_thread_is(event: dict[str, Any]) -> None:
+    """The top of a channel, somebody else's mention, another app, a notice."""
+    assert isinstance(parsed(**{**REPLY, **event}), Ignored)
+
+
+def test_what_other_apps_may_ask_is_no_follow_up() -> None:
+    """They must mention Orion, also where they may ask."""
+    body = envelope(**{**REPLY, "bot_id": "B2"})
+    intent = from_event(body, bot_user_id="UBOT", received_at=AT, allowed_bots={"B2"})
+    assert intent == Ignored(reason="not_addressed")
+
+
+@pytest.mark.parametrize(
+    ("event", "is_muted", "has_mention"),
+    [
+        ({"text": "mute"}, True, False),
+        ({"text": " Mute! "}, True, False),
+        ({"text": "<@UBOT> mute"}, True, True),
+        ({"type": "app_mention", "text": "<@UBOT> unmute"}, False, True),
+        ({"text": "UNMUTE"}, False, False),
+    ],
+)
+def test_a_thread_is_muted_by_a_bare_word(
+    event: dict[str, Any], is_muted: bool, has_mention: bool
+) -> None:
+    """With a mention or without, by both events alike."""
+    thread = Thread(team="T1", channel="C1", thread_ts=ROOT)
+    assert parsed(**{**REPLY, **event}) == MuteThread(
+        thread=thread, user="U1", ts=TS, is_muted=is_muted, has_mention=has_mention
+    )
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"text": "mute the alarms please"},
+        {"text": "mute", "channel": "D1", "channel_type": "im"},
+        {"type": "app_mention", "text": "<@UBOT> mute", "thread_ts": None},
+    ],
+)
+def test_what_is_a_question_though_it_says_mute(event: dict[str, Any]) -> None:
+    """A sentence, a direct message, the top of a channel."""
+    assert isinstance(parsed(**{**REPLY, **event}), RunRequest)

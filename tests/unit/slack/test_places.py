@@ -21,6 +21,7 @@ from app.runs.testing import (
     CatalogAgent,
     Intake,
     Ledger,
+    NoJudge,
     Price,
     Prices,
     Run,
@@ -141,6 +142,8 @@ def ports_of(store: MemoryRunStore) -> RunPorts:
         sessions=store.sessions,
         defaults=store.defaults,
         own_keys=MemoryOwnKeyStore(),
+        threads=store.threads,
+        judge=NoJudge(),
         ledger=Ledger(
             prices=Prices({"m": price}),
             budgets=Budgets(user_day=2_000_000, channel_day=5_000_000),

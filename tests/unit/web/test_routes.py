@@ -28,6 +28,7 @@ class Said:
     body: str
 
 
+FOLLOW_UPS = {("answered", "two_party"): 2}
 CALLS = {("claude", "m-1"): CallFigures(calls=2, tokens=1200, cost=42)}
 
 
@@ -57,7 +58,13 @@ def make_parts() -> WebParts:
     return WebParts(
         slack=echo,
         health=Health(inside={"database": fine}, outside={}, clock=HandClock()),
-        metrics=Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL], calls=CALLS),
+        metrics=Metrics(
+            store=store,
+            export_failures=lambda: 3,
+            pools=lambda: [POOL],
+            calls=CALLS,
+            follow_ups=FOLLOW_UPS,
+        ),
         broker=APIRouter(),
         ops_token=None,
         is_loopback=True,
@@ -153,7 +160,13 @@ async def test_metrics_are_closed_off_loopback_without_a_token() -> None:
     run = make_run()
     await store.add(run)
     await store.update(run.id, state=RunState.RUNNING)
-    metrics = Metrics(store=store, export_failures=lambda: 3, pools=lambda: [POOL], calls=CALLS)
+    metrics = Metrics(
+        store=store,
+        export_failures=lambda: 3,
+        pools=lambda: [POOL],
+        calls=CALLS,
+        follow_ups=FOLLOW_UPS,
+    )
     async with client_of(replace(parts, metrics=metrics)) as client:
         await client.post("/slack/events", content=b"{}", headers={"x-slack-signature": ""})
         text = (await client.get("/metrics")).text
