@@ -63,6 +63,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         # In one directory agents work one after the other.
         capacity=1 if work_dir(settings) else settings.limits.max_concurrent_runs,
         mount=settings.mount,
+        instructions=settings.toml.instructions,
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
         agents=usable_agents(settings),

@@ -176,7 +176,7 @@ def _entries(
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
     for run in of_message.values():
-        if run.request.options.command is not None:
+        if run.request.is_command:
             continue  # Orion's own business
         if run.state.is_final and not run.result.answer and run.attempt == 0:
             continue  # withdrawn or refused: nobody's question, and least of all a part of the next one

@@ -16,6 +16,7 @@ from app.runs.history import FileExchange, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
+    ChannelNoteStore,
     Checkpoint,
     Clock,
     Delivery,
@@ -540,6 +541,7 @@ class RunPorts:
     files: RunFiles
     sessions: SessionStore
     defaults: DefaultStore
+    channel_notes: ChannelNoteStore
     own_keys: OwnKeyStore
     ledger: Ledger
     replies: ReplySink

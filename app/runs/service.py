@@ -15,6 +15,7 @@ from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
+from app.runs.channel import answer_memory_command, read_memory
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.history import Conversation
 from app.runs.model import WAITING_STATES, Outcome, QueuePosition, QueueStats, Run, RunState
@@ -25,7 +26,7 @@ from app.runs.policy import (
     find_refusal,
     is_empty,
     is_given_up,
-    why_no_channel_defaults,
+    why_no_change,
 )
 from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
 from app.runs.request import RunId, RunRequest, Surface, Thread
@@ -112,9 +113,10 @@ class RunService:
         """Returns how the run ends if no agent is asked."""
         result = self._result_without_running(run)
         if result is None and run.attempt == 0:
-            result = self._invalid(run) or await answer_without_agent(
-                run, self._ports, self._catalog
+            result = self._invalid(run) or await answer_memory_command(
+                run, self._ports, self._policy
             )
+            result = result or await answer_without_agent(run, self._ports, self._catalog)
             if result is not None and result.state is RunState.SUCCEEDED:
                 await self._tell_change(run)
         return result
@@ -152,7 +154,7 @@ class RunService:
         code, problem = ErrorCode.REQUEST_INVALID, find_invalid(run.request, self._policy)
         if not problem:
             code = ErrorCode.NOT_ALLOWED
-            problem = why_no_channel_defaults(run.request, self._policy)
+            problem = why_no_change(run.request, self._policy)
         if not problem:
             return None
         return Outcome(state=RunState.FAILED, error_code=code, detail=problem)
@@ -208,6 +210,7 @@ class RunService:
     ) -> Begun | AgainIn:
         """Begins an attempt of `run` as it was checked (edited since then, it does not begin), or takes up one that a slice has left."""
         checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
+        memory = await read_memory(run.request, self._ports, self._policy)
         if checkpoint is None:
             choice = await choose_for(run, self._ports, self._catalog)
             try:
@@ -238,6 +241,7 @@ class RunService:
             started_at=now,
             slice_s=None if until is None else max(0.0, (until - now).total_seconds()),
             checkpoint=checkpoint,
+            about_channel=memory.render_for_agent(),
             hand_over=self._hand_over,
         )
 

@@ -24,7 +24,19 @@ from app.runs.budget import (
     to_dollars,
     to_micro,
 )
-from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
+from app.runs.channel import MAX_TOLD_BYTES, ChannelMemory, find_instructions_problem
+from app.runs.environment import (
+    SAVING_S,
+    AddedFile,
+    Additions,
+    AgentEnvironment,
+    AgentSettings,
+    FilesFact,
+    NetworkFact,
+    RepositoryFact,
+    RunFacts,
+    render_prompt,
+)
 from app.runs.executor import AgentRunner
 from app.runs.history import (
     FAILED_UNANSWERED,
@@ -51,6 +63,8 @@ from app.runs.model import (
     WAITING_STATES,
     Changes,
     ChannelChange,
+    ChannelNote,
+    ChannelNoteStore,
     Checkpoint,
     Clock,
     Delivery,
@@ -116,7 +130,6 @@ from app.runs.ports import (
     Tracer,
     TraceStep,
 )
-from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
 from app.runs.repository import (
     Checkout,
     GitContext,
@@ -131,11 +144,14 @@ from app.runs.repository import (
 )
 from app.runs.request import (
     AttachedFile,
+    MemoryCommand,
+    MemoryVerb,
     MessageContent,
     RunId,
     RunRequest,
     Surface,
     Thread,
+    parse_memory_command,
     run_id_for,
 )
 from app.runs.runners import OpenRuntime, ProviderRuntime, Runners

@@ -5,6 +5,7 @@
     agent = "claude"
     model = "sonnet"
     budget_day_usd = 20
+    instructions = "Answer in German. Deploys are on Tuesdays."
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
@@ -21,6 +22,8 @@
 
 Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so. `cache_write_1h`, of what
 is kept in the cache for an hour, need not be said: it is twice the input.
+
+`instructions`: told to the agents that answer in that channel, 1,000 bytes at the most with all that people told Orion to remember there.
 
 `init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
@@ -49,6 +52,7 @@ from pydantic import (
 
 from agent_scripts.registry import agent_names
 from app.runs.budget import ANY_ENDING, Price
+from app.runs.channel import find_instructions_problem
 from app.runs.environment import AddedFile, Additions
 from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
 from app.settings.group import SettingsError
@@ -143,6 +147,12 @@ def _check_repository(name: str) -> str:
         raise ValueError("is no repository: write owner/name or https://…") from exc
 
 
+def _check_instructions(text: str) -> str:
+    if problem := find_instructions_problem(text):
+        raise ValueError(problem)
+    return text
+
+
 _Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
@@ -170,11 +180,12 @@ class _ChannelTable(BaseModel):
     agent: _Agent | None = None
     model: Annotated[str, AfterValidator(check_model)] | None = None
     budget_day_usd: _Dollars | None = None
+    instructions: Annotated[str, AfterValidator(_check_instructions)] | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "_ChannelTable":
         if not self.model_fields_set:
-            raise ValueError("says nothing; there are: sandbox, agent, model, budget_day_usd")
+            raise ValueError(f"says nothing; there are: {', '.join(type(self).model_fields)}")
         return self
 
 
@@ -219,6 +230,8 @@ class OrionToml:
     """What channels have of their own, by ids."""
     channel_budgets: Mapping[str, Decimal] = field(default_factory=dict)
     """Dollars that a day in a channel may cost, by ids."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """Texts for the agents of channels, by ids."""
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands that run after a repository was cloned, by `owner/name` or URL."""
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -244,6 +257,11 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             name: table.budget_day_usd
             for name, table in parsed.channels.items()
             if table.budget_day_usd is not None
+        },
+        instructions={
+            name: table.instructions
+            for name, table in parsed.channels.items()
+            if table.instructions is not None
         },
         repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},

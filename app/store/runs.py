@@ -50,7 +50,7 @@ from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
-from app.store.settings import SqlDefaultStore, SqlOwnKeyStore
+from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore
 from app.store.tables import (
     UtcTime,
     in_states,
@@ -219,6 +219,7 @@ class SqlRunStore:
         self.sessions = SqlSessionStore(database)
         self.files = SqlRunFiles(database, self.leases)
         self.defaults = SqlDefaultStore(database)
+        self.channel_notes = SqlChannelNoteStore(database)
         self.spending = SqlSpendingStore(database)
         self.grants = SqlGrantStore(database)
         self.installation = SqlInstallation(database)

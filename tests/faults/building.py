@@ -383,6 +383,7 @@ async def open_core(
             files=store.files,
             sessions=store.sessions,
             defaults=store.defaults,
+            channel_notes=store.channel_notes,
             own_keys=own_keys or MemoryOwnKeyStore(),
             ledger=ledger,
             replies=replies,
