@@ -392,8 +392,10 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
     async with database.open() as store:
         await store.spending.add(calls)
     kept = ("by", "until", "environment")
-    added = ("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation")
-    added = (*added, "orion_channel_notes")
+    added = (
+        *("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation"),
+        "orion_channel_notes",
+    )
     database.execute(
         *(f"DROP TABLE {name}" for name in added),
         "ALTER TABLE orion_runs DROP COLUMN checkpoint",

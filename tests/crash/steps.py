@@ -5,6 +5,7 @@ from typing import Any
 
 from app.dispatch.lease import Leases
 from app.runs.testing import (
+    ChannelNoteStore,
     Clock,
     CodeHost,
     DefaultStore,
@@ -31,6 +32,7 @@ PORTS: Mapping[str, type[Any]] = {
     "sessions": SessionStore,
     "files": RunFiles,
     "defaults": DefaultStore,
+    "channel_notes": ChannelNoteStore,
     "spending": SpendingStore,
     "own_keys": OwnKeyStore,
     "dispatcher": Dispatcher,
@@ -76,6 +78,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "amendment": ("store.amend",),
     "withdrawal": (),
     "announcement": ("replies.announce",),
+    "memory": ("channel_notes.add", "channel_notes.forget"),
     "files": ("exchange.fetch", "exchange.upload", "replies.share"),
     "shutdown": ("dispatcher.stop", "leases.leave", "provider.leave"),
     "start": (
@@ -110,6 +113,7 @@ SPARED: Mapping[str, str] = {
     "spending.of_run": _READ,
     "own_keys.of": _READ,
     "own_keys.change": "one transaction, before its person is told; sent again, it sets the same",
+    "channel_notes.of": _READ,
     "defaults.get": _READ,
     "defaults.change": _SAME,
     "defaults.reset": _SAME,

@@ -181,10 +181,11 @@ async def test_people_of_other_companies_and_apps_write_nothing(
 
 async def test_too_much_is_refused(talk: Talk, agent: PlanAdapter) -> None:
     """Nothing is kept of it, and it says by how much; what agents are told stays within its bound."""
-    for number in range(30):
-        run = await talk.run(f"remember {number} {'word ' * 20}")
-        if run.state is RunState.FAILED:
-            break
+    runs = [await talk.run(f"remember {number} {'word ' * 20}") for number in range(10)]
+    states = [run.state for run in runs]
+    number = states.count(RunState.SUCCEEDED)
+    assert states == [RunState.SUCCEEDED] * number + [RunState.FAILED] * (10 - number)
+    run = runs[-1]
     assert run.result.error_code is ErrorCode.REQUEST_INVALID
     assert re.search(
         r"this is \d+ bytes more than I can remember here, 1000 in all", run.result.detail
