@@ -92,13 +92,12 @@ class SqlChannelNoteStore:
     async def of(self, team: str, channel: str) -> Sequence[ChannelNote]:
         return await self._select(_is_of(team, channel))
 
-    async def by(self, user: str) -> Sequence[ChannelNote]:
-        """Returns all that a person said, in whatever place; for the operator."""
-        return await self._select(channel_notes.c.user == user)
-
-    async def all(self) -> Sequence[ChannelNote]:
-        """Returns those of all places; for the operator."""
-        return await self._select(sa.true())
+    async def find(self, *, channel: str, user: str) -> Sequence[ChannelNote]:
+        """Returns what a person said in a channel, of all workspaces; an empty id is for all. For the operator alone."""
+        columns = ((channel_notes.c.channel, channel), (channel_notes.c.user, user))
+        return await self._select(
+            sa.and_(sa.true(), *(is_of == one for is_of, one in columns if one))
+        )
 
     async def add(self, note: ChannelNote) -> ChannelNote:
         existing = sa.select(channel_notes).where(channel_notes.c.run_id == note.run_id)

@@ -95,3 +95,25 @@ async def test_notes_of_two_processes_at_once_get_two_numbers(
     found = await stores[0].of("T1", "C1")
     assert [note.number for note in found] == list(range(1, 9))
     assert len({note.run_id for note in found}) == 8
+
+
+async def test_an_operator_finds_all_of_a_person_and_of_a_channel(tmp_path: Path) -> None:
+    """For `orion notes`; what is forgotten is not among it."""
+    async with open_store(tmp_path / "orion.db") as store:
+        notes = store.channel_notes
+        for number, (channel, user) in enumerate((("C1", "U1"), ("C1", "U2"), ("D1", "U1"))):
+            run_id = RunId(f"run_{number}")
+            await notes.add(replace(NOTE, run_id=run_id, channel=channel, user=user))
+        found = {
+            (channel, user): [note.run_id for note in await notes.find(channel=channel, user=user)]
+            for channel in ("", "C1")
+            for user in ("", "U1")
+        }
+        assert found == {
+            ("", ""): ["run_0", "run_1", "run_2"],
+            ("", "U1"): ["run_0", "run_2"],
+            ("C1", ""): ["run_0", "run_1"],
+            ("C1", "U1"): ["run_0"],
+        }
+        await notes.forget("T1", "C1", [1], by="operator")
+        assert [note.run_id for note in await notes.find(channel="", user="U1")] == ["run_2"]

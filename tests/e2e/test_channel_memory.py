@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -91,7 +92,7 @@ async def test_what_an_operator_says_of_a_channel_and_who_writes_there(
         file.write_text(f'[channels.{channel}]\ninstructions = "Speak of canary-operator."\n')
         await stage.orion.start()
         await stage.ask("@Orion remember canary-ours", channel="partners")
-        place = {"channel": "partners", "user": EXTERNAL}
+        place: dict[str, Any] = {"channel": "partners", "user": EXTERNAL}
         ts = await stage.client.say("@Orion remember canary-theirs", **place)
         run = await stage.ended(ts, channel="partners")
         assert run.result.error_code == "NOT_ALLOWED"
@@ -102,3 +103,18 @@ async def test_what_an_operator_says_of_a_channel_and_who_writes_there(
         assert CANARY.findall(request) == ["canary-operator", "canary-ours"]
         await stage.ask("@Orion probe-in-general")
         assert "canary" not in await told_to_model(world, "probe-in-general")
+        await _look_after_it(stage, channel)
+
+
+async def _look_after_it(stage: Stage, channel: str) -> None:
+    """The operator sees what a person said, and has it forgotten, beside the service."""
+    code, listed = await stage.cli("notes", "list", "--person", YOU, "--json")
+    (row,) = json.loads(listed)
+    assert (code, row["channel"], row["text"]) == (0, channel, "canary-ours")
+    assert (await stage.cli("notes", "forget"))[0] == 2
+    assert (await stage.cli("notes", "forget", "--number", "1"))[0] == 2
+    assert (await stage.cli("notes", "forget", "--channel", channel, "--number", "2"))[0] == 1
+    assert await stage.cli("notes", "forget", "--person", YOU) == (0, "1 forgotten\n")
+    assert await stage.cli("notes", "list") == (0, "")
+    shown = await stage.ask("@Orion what do you know here?", channel="partners")
+    assert CANARY.findall(shown) == ["canary-operator"]
