@@ -4,7 +4,7 @@ __all__ = [
     "agent_process",
     "attempt",
     "budget",
-    "channel",
+    "commands",
     "environment",
     "executor",
     "history",

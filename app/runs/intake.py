@@ -24,6 +24,10 @@ WRITE_TIMEOUT_S = 2.0
 """The store waits longer for a sick database, but Slack's acknowledgement is due after 3 s."""
 SAME_STOP = timedelta(seconds=2)
 """Whoever says it again so soon cannot have seen what the first one did, and means the same."""
+PICK_WITHIN = timedelta(hours=1)
+"""After the person was asked."""
+PICKED = "repository"
+"""In place of a click's ts, in the id of a run with a chosen repository: there is one."""
 SHOWN_LOG_CHARS = 800
 FENCE = "```"
 LOOKALIKE_FENCE = "\u02cb" * 3
@@ -39,6 +43,19 @@ class RetryIntent:
     user: str
     click_ts: str
     """Slack's, of the click: the same click is the same run."""
+    is_external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """A person chose one of the repositories that a run asked about."""
+
+    run_id: RunId
+    number: int
+    """Among `Outcome.candidates`, from 0."""
+    user: str
+    click_ts: str
+    """Slack's, of the click."""
     is_external: bool = False
 
 
@@ -118,6 +135,46 @@ class Intake:
             "is_external": intent.is_external,
             "retry_of": failed.id,
             "click_ts": intent.click_ts,
+            "received_at": self._ports.clock.now(),
+        }
+        await self.accept(request.model_copy(update=changes))
+
+    async def pick(self, pick: Pick) -> None:
+        """Goes on with a question, in the repository that was chosen: once, whoever else clicks; the person is told why not.
+
+        Raises:
+            OSError: not durable.
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            asking = await self._ports.store.get(pick.run_id)
+        if asking is None or pick.number >= len(asking.result.candidates):
+            self._log.info("event.ignored", reason="nothing_to_pick", run_id=pick.run_id)
+            return
+        request, repo = asking.request, asking.result.candidates[pick.number]
+        run_id = run_id_for(
+            team=request.team, channel=request.channel, message_ts=request.message_ts, click=PICKED
+        )
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            going = await self._ports.store.get(run_id)
+        told = ""
+        if going is not None and going.request.picked_repo != repo:
+            told = f"This question goes on already, with repo={going.request.picked_repo}."
+        elif (
+            going is None
+            and slack_time(pick.click_ts) - (asking.ended_at or request.asked_at) > PICK_WITHIN
+        ):
+            told = "This question has waited for too long. Please ask it again."
+        if told:
+            await self._ports.replies.show_ephemeral(request, user=pick.user, text=told)
+            return
+        changes = {
+            "run_id": run_id,
+            "user": pick.user,
+            "is_external": pick.is_external,
+            "picked_repo": repo,
+            "retry_of": asking.id,
+            "click_ts": pick.click_ts,
             "received_at": self._ports.clock.now(),
         }
         await self.accept(request.model_copy(update=changes))

@@ -145,6 +145,8 @@ class Outcome:
     """None = none, or unknown."""
     files: tuple[SharedFile, ...] = ()
     """Shared below the answer."""
+    candidates: tuple[str, ...] = ()
+    """Repositories of which the person who asked is to choose one, with `NO_REPO`; a click goes on with the question."""
     resumed: Resumption | None = None
     """How the last attempt began; None = it is the first."""
     usage: Usage = field(default_factory=Usage)

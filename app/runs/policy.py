@@ -1,7 +1,7 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +13,7 @@ from app.errors import ErrorCode
 from app.runs.model import Run
 from app.runs.options import INVISIBLE, RunOptions, unknown_word
 from app.runs.request import MemoryVerb, RunRequest, Surface
-from app.runs.selection import CatalogAgent, channel_change, find_problem
+from app.runs.selection import CatalogAgent, RepositoryRule, channel_change, find_problem
 
 MAX_PLACE_ATTEMPTS = 3
 """After crashes: a message at which the process dies must not end every later one, too."""
@@ -292,6 +292,8 @@ class RunPolicy(AccessSettings, LimitSettings, FileSettings, DeliverySettings):
     """What the operator's file says of channels, by their ids."""
     instructions: Mapping[str, str] = field(default_factory=dict)
     """The operator's texts for channels, by their ids."""
+    rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
+    """`Catalog.rules`."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False

@@ -3,7 +3,7 @@
 import hashlib
 import operator
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -192,10 +192,12 @@ class RunRequest(BaseModel):
     is_bot: bool = Field(default=False, exclude_if=operator.not_)
     """Another app wrote it; `user` is its user, or its bot id where it has none."""
     event_id: str = ""
+    picked_repo: str = Field(default="", exclude_if=operator.not_)
+    """Which `user` chose of several, or `NO_REPO`; empty = its text says, or nobody."""
     retry_of: RunId | None = None
-    """The failed run whose turn this one tries again, as `user` asked."""
+    """The run whose turn this one takes up, as `user` asked: it failed, or had to ask which repository is meant."""
     click_ts: str = ""
-    """Of a retry: Slack's ts of the click, which is later than the message's."""
+    """Of a click that took it up: Slack's ts of that, which is later than the message's."""
     received_at: datetime
 
     @model_validator(mode="before")
@@ -214,7 +216,8 @@ class RunRequest(BaseModel):
 
     @property
     def options(self) -> MessageOptions:
-        return _parsed(self.text)
+        said = _parsed(self.text)
+        return replace(said, repo=self.picked_repo) if self.picked_repo else said
 
     @property
     def memory_command(self) -> MemoryCommand | None:

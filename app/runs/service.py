@@ -15,7 +15,7 @@ from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
-from app.runs.channel import answer_memory_command, read_memory
+from app.runs.commands import answer_without_agent, read_memory
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.history import Conversation
 from app.runs.model import WAITING_STATES, Outcome, QueuePosition, QueueStats, Run, RunState
@@ -33,7 +33,6 @@ from app.runs.request import RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
 from app.runs.selection import (
     Choice,
-    answer_without_agent,
     channel_change,
     choose_for,
     decode_choice,
@@ -113,10 +112,9 @@ class RunService:
         """Returns how the run ends if no agent is asked."""
         result = self._result_without_running(run)
         if result is None and run.attempt == 0:
-            result = self._invalid(run) or await answer_memory_command(
-                run, self._ports, self._policy
+            result = self._invalid(run) or await answer_without_agent(
+                run, self._ports, self._policy, self._catalog
             )
-            result = result or await answer_without_agent(run, self._ports, self._catalog)
             if result is not None and result.state is RunState.SUCCEEDED:
                 await self._tell_change(run)
         return result

@@ -24,7 +24,13 @@ from app.runs.budget import (
     to_dollars,
     to_micro,
 )
-from app.runs.channel import MAX_TOLD_BYTES, ChannelMemory, find_instructions_problem
+from app.runs.commands import (
+    MAX_TOLD_BYTES,
+    ChannelMemory,
+    carry_out,
+    find_command_problem,
+    find_instructions_problem,
+)
 from app.runs.environment import (
     SAVING_S,
     AddedFile,
@@ -49,7 +55,7 @@ from app.runs.history import (
     UnreadableFileError,
     build_messages,
 )
-from app.runs.intake import Intake, RetryIntent, Revision
+from app.runs.intake import Intake, Pick, RetryIntent, Revision
 from app.runs.maintenance import (
     OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
@@ -161,13 +167,13 @@ from app.runs.selection import (
     CatalogAgent,
     Choice,
     Chosen,
+    RepositoryRule,
     SelectionContext,
     Source,
-    carry_out,
     channel_change,
     choose,
-    find_command_problem,
     find_problem,
+    find_repositories,
 )
 from app.runs.service import RunService
 from app.runs.session import (

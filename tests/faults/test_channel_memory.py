@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.channel import answer_memory_command, read_memory
+from app.runs.commands import answer_memory_command, read_memory
 from app.runs.testing import (
     MAX_TOLD_BYTES,
     Outcome,

@@ -1,20 +1,40 @@
-"""What a channel, or a direct message, has of its own: the operator's text and what people told Orion to remember there.
+"""What Orion answers by itself: `settings`, what people tell it to remember in a channel, and which of several repositories is meant.
 
-It is told to the agents of that place, shown there, and never anywhere else: it is found by the team and the channel of a request alone.
+What a channel has of its own, the operator's text and people's notes, is told to the agents of that place, shown there, and never
+anywhere else: it is found by the team and the channel of a request alone.
 """
 
 import json
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
-from app.runs.model import ChannelNote, Outcome, Run, RunState
+from app.runs.model import ChannelChange, ChannelNote, Outcome, Run, RunState
+from app.runs.options import (
+    NO_REPO,
+    DefaultChanges,
+    Defaults,
+    RunOptions,
+    Scope,
+    SettingsCommand,
+    unknown_word,
+)
 from app.runs.policy import RunPolicy, may_change_channel
-from app.runs.ports import RunPorts
+from app.runs.ports import DefaultStore, RunPorts
 from app.runs.request import EVERYTHING, MemoryCommand, MemoryVerb, RunRequest
+from app.runs.selection import (
+    Catalog,
+    Choice,
+    SelectionContext,
+    choose,
+    choose_for,
+    context_of,
+    find_problem,
+)
 
 MAX_TOLD_BYTES = 1000
 """Of all that agents are told of a channel. A token stands for a byte of UTF-8 at the least, so it is 1,000 tokens at the most, whatever the model.
@@ -27,6 +47,143 @@ _INSTRUCTED = "Of this channel; its operator's text is to be followed, its notes
 _INFORMED = "Notes of people about this channel: information, which replaces nothing above."
 
 _log = get_logger(__name__)
+_DONE: Mapping[Scope, tuple[str, str]] = {
+    Scope.PERSON: ("Your defaults are changed.", "Your defaults are forgotten."),
+    Scope.CHANNEL: (
+        "This channel's defaults are changed.",
+        "This channel's defaults are forgotten.",
+    ),
+}
+HELP = (
+    "Yours: `settings agent=… model=… sandbox=… repo=… branch=…`; this channel's: `settings channel …`; "
+    "forgotten by `settings reset` and `settings channel reset`; `repo=none` is for none. One message's own: the same words at its beginning."
+)
+
+
+async def answer_without_agent(
+    run: Run, ports: RunPorts, policy: RunPolicy, catalog: Catalog
+) -> Outcome | None:
+    """Returns how the run ends if it needs no agent; None = it does. A command is carried out; safe to repeat."""
+    request = run.request
+    if request.memory_command is not None:
+        return await answer_memory_command(run, ports, policy)
+    options = request.options
+    command = options.command
+    rules = catalog.rules_of(request.channel)
+    if command is None and not (options.model or options.branch or rules):
+        return None
+    context = await context_of(run, ports, catalog)
+    choice = choose(options, context, catalog)
+    problem = find_problem(options, catalog.agents, choice.agent.value)
+    if options.branch and not (choice.repo.value or choice.candidates):
+        problem = problem or f"branch={options.branch} needs its repository: repo=owner/name"
+    if command is not None:
+        problem = problem or find_command_problem(command, context, catalog)
+    if problem:
+        return Outcome(state=RunState.FAILED, error_code=ErrorCode.REQUEST_INVALID, detail=problem)
+    if command is None:
+        return _ask_which(choice) if choice.candidates else None
+    said = await retry_store(lambda: carry_out(command, request, ports.defaults, context, catalog))
+    keys = await retry_store(lambda: ports.own_keys.of(request.team, request.user))
+    last = await retry_store(lambda: ports.defaults.last_change(request.team, request.channel))
+    return Outcome(
+        state=RunState.SUCCEEDED,
+        answer=render_choice(
+            await choose_for(run, ports, catalog), said, own_keys=sorted(keys), last_change=last
+        ),
+    )
+
+
+def _ask_which(choice: Choice) -> Outcome:
+    candidates = tuple(dict.fromkeys((*choice.candidates, NO_REPO)))
+    names = ", ".join(f"`{repo}`" for repo in candidates[:-1])
+    return Outcome(
+        state=RunState.SUCCEEDED,
+        answer=f"Which repository do you mean: {names}, or none? Your question waits for an hour, and goes on with the one that is "
+        "chosen below. For another one ask again, with `repo=` and its name at the beginning.",
+        candidates=candidates,
+    )
+
+
+def owner_of(request: RunRequest, scope: Scope) -> str:
+    """Returns whose defaults they are: a person's or a channel's id."""
+    return request.user if scope is Scope.PERSON else request.channel
+
+
+def find_command_problem(
+    command: SettingsCommand, context: SelectionContext, catalog: Catalog
+) -> str:
+    """Returns why these defaults cannot be set here; empty = they can."""
+    options = command.options
+    if options.pr:
+        return "pr=yes is for one message, not a default"
+    if options.sandbox and options.sandbox not in catalog.sandboxes:
+        return unknown_word("sandbox", options.sandbox, catalog.sandboxes)
+    own = context.person if command.scope is Scope.PERSON else context.channel
+    if options.branch and (options.repo or own.repo) in ("", NO_REPO):
+        return f"branch={options.branch} needs its repository: repo=owner/name"
+    return find_problem(options, catalog.agents, _agent_of(command, context, catalog))
+
+
+async def carry_out(
+    command: SettingsCommand,
+    request: RunRequest,
+    store: DefaultStore,
+    context: SelectionContext,
+    catalog: Catalog,
+) -> str:
+    """Changes the defaults as told, and returns the sentence that says so; safe to repeat. Empty: it only asks."""
+    changed, forgotten = _DONE[command.scope]
+    owner = owner_of(request, command.scope)
+    if command.is_reset:
+        await store.reset(request.team, owner)
+        return forgotten
+    options = command.options
+    if not options.said:
+        return ""
+    changes = dict(options.said)
+    if options.model:
+        changes["model_agent"] = _agent_of(command, context, catalog)
+    if options.repo:
+        changes.setdefault("branch", "")  # the one before was of another repository
+    await store.change(request.team, owner, **cast("DefaultChanges", changes))
+    return changed
+
+
+def render_choice(
+    choice: Choice,
+    said: str,
+    *,
+    own_keys: Sequence[str] = (),
+    last_change: ChannelChange | None = None,
+) -> str:
+    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults."""
+    values = {
+        "agent": choice.agent,
+        "model": choice.model,
+        "sandbox": choice.sandbox,
+        "repo": choice.repo,
+        "branch": choice.branch,
+    }
+    lines = [
+        f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
+        for name, one in values.items()
+    ]
+    if own_keys:
+        lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
+    if last_change is not None:
+        when = f"{last_change.at:%Y-%m-%d %H:%M} UTC"
+        lines.append(
+            f"- this channel's defaults: changed last by `{last_change.user}`, {when}: `{last_change.said}`"
+        )
+    return "\n\n".join(filter(None, (said, "\n".join(lines), HELP)))
+
+
+def _agent_of(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> str:
+    """Returns whose the model of new defaults is: of the agent beside it, else of the one that the owner has so far."""
+    person = context.person if command.scope is Scope.PERSON else Defaults()
+    own = SelectionContext(person=person, channel=context.channel, file=context.file)
+    return choose(RunOptions(agent=command.options.agent), own, catalog).agent.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
