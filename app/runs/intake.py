@@ -92,8 +92,8 @@ class Intake:
         self._policy = policy
         self._log = get_logger(__name__)
 
-    async def accept(self, request: RunRequest) -> None:
-        """Hands a message over as work, durably; the same message twice is one run.
+    async def accept(self, request: RunRequest) -> bool:
+        """Hands a message over as work, durably; the same message twice is one run. False: it was before.
 
         Raises:
             OSError: not durable; do not acknowledge, so that Slack delivers again.
@@ -110,6 +110,7 @@ class Intake:
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
+        return is_new
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.
@@ -155,18 +156,8 @@ class Intake:
         run_id = run_id_for(
             team=request.team, channel=request.channel, message_ts=request.message_ts, click=PICKED
         )
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
-            going = await self._ports.store.get(run_id)
-        told = ""
-        if going is not None and going.request.picked_repo != repo:
-            told = f"This question goes on already, with repo={going.request.picked_repo}."
-        elif (
-            going is None
-            and slack_time(pick.click_ts) - (asking.ended_at or request.asked_at) > PICK_WITHIN
-        ):
-            told = "This question has waited for too long. Please ask it again."
-        if told:
-            await self._ports.replies.show_ephemeral(request, user=pick.user, text=told)
+        if slack_time(pick.click_ts) - (asking.ended_at or request.asked_at) > PICK_WITHIN:
+            await self._tell_pick(pick, run_id, request)
             return
         changes = {
             "run_id": run_id,
@@ -177,7 +168,21 @@ class Intake:
             "click_ts": pick.click_ts,
             "received_at": self._ports.clock.now(),
         }
-        await self.accept(request.model_copy(update=changes))
+        if not await self.accept(request.model_copy(update=changes)):
+            await self._tell_pick(pick, run_id, request, repo=repo)
+
+    async def _tell_pick(
+        self, pick: Pick, run_id: RunId, request: RunRequest, *, repo: str = ""
+    ) -> None:
+        """Tells who clicked what became of the question instead; nothing if it goes on with `repo`."""
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            going = await self._ports.store.get(run_id)
+        picked = going.request.picked_repo if going is not None else ""
+        told = f"This question goes on already, with repo={picked}."
+        if not picked:
+            told = "This question has waited for too long. Please ask it again."
+        if picked != repo or not picked:
+            await self._ports.replies.show_ephemeral(request, user=pick.user, text=told)
 
     async def revise(self, revision: Revision) -> bool:
         """Follows an edit or a deletion of a message whose run has not begun; later ones change nothing.

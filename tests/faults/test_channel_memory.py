@@ -205,6 +205,8 @@ async def test_what_is_known_is_not_kept_twice_and_nothing_is_asked_for(talk: Ta
     await talk.ask("remember We use uv")
     assert "already, as number 1" in await talk.ask("remember we use UV")
     assert "write behind remember" in (await talk.refused("remember this")).detail
+    assert "2: @name of U07 owns uv" in await talk.ask("remember that @U07 owns uv")
+    assert "number 2" in await talk.ask("forget that @U07 owns uv")
     assert "[redacted]" in await talk.ask("remember the password is hunter2")
     request = talk.message("remember the plan")
     content = request.content.model_copy(update={"shared": ("a forwarded plan",)})

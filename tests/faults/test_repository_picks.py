@@ -12,6 +12,7 @@ from app.errors import ErrorCode
 from app.runs.testing import (
     Pick,
     RepositoryRule,
+    RetryIntent,
     Run,
     RunId,
     RunRequest,
@@ -94,12 +95,19 @@ async def test_it_asks_and_goes_on_with_what_is_chosen(core: Core, agent: PlanAd
 
 
 async def test_the_chosen_repository_is_the_questions(core: Core) -> None:
-    """As if it stood at its beginning: here it cannot be had, and a retry of that keeps it."""
-    asking = await ask(core, request := asked())
+    """As if it stood at its beginning; when the answer fails, a retry of it keeps it."""
+    text = f"the invoice on the website is wrong\n{json.dumps([{'exit': 3}])}"
+    asking = await ask(core, request := asked(text))
     await core.intake.pick(click(0, asking))
     run = await ended(core, picked_id(request))
     assert run.request.options.repo == "acme/billing"
-    assert run.request.text == OPEN
+    assert (run.request.text, run.state) == (text, RunState.FAILED)
+    await core.intake.retry(RetryIntent(run_id=run.id, user="U1", click_ts="1895302364.000100"))
+    retried = [
+        one for one in await core.store.of_thread(request.thread) if one.request.retry_of == run.id
+    ]
+    assert [one.request.options.repo for one in retried] == ["acme/billing"]
+    await ended(core, retried[0].id)
 
 
 async def test_it_goes_on_once_whoever_clicks(core: Core, agent: PlanAdapter) -> None:
