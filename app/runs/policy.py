@@ -15,6 +15,7 @@ from app.runs.options import INVISIBLE, RunOptions, unknown_word
 from app.runs.request import MemoryVerb, RunRequest, Surface
 from app.runs.selection import CatalogAgent, RepositoryRule, channel_change, find_problem
 
+NOTHING_TO_REMEMBER = "write behind remember what I shall know here"
 MAX_PLACE_ATTEMPTS = 3
 """After crashes: a message at which the process dies must not end every later one, too."""
 MAX_ATTEMPTS = 3
@@ -377,7 +378,7 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown
     command = request.memory_command
     if command is not None and command.verb is MemoryVerb.REMEMBER and not command.text:
-        return "write behind remember what I shall know here"
+        return NOTHING_TO_REMEMBER
     if is_empty(request) and not options.pr:
         said = " ".join(f"{name}={value}" for name, value in options.said.items())
         keep = f"; to be answered so from now on, write settings {said}" if said else ""

@@ -87,6 +87,8 @@ def _forget(text: str, *, mark: str) -> MemoryCommand | None:
     if _first_word(text) in _IDIOMS and ":" not in mark:
         return None
     words = _bare(text)
+    if not words:
+        return None
     is_all = words.lower() in (EVERYTHING, "all", "all of it")
     return MemoryCommand(verb=MemoryVerb.FORGET, text=EVERYTHING if is_all else words)
 

@@ -204,7 +204,9 @@ async def test_what_is_known_is_not_kept_twice_and_nothing_is_asked_for(talk: Ta
     """Nor a secret; files and what is forwarded are named as not remembered."""
     await talk.ask("remember We use uv")
     assert "already, as number 1" in await talk.ask("remember we use UV")
-    assert "write behind remember" in (await talk.refused("remember this")).detail
+    for nothing in ("remember this", "remember \u200b\u202e", "remember: ..."):
+        assert "write behind remember" in (await talk.refused(nothing)).detail
+    assert "hunter2" not in (await talk.refused("forget hunter2")).detail
     assert "2: @name of U07 owns uv" in await talk.ask("remember that @U07 owns uv")
     assert "number 2" in await talk.ask("forget that @U07 owns uv")
     assert "[redacted]" in await talk.ask("remember the password is hunter2")

@@ -69,6 +69,7 @@ def test_asking_what_is_known(text: str) -> None:
         *("remember when we shipped v2?", "remember how it was done", "remember me to Ada"),
         *("remember that bug from last week?", "remembering is hard", "do you remember Ada?"),
         *("forget it", "forget that", "forget it, do the other one", "forget about the tests"),
+        *("forget ...", 'forget ""', "forget: ."),
         *("forget what I said", "forget", "forget this\nand go on", "what do you know?"),
         *("what do you know about PostgreSQL here?", "I forget 3", "", " ", "\u200b"),
         f"forget {'x' * 500}",
