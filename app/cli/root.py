@@ -21,7 +21,9 @@ from app.cli.sandboxes import sandboxes, snapshots
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
+notes = typer.Typer(no_args_is_help=True, help="What people told Orion to remember in channels.")
 app.add_typer(runs, name="runs")
+app.add_typer(notes, name="notes")
 app.add_typer(sandboxes, name="sandboxes")
 app.add_typer(snapshots, name="snapshots")
 
@@ -267,3 +269,33 @@ def stop_run(run_id: str) -> None:
     if not is_asked:
         fail(f"run {run_id} is over, or was asked to stop already")
     print("asked to stop")
+
+
+Channel = Annotated[str, typer.Option(metavar="ID", help="Of this channel or direct message.")]
+Person = Annotated[str, typer.Option(metavar="ID", help="Said by this person, wherever.")]
+
+
+@notes.command("list")
+def list_notes(channel: Channel = "", person: Person = "", as_json: AsJson = False) -> None:
+    """What is remembered, by channel."""
+    from app.cli.commands.notes import as_row, find_notes, line_of
+
+    found = run_async(find_notes(read_settings(), channel=channel, person=person))
+    print_rows([as_row(note) for note in found], line_of, as_json=as_json)
+
+
+@notes.command("forget")
+def forget_notes(
+    channel: Channel = "",
+    person: Person = "",
+    number: Annotated[int | None, typer.Option(min=1, help="The one of that number.")] = None,
+) -> None:
+    """Forget what a person said, or what a channel has; agents that were told before may know it in their threads."""
+    from app.cli.commands.notes import forget_notes as forget
+
+    if not (channel or person) or (number is not None and not channel):
+        fail("say which: --channel ID, --person ID, or --channel ID --number N", code=USAGE)
+    gone = run_async(forget(read_settings(), channel=channel, person=person, number=number))
+    if not gone:
+        fail("nothing of that is remembered")
+    print(f"{gone} forgotten")

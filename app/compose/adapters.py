@@ -22,6 +22,7 @@ from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.history import FileExchange, Judge, ThreadReader
+from app.runs.model import ChannelNoteStore
 from app.runs.policy import RunPolicy
 from app.runs.ports import (
     DefaultStore,
@@ -116,6 +117,7 @@ class Adapters:
     files: RunFiles
     sessions: SessionStore
     defaults: DefaultStore
+    channel_notes: ChannelNoteStore
     spending: SpendingStore
     own_keys: OwnKeyStore
     welcomes: WelcomeStore
@@ -246,6 +248,7 @@ async def open_outside(
             files=store.files,
             sessions=store.sessions,
             defaults=store.defaults,
+            channel_notes=store.channel_notes,
             spending=store.spending,
             own_keys=create_own_keys(settings, store),
             welcomes=store.welcomes,

@@ -282,6 +282,7 @@ def _join_ports(
         files=adapters.files,
         sessions=adapters.sessions,
         defaults=adapters.defaults,
+        channel_notes=adapters.channel_notes,
         own_keys=adapters.own_keys,
         threads=adapters.threads,
         ledger=ledger,

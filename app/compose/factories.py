@@ -71,6 +71,8 @@ def run_policy(settings: Settings) -> RunPolicy:
         # In one directory agents work one after the other.
         capacity=1 if work_dir(settings) else settings.limits.max_concurrent_runs,
         mount=settings.mount,
+        instructions=settings.toml.instructions,
+        rules=settings.toml.rules,
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
         agents=usable_agents(settings),
@@ -91,6 +93,9 @@ def channel_options(settings: Settings, policy: RunPolicy) -> Mapping[str, RunOp
         for name, options in settings.toml.channels.items()
         if (problem := _channel_problem(options, policy))
     ]
+    has_repository = settings.toml.rules or any(one.repo for one in settings.toml.channels.values())
+    if has_repository and work_dir(settings):
+        lines.append(f"{ORION_TOML}: no repository can be had where agents work in ORION_MOUNT_DIR")
     if lines:
         raise SettingsError("\n".join(lines))
     return settings.toml.channels

@@ -119,6 +119,8 @@ class Attempt:
     agent_step: TraceStep | None = None
     checkpoint: Checkpoint | None = None
     """Where an earlier slice has left it; None = this is the first one."""
+    about_channel: str = field(default="", repr=False)
+    """`ChannelMemory.render_for_agent`."""
     agent_started_at: datetime | None = None
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the slice shall end, as others are to go on with what goes here."""
@@ -293,6 +295,8 @@ class Begun:
     """How long it may take."""
     checkpoint: Checkpoint | None = None
     """Where the slice before has left it."""
+    about_channel: str = field(default="", repr=False)
+    """`Attempt.about_channel`."""
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
     """`Attempt.hand_over`."""
 
@@ -322,6 +326,7 @@ async def open_attempt(
             cost=await _open_cost(ports, begun),
             transcript=Transcript(tell),
             checkpoint=begun.checkpoint,
+            about_channel=begun.about_channel,
             hand_over=begun.hand_over,
         )
         if (checkpoint := begun.checkpoint) is not None:

@@ -1,14 +1,13 @@
 """One attempt of a run: environment, sandbox, agent, its events, the end of the sandbox."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths
-from agent_scripts.cli_agent import InsideServer, read_servers
 from agent_scripts.events import AgentError, TurnFinished
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
@@ -25,12 +24,19 @@ from app.runs.agent_process import (
     run_directory,
 )
 from app.runs.attempt import Attempt, RecalledStart
-from app.runs.environment import SAVING_S, AgentEnvironment, AgentSettings
+from app.runs.environment import (
+    SAVING_S,
+    AgentEnvironment,
+    AgentSettings,
+    FilesFact,
+    NetworkFact,
+    RunFacts,
+    render_prompt,
+)
 from app.runs.files import OUTBOX, FileWatch, bring_files, people_directory, share_files
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
-from app.runs.prompt import FilesFact, NetworkFact, RunFacts, render_prompt
 from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
 from app.runs.sandboxes import POOL_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
@@ -504,9 +510,8 @@ class AgentRunner:
 
     def _system_prompt(self, attempt: Attempt, workspace: Workspace, work: Checkout | None) -> str:
         settings = self._settings
-        if settings.system_prompt is not None:
-            return settings.system_prompt
-        network = NetworkFact.BROKERED if self._has_broker(attempt) else NetworkFact.CLOSED
+        has_broker, takes_servers = self._has_broker(attempt), self._adapter.spec.takes_mcp_servers
+        network = NetworkFact.BROKERED if has_broker else NetworkFact.CLOSED
         return render_prompt(
             RunFacts(
                 files=self._files(workspace),
@@ -516,25 +521,17 @@ class AgentRunner:
                 time_s=attempt.remaining_s,
                 disk_bytes=self._policy.max_disk_bytes,
                 memory_bytes=settings.sandbox_limits.memory_bytes,
-                mcp_servers=self._mcp_servers(attempt),
+                mcp_servers=settings.servers(has_broker=has_broker) if takes_servers else (),
                 outbox=f"{self._people_directory(workspace, work)}/{OUTBOX}",
-            )
+            ),
+            own=settings.system_prompt,
+            channel=attempt.about_channel,
         )
 
     def _files(self, workspace: Workspace) -> FilesFact:
         if workspace.session.mount_dir:
             return FilesFact.MOUNTED if self._settings.work_dir else FilesFact.COPY
         return FilesFact.FRESH if workspace.is_new else FilesFact.KEPT
-
-    def _mcp_servers(self, attempt: Attempt) -> Sequence[str]:
-        if not self._adapter.spec.takes_mcp_servers:
-            return ()
-        has_broker = self._has_broker(attempt)
-        return [
-            server.name
-            for server in read_servers(self._settings.mcp_config)
-            if has_broker or isinstance(server, InsideServer)
-        ]
 
 
 @dataclass(slots=True, kw_only=True)

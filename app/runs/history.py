@@ -206,13 +206,14 @@ def _entries(
     names = _names(thread)
     # A message that was tried again has several runs: the newest answer counts, else the newest one that began.
     ranked = sorted(
-        earlier, key=lambda run: (bool(run.result.answer), run.attempt > 0, run.created_at)
+        (run for run in earlier if not run.result.candidates),
+        key=lambda run: (bool(run.result.answer), run.attempt > 0, run.created_at),
     )
     of_message = {run.request.message_ts: run for run in ranked}
     known_messages = of_message.keys()
     requests = [request, *(run.request for run in earlier)]
     for run in of_message.values():
-        if run.request.options.command is not None:
+        if run.request.is_command:
             continue  # Orion's own business
         was_interrupted = is_interrupted(run, requests)
         has_begun = bool(run.result.answer) or run.attempt > 0

@@ -30,6 +30,10 @@ MUTED = (
     "Muted: in this thread I answer only messages that mention me. Write `unmute` to change that."
 )
 UNMUTED = "Not muted any more: in this thread I answer replies without a mention again, as far as this channel's rules go."
+PICK_WITHIN = timedelta(hours=1)
+"""After the person was asked."""
+PICKED = "repository"
+"""In place of a click's ts, in the id of a run with a chosen repository: there is one."""
 SHOWN_LOG_CHARS = 800
 FENCE = "```"
 LOOKALIKE_FENCE = "\u02cb" * 3
@@ -45,6 +49,19 @@ class RetryIntent:
     user: str
     click_ts: str
     """Slack's, of the click: the same click is the same run."""
+    is_external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pick:
+    """A person chose one of the repositories that a run asked about."""
+
+    run_id: RunId
+    number: int
+    """Among `Outcome.candidates`, from 0."""
+    user: str
+    click_ts: str
+    """Slack's, of the click."""
     is_external: bool = False
 
 
@@ -85,8 +102,8 @@ class Intake:
         self._policy = policy
         self._log = get_logger(__name__)
 
-    async def accept(self, request: RunRequest) -> None:
-        """Hands a message over as work, durably; the same message twice is one run.
+    async def accept(self, request: RunRequest) -> bool:
+        """Hands a message over as work, durably; the same message twice is one run. False: it was before.
 
         One that may be a follow-up is handed over only where there is a run in its thread already.
 
@@ -96,7 +113,7 @@ class Intake:
         """
         if request.is_candidate and not await self._may_follow(request):
             self._log.debug("event.ignored", reason="not_addressed", event_id=request.event_id)
-            return
+            return False
         run = Run(
             id=request.run_id,
             request=request,
@@ -108,6 +125,7 @@ class Intake:
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
+        return is_new
 
     async def _may_follow(self, request: RunRequest) -> bool:
         if why_no_follow_up(request, self._policy):
@@ -169,6 +187,50 @@ class Intake:
             "received_at": self._ports.clock.now(),
         }
         await self.accept(request.model_copy(update=changes))
+
+    async def pick(self, pick: Pick) -> None:
+        """Goes on with a question, in the repository that was chosen: once, whoever else clicks; the person is told why not.
+
+        Raises:
+            OSError: not durable.
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            asking = await self._ports.store.get(pick.run_id)
+        if asking is None or pick.number >= len(asking.result.candidates):
+            self._log.info("event.ignored", reason="nothing_to_pick", run_id=pick.run_id)
+            return
+        request, repo = asking.request, asking.result.candidates[pick.number]
+        run_id = run_id_for(
+            team=request.team, channel=request.channel, message_ts=request.message_ts, click=PICKED
+        )
+        if slack_time(pick.click_ts) - (asking.ended_at or request.asked_at) > PICK_WITHIN:
+            await self._tell_pick(pick, run_id, request)
+            return
+        changes = {
+            "run_id": run_id,
+            "user": pick.user,
+            "is_external": pick.is_external,
+            "picked_repo": repo,
+            "retry_of": asking.id,
+            "click_ts": pick.click_ts,
+            "received_at": self._ports.clock.now(),
+        }
+        if not await self.accept(request.model_copy(update=changes)):
+            await self._tell_pick(pick, run_id, request, repo=repo)
+
+    async def _tell_pick(
+        self, pick: Pick, run_id: RunId, request: RunRequest, *, repo: str = ""
+    ) -> None:
+        """Tells who clicked what became of the question instead; nothing if it goes on with `repo`."""
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            going = await self._ports.store.get(run_id)
+        picked = going.request.picked_repo if going is not None else ""
+        told = f"This question goes on already, with repo={picked}."
+        if not picked:
+            told = "This question has waited for too long. Please ask it again."
+        if picked != repo or not picked:
+            await self._ports.replies.show_ephemeral(request.thread, user=pick.user, text=told)
 
     async def revise(self, revision: Revision) -> bool:
         """Follows an edit or a deletion of a message whose run has not begun; later ones change nothing.

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -147,6 +147,8 @@ class Outcome:
     """Shared below the answer."""
     heard: tuple[RunId, ...] = ()
     """Runs of messages that were told to its agent while it worked, and that it has answered with its own."""
+    candidates: tuple[str, ...] = ()
+    """Repositories of which the person who asked is to choose one, with `NO_REPO`; a click goes on with the question."""
     resumed: Resumption | None = None
     """How the last attempt began; None = it is the first."""
     usage: Usage = field(default_factory=Usage)
@@ -256,7 +258,7 @@ class Run:
     @property
     def needs_slot(self) -> bool:
         """Whether it is for an agent, of which only so many work at once."""
-        return self.request.options.command is None
+        return not self.request.is_command
 
     @property
     def is_refused(self) -> bool:
@@ -484,3 +486,41 @@ class ChannelChange:
     at: datetime
     said: str
     """Such as `agent=codex model=gpt-5`, or `reset`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelNote:
+    """Something that a person told Orion to remember in a channel or direct message; it is told there alone."""
+
+    run_id: RunId
+    """Of the message that says it."""
+    team: str
+    channel: str
+    number: int = 0
+    """By which it is shown and forgotten, from 1; no other note of the channel ever has it."""
+    user: str
+    name: str
+    """What that person was called."""
+    at: datetime
+    text: str = field(repr=False)
+    """One line, masked."""
+    forgotten_by: str = ""
+    """The run, or the operator, that had it forgotten: of such a note nothing is left but its number."""
+
+
+class ChannelNoteStore(Protocol):
+    """Notes by a team's id and the id of a channel or direct message of it. Every method is durable when it returns and safe to repeat."""
+
+    async def of(self, team: str, channel: str) -> Sequence[ChannelNote]:
+        """Returns what is remembered there, by number."""
+        ...
+
+    async def add(self, note: ChannelNote) -> ChannelNote:
+        """Keeps a note under the next number, or returns the one of that run as it is."""
+        ...
+
+    async def forget(
+        self, team: str, channel: str, numbers: Collection[int], *, by: str
+    ) -> Sequence[int]:
+        """Forgets those of these numbers that are remembered; returns all that `by` had forgotten there, by this call or an earlier one."""
+        ...

@@ -1,7 +1,7 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -13,9 +13,10 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from app.errors import ErrorCode
 from app.runs.model import Run
 from app.runs.options import INVISIBLE, RunOptions, check_model, unknown_word
-from app.runs.request import Addressing, RunRequest, Surface
-from app.runs.selection import CatalogAgent, channel_change, find_problem
+from app.runs.request import Addressing, MemoryVerb, RunRequest, Surface
+from app.runs.selection import CatalogAgent, RepositoryRule, channel_change, find_problem
 
+NOTHING_TO_REMEMBER = "write behind remember what I shall know here"
 MAX_PLACE_ATTEMPTS = 3
 """After crashes: a message at which the process dies must not end every later one, too."""
 MAX_ATTEMPTS = 3
@@ -340,6 +341,10 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     """What the operator's file says of channels, by their ids."""
     channel_follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
     """The same of follow-ups."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """The operator's texts for channels, by their ids."""
+    rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
+    """`Catalog.rules`."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False
@@ -388,7 +393,7 @@ def find_refusal(
             code=ErrorCode.NOT_ALLOWED,
             detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; please try again later",
         )
-    if excess and request.options.command is None:
+    if excess and not request.is_command:
         return Refusal(code=ErrorCode.BUDGET_EXCEEDED, detail=excess)
     if unfinished > policy.queue_limit:
         return Refusal(
@@ -417,7 +422,7 @@ def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> s
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
         return "Orion is not switched on in this channel; please ask the operator"
-    return why_no_channel_defaults(request, policy)
+    return why_no_change(request, policy)
 
 
 def is_empty(request: RunRequest) -> bool:
@@ -434,6 +439,9 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
         return unknown_word("sandbox", options.sandbox, policy.sandboxes)
     if unknown := find_problem(options, policy.agents):
         return unknown
+    command = request.memory_command
+    if command is not None and command.verb is MemoryVerb.REMEMBER and not command.text:
+        return NOTHING_TO_REMEMBER
     if is_empty(request) and not options.pr:
         said = " ".join(f"{name}={value}" for name, value in options.said.items())
         keep = f"; to be answered so from now on, write settings {said}" if said else ""
@@ -441,18 +449,28 @@ def find_invalid(request: RunRequest, policy: RunPolicy) -> str:
     return ""
 
 
-def why_no_channel_defaults(request: RunRequest, policy: RunPolicy) -> str:
-    """Returns why a message may not change its channel's defaults: lower case, no full stop; empty = it may, or does not try."""
-    people = policy.channel_defaults_by
-    if channel_change(request) is None or (people is not None and request.user in people):
+def why_no_change(request: RunRequest, policy: RunPolicy) -> str:
+    """Returns why a message may not change what its channel has: lower case, no full stop; empty = it may, or does not try."""
+    command = request.memory_command
+    if command is not None and command.verb is not MemoryVerb.SHOW:
+        is_ours = not (request.is_external or request.is_bot)
+        return "" if is_ours else "what I remember is for people of this workspace to change"
+    if channel_change(request) is None:
         return ""
-    if people is None:
+    if policy.channel_defaults_by is None:
         is_guest = request.is_external and request.surface is Surface.CHANNEL
         return "a channel's defaults are for people of this workspace to change" if is_guest else ""
-    if not people:
+    if may_change_channel(request.user, policy):
+        return ""
+    if not policy.channel_defaults_by:
         return "a channel's defaults cannot be changed from Slack here; please ask the operator"
-    known = ", ".join(sorted(people))
+    known = ", ".join(sorted(policy.channel_defaults_by))
     return f"this channel's defaults may be changed only by {known}; please ask one of them"
+
+
+def may_change_channel(user: str, policy: RunPolicy) -> bool:
+    """Whether somebody of this workspace may change what others have set for a channel."""
+    return policy.channel_defaults_by is None or user in policy.channel_defaults_by
 
 
 def is_given_up(run: Run) -> bool:

@@ -16,6 +16,7 @@ from app.runs.history import FileExchange, Judge, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
     ChannelChange,
+    ChannelNoteStore,
     Checkpoint,
     Clock,
     Delivery,
@@ -528,6 +529,7 @@ class RunPorts:
     files: RunFiles
     sessions: SessionStore
     defaults: DefaultStore
+    channel_notes: ChannelNoteStore
     own_keys: OwnKeyStore
     threads: ThreadStore
     ledger: Ledger

@@ -2,7 +2,8 @@
 
 import hashlib
 import operator
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
@@ -17,6 +18,90 @@ RUN_ID_PREFIX: Final = "run_"
 WIRE_VERSION: Final = 1
 URGENT: Final = "!"
 """Before a message that shall not wait for what goes on in its thread."""
+
+
+class MemoryVerb(StrEnum):
+    REMEMBER = "remember"
+    FORGET = "forget"
+    SHOW = "show"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCommand:
+    """What a message wants of the memory of its channel; Orion answers it itself."""
+
+    verb: MemoryVerb
+    text: str = ""
+    """One line: what to remember, or words of what to forget; empty = nothing is said to remember."""
+    numbers: tuple[int, ...] = ()
+    """Of the notes to forget, as they are shown."""
+
+
+EVERYTHING: Final = "everything"
+"""Behind `forget`: all that the person has said there."""
+
+_POLITELY = r"\s*(?:(?:hey|hi|hello|ok|okay|please)[,:!.]?\s+)*"
+_REMEMBER = re.compile(
+    rf"{_POLITELY}remember(?:(?P<mark>\s*:|\s+(?:that|this)\s*:|\s+that\b)|[\s,]+|$)(?P<text>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+_FORGET = re.compile(
+    rf"{_POLITELY}forget(?P<mark>\s*:\s*|\s+that\s+|\s+)(?P<text>[^\n]{{1,400}})\s*", re.IGNORECASE
+)
+_NUMBERS = re.compile(
+    r"(?:(?:notes?|numbers?)\s+)?#?\d{1,9}(?:(?:\s*,\s*|\s+)(?:and\s+)?#?\d{1,9}){0,99}[.!]*",
+    re.IGNORECASE,
+)
+_SHOW = re.compile(
+    rf"{_POLITELY}(?:(?:tell|show)\s+me\s+)?what\s+(?:do\s+)?you\s+(?:(?:know|remember)\s+(?:(?:about|of|in|for)\s+)?"
+    r"(?:here|this\s+(?:channel|place|conversation|dm|chat|group))|remember)[\s?.!]*",
+    re.IGNORECASE,
+)
+_ASKS = frozenset(("how", "if", "me", "what", "when", "where", "which", "who", "whom", "why"))
+"""Behind `remember` without a mark: the sentence asks for something else."""
+_IDIOMS = frozenset(("about", "it", "that", "this", "what", "your"))
+"""Behind `forget` without a colon: how a conversation goes on."""
+
+
+def parse_memory_command(text: str) -> MemoryCommand | None:
+    """Returns what a message, without the options at its beginning, wants of its channel's memory; None: it is for an agent."""
+    if _SHOW.fullmatch(text):
+        return MemoryCommand(verb=MemoryVerb.SHOW)
+    if found := _REMEMBER.fullmatch(text):
+        return _remember(" ".join(found["text"].split()), mark=found["mark"] or "")
+    if found := _FORGET.fullmatch(text):
+        return _forget(" ".join(found["text"].split()), mark=found["mark"])
+    return None
+
+
+def _remember(text: str, *, mark: str) -> MemoryCommand | None:
+    is_certain = mark.endswith(":")
+    asks = text.endswith("?") or (not mark and _first_word(text) in _ASKS)
+    if asks and not is_certain:
+        return None
+    is_empty = _bare(text).lower() in ("", "it", "that", "this")
+    return MemoryCommand(verb=MemoryVerb.REMEMBER, text="" if is_empty else text)
+
+
+def _forget(text: str, *, mark: str) -> MemoryCommand | None:
+    if _NUMBERS.fullmatch(text):
+        numbers = tuple(dict.fromkeys(int(number) for number in re.findall(r"\d+", text)))
+        return MemoryCommand(verb=MemoryVerb.FORGET, numbers=numbers)
+    if _first_word(text) in _IDIOMS and ":" not in mark:
+        return None
+    words = _bare(text)
+    if not words:
+        return None
+    is_all = words.lower() in (EVERYTHING, "all", "all of it")
+    return MemoryCommand(verb=MemoryVerb.FORGET, text=EVERYTHING if is_all else words)
+
+
+def _first_word(text: str) -> str:
+    return text.lower().partition(" ")[0].strip(",.;:!?")
+
+
+def _bare(text: str) -> str:
+    return text.strip(" .!?\"'`*\u201c\u201d\u2018\u2019")
 
 
 class Surface(StrEnum):
@@ -128,10 +213,12 @@ class RunRequest(BaseModel):
         default=Addressing.CLEAR, exclude_if=lambda value: value is Addressing.CLEAR
     )
     event_id: str = ""
+    picked_repo: str = Field(default="", exclude_if=operator.not_)
+    """Which `user` chose of several, or `NO_REPO`; empty = its text says, or nobody."""
     retry_of: RunId | None = None
-    """The failed run whose turn this one tries again, as `user` asked."""
+    """The run whose turn this one takes up, as `user` asked: it failed, or had to ask which repository is meant."""
     click_ts: str = ""
-    """Of a retry: Slack's ts of the click, which is later than the message's."""
+    """Of a click that took it up: Slack's ts of that, which is later than the message's."""
     received_at: datetime
 
     @model_validator(mode="before")
@@ -166,7 +253,20 @@ class RunRequest(BaseModel):
 
     @property
     def options(self) -> MessageOptions:
-        return _parsed(self.text.removeprefix(URGENT).lstrip() if self.is_urgent else self.text)
+        text = self.text.removeprefix(URGENT).lstrip() if self.is_urgent else self.text
+        said = _parsed(text)
+        return replace(said, repo=self.picked_repo) if self.picked_repo else said
+
+    @property
+    def memory_command(self) -> MemoryCommand | None:
+        options = self.options
+        is_other = options.command is not None or options.problem
+        return None if is_other else parse_memory_command(options.prompt)
+
+    @property
+    def is_command(self) -> bool:
+        """Whether Orion answers it itself."""
+        return self.options.command is not None or self.memory_command is not None
 
     @property
     def thread(self) -> Thread:

@@ -91,6 +91,7 @@ class Runners:
             is_agent_set=self._policy.is_agent_set,
             is_provider_set=self._policy.is_provider_set,
             channels=self._policy.channels,
+            rules=self._policy.rules,
         )
 
     def assign(self, run: Run, choice: Choice) -> Assignment:

@@ -3,32 +3,47 @@
 What the message says counts, else what its thread has, else the person's default, else the channel's, else the one of
 `orion.toml`, else the settings'. A thread has the provider where its files are, its repository, and the agent and model that
 answered last, whoever asked; what somebody else has for a default moves nothing. A model belongs to an agent, a branch to a repository: a choice of another one from nearer
-by drops what was chosen for the first.
+by drops what was chosen for the first. Where neither message nor thread names a repository, the words of a message may, by the
+operator's rules; where they may mean several, the person is asked.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import cast
 
 from pydantic import TypeAdapter
 
 from app.aio import retry_store
 from app.errors import ErrorCode
-from app.runs.model import ChannelChange, Outcome, Run, RunState
+from app.runs.model import ChannelChange, Run
 from app.runs.options import (
     NO_REPO,
-    DefaultChanges,
     Defaults,
     MessageOptions,
     RunOptions,
     Scope,
-    SettingsCommand,
     unknown_word,
 )
-from app.runs.ports import DefaultStore, RunPorts
+from app.runs.ports import RunPorts
 from app.runs.request import RunRequest
 from app.runs.session import Session, session_id_for
+
+_SHORTEST_STEM = 4
+"""Of a word, to be looked for in its other forms."""
+_BEFORE_CHARS = 80
+"""In which a word is denied."""
+MAX_CANDIDATES = 9
+"""Of which people choose; all are among them up to there."""
+_DENIED = re.compile(
+    r"\b(?:not|no|never|but|without|except|unlike|(?:instead|rather|other)\s+(?:of|than)|\w+n['\u2019]t)\b(?:\W+\w+){0,3}\W*$",
+    re.IGNORECASE,
+)
+"""Before a word: the message is perhaps about anything but that."""
+_OF_A_REPOSITORY = re.compile(
+    r"\b(?:repo(?:sitor(?:y|ies))?s?|code ?base|pull requests?|branch(?:es)?)\b|\bPRs?\b",
+)
+"""In a message that is about a repository, whichever that is."""
 
 
 class Source(StrEnum):
@@ -38,6 +53,7 @@ class Source(StrEnum):
     THREAD = "thread"
     PERSON = "you"
     CHANNEL = "channel"
+    RULE = "rule"
     FILE = "orion.toml"
     SETTING = "setting"
     DEFAULT = "default"
@@ -65,6 +81,15 @@ class CatalogAgent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RepositoryRule:
+    """Says which repository a message is about that has one of these words in it."""
+
+    words: tuple[str, ...]
+    """Or several words each, in any case; with or without an `s` at the end."""
+    repo: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Catalog:
     """Lists the agents, models and sandboxes that this Orion is set up for."""
 
@@ -80,6 +105,11 @@ class Catalog:
     is_provider_set: bool = False
     channels: Mapping[str, RunOptions] = field(default_factory=dict)
     """What `orion.toml` says of them, by their ids."""
+    rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
+    """By the ids of channels; those of the empty id are for all."""
+
+    def rules_of(self, channel: str) -> Sequence[RepositoryRule]:
+        return (*self.rules.get(channel, ()), *self.rules.get("", ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +124,10 @@ class SelectionContext:
     channel: Defaults = field(default_factory=Defaults)
     file: RunOptions = field(default_factory=RunOptions)
     """The channel's table in `orion.toml`."""
+    rules: Sequence[RepositoryRule] = ()
+    """That count there."""
+    text: str = field(default="", repr=False)
+    """In which words are looked for; empty of a command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +155,8 @@ class Choice:
     repo: Chosen = _NOTHING
     branch: Chosen = _NOTHING
     wants_pull_request: bool = False
+    candidates: tuple[str, ...] = ()
+    """Repositories of which one may be meant: the person has to say which. `repo` is empty then."""
 
     @property
     def chosen_model(self) -> str:
@@ -196,6 +232,14 @@ def choose(said: RunOptions, context: SelectionContext, catalog: Catalog) -> Cho
     if place_of_branch > place_of_repo:
         place_of_branch = nowhere
     nothing = Chosen(value="", source=Source.DEFAULT)
+    chosen_repo = chosen(place_of_repo, "" if repo == NO_REPO else repo, nothing)
+    meant: Sequence[str] = ()
+    if chosen_repo.source not in (Source.MESSAGE, Source.THREAD):
+        meant = find_repositories(said, context)
+    if meant:
+        is_open = len(meant) > 1
+        chosen_repo = nothing if is_open else Chosen(value=meant[0], source=Source.RULE)
+        place_of_branch = nowhere if place_of_branch > 0 else 0  # that was another one's
     where = Source.SETTING if catalog.is_provider_set else Source.DEFAULT
     return Choice(
         agent=agent,
@@ -205,9 +249,85 @@ def choose(said: RunOptions, context: SelectionContext, catalog: Catalog) -> Cho
             catalog.sandboxes.get(word, ""),
             Chosen(value=catalog.provider, source=where),
         ),
-        repo=chosen(place_of_repo, "" if repo == NO_REPO else repo, nothing),
+        repo=chosen_repo,
         branch=chosen(place_of_branch, branch, nothing),
+        candidates=tuple(meant) if len(meant) > 1 else (),
     )
+
+
+def find_repositories(said: RunOptions, context: SelectionContext) -> tuple[str, ...]:
+    """Returns which repositories a message may mean that names none as an option: one is meant; several = it is open which; none = rules say nothing.
+
+    A repository is meant by a word of a rule, or by its whole name. It is open where that is true of several, and where something
+    hints at another one than would be chosen: its bare name, a form of a rule's word, a word that is denied, an unknown
+    repository of the same owner, the person's own default.
+    """
+    if not context.rules or not context.text.strip():
+        return ()
+    text = context.text
+    defaults = [context.person.repo, context.channel.repo, context.file.repo]
+    default = next((repo for repo in defaults if repo), "")
+    named = dict.fromkeys([*(rule.repo for rule in context.rules), *defaults])
+    known = [repo for repo in named if repo not in ("", NO_REPO)]
+    words = {
+        repo: [one for rule in context.rules if rule.repo == repo for one in rule.words]
+        for repo in known
+    }
+    found = {repo: _is_meant(text, repo, words[repo]) for repo in known}
+    meant = [repo for repo, is_meant in found.items() if is_meant]
+    others = [repo for repo in known if repo not in meant and (meant or repo != default)]
+    hinted = [repo for repo in others if re.search(_bare_name(repo), text, re.IGNORECASE)]
+    if meant or default:
+        hinted += [repo for repo in others if _has_form(text, words[repo])]
+    if meant and context.person.repo and context.person.repo not in meant:
+        hinted.append(context.person.repo)
+    is_denied = False in found.values() or (
+        not meant and default in known and _occurs(text, _bare_name(default)) is False
+    )
+    asks_for_one = bool(said.pr or _OF_A_REPOSITORY.search(text)) and not (meant or default)
+    if asks_for_one or hinted or is_denied or _names_another(text, known):
+        meant = list(dict.fromkeys([*meant, *hinted, *known, NO_REPO]))
+    return tuple(meant[:MAX_CANDIDATES])
+
+
+def _is_meant(text: str, repo: str, words: Sequence[str]) -> bool | None:
+    """Whether a text has a repository's name or one of its words in it; None = it has not, False = all that are there may be denied."""
+    plain = "|".join(re.escape(one).replace(r"\ ", r"\s+") for one in (repo, *words))
+    bare = _bare_name(repo)
+    pattern = (
+        rf"(?<![\w.-])(?:{plain})(?:e?s|['\u2019]s)?(?![\w-])"
+        rf"|\brepo(?:sitory)?\s+{bare}|{bare}\s+repo(?:sitory)?\b|\A\s*{bare}:"
+    )
+    return _occurs(text, pattern)
+
+
+def _occurs(text: str, pattern: str) -> bool | None:
+    """Whether a pattern is found; None = it is not, False = only where it may be denied."""
+    found = [one.start() for one in re.finditer(pattern, text, re.IGNORECASE)]
+    are_meant = [
+        _DENIED.search(text[max(0, start - _BEFORE_CHARS) : start]) is None for start in found
+    ]
+    return any(are_meant) if are_meant else None
+
+
+def _bare_name(repo: str) -> str:
+    """Returns a pattern of a repository's name without its owner's."""
+    name = repo.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    return rf"(?<![\w.-]){re.escape(name)}(?![\w-])"
+
+
+def _has_form(text: str, words: Sequence[str]) -> bool:
+    """Whether a text has something of a word in it, such as `invoicing` of `invoice`."""
+    stems = [re.escape(word[:-1]) for word in words if len(word) > _SHORTEST_STEM]
+    return bool(stems and re.search(rf"\b(?:{'|'.join(stems)})", text, re.IGNORECASE))
+
+
+def _names_another(text: str, known: Sequence[str]) -> bool:
+    """Whether a repository is named that no rule knows, of an owner that one does."""
+    owners = "|".join(map(re.escape, dict.fromkeys(repo.rpartition("/")[0] for repo in known)))
+    found = re.findall(rf"(?<![\w.-])((?:{owners})/[\w.-]*\w)", text, re.IGNORECASE)
+    names = {repo.lower() for repo in known}
+    return any(one.lower().removesuffix(".git") not in names for one in found)
 
 
 def find_problem(said: RunOptions, agents: Mapping[str, CatalogAgent], agent: str = "") -> str:
@@ -269,24 +389,6 @@ def _any(_layer: _Layer, _value: str) -> bool:
     return True
 
 
-_DONE: Mapping[Scope, tuple[str, str]] = {
-    Scope.PERSON: ("Your defaults are changed.", "Your defaults are forgotten."),
-    Scope.CHANNEL: (
-        "This channel's defaults are changed.",
-        "This channel's defaults are forgotten.",
-    ),
-}
-HELP = (
-    "Yours: `settings agent=… model=… sandbox=… repo=… branch=…`; this channel's: `settings channel …`; "
-    "forgotten by `settings reset` and `settings channel reset`; `repo=none` is for none. One message's own: the same words at its beginning."
-)
-
-
-def owner_of(request: RunRequest, scope: Scope) -> str:
-    """Returns whose defaults they are: a person's or a channel's id."""
-    return request.user if scope is Scope.PERSON else request.channel
-
-
 def channel_change(request: RunRequest) -> ChannelChange | None:
     """Returns what a message changes of its channel's defaults, at the moment that it was sent; None = nothing."""
     command = request.options.command
@@ -306,131 +408,24 @@ def channel_change(request: RunRequest) -> ChannelChange | None:
     )
 
 
-def find_command_problem(
-    command: SettingsCommand, context: SelectionContext, catalog: Catalog
-) -> str:
-    """Returns why these defaults cannot be set here; empty = they can."""
-    options = command.options
-    if options.pr:
-        return "pr=yes is for one message, not a default"
-    if options.sandbox and options.sandbox not in catalog.sandboxes:
-        return unknown_word("sandbox", options.sandbox, catalog.sandboxes)
-    own = context.person if command.scope is Scope.PERSON else context.channel
-    if options.branch and (options.repo or own.repo) in ("", NO_REPO):
-        return f"branch={options.branch} needs its repository: repo=owner/name"
-    return find_problem(options, catalog.agents, _agent_of(command, context, catalog))
-
-
-async def carry_out(
-    command: SettingsCommand,
-    request: RunRequest,
-    store: DefaultStore,
-    context: SelectionContext,
-    catalog: Catalog,
-) -> str:
-    """Changes the defaults as told, and returns the sentence that says so; safe to repeat. Empty: it only asks."""
-    changed, forgotten = _DONE[command.scope]
-    owner = owner_of(request, command.scope)
-    if command.is_reset:
-        await store.reset(request.team, owner)
-        return forgotten
-    options = command.options
-    if not options.said:
-        return ""
-    changes = dict(options.said)
-    if options.model:
-        changes["model_agent"] = _agent_of(command, context, catalog)
-    if options.repo:
-        changes.setdefault("branch", "")  # the one before was of another repository
-    await store.change(request.team, owner, **cast("DefaultChanges", changes))
-    return changed
-
-
-def describe_choice(choice: Choice) -> str:
-    """Returns what is chosen and from whom each comes, as a Markdown list."""
-    values = {
-        "agent": choice.agent,
-        "model": choice.model,
-        "sandbox": choice.sandbox,
-        "repo": choice.repo,
-        "branch": choice.branch,
-    }
-    return "\n".join(
-        f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
-        for name, one in values.items()
-    )
-
-
-def render_choice(
-    choice: Choice,
-    said: str,
-    *,
-    own_keys: Sequence[str] = (),
-    last_change: ChannelChange | None = None,
-) -> str:
-    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults."""
-    lines = [describe_choice(choice)]
-    if own_keys:
-        lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
-    if last_change is not None:
-        when = f"{last_change.at:%Y-%m-%d %H:%M} UTC"
-        lines.append(
-            f"- this channel's defaults: changed last by `{last_change.user}`, {when}: `{last_change.said}`"
-        )
-    return "\n\n".join(filter(None, (said, "\n".join(lines), HELP)))
-
-
-def _agent_of(command: SettingsCommand, context: SelectionContext, catalog: Catalog) -> str:
-    """Returns whose the model of new defaults is: of the agent beside it, else of the one that the owner has so far."""
-    person = context.person if command.scope is Scope.PERSON else Defaults()
-    own = SelectionContext(person=person, channel=context.channel, file=context.file)
-    return choose(RunOptions(agent=command.options.agent), own, catalog).agent.value
-
-
 async def choose_for(run: Run, ports: RunPorts, catalog: Catalog) -> Choice:
     """Returns what the run gets."""
     options = run.request.options
-    choice = choose(options, await _context_of(run, ports, catalog), catalog)
+    choice = choose(options, await context_of(run, ports, catalog), catalog)
     return replace(choice, wants_pull_request=bool(options.pr))
 
 
-async def answer_without_agent(run: Run, ports: RunPorts, catalog: Catalog) -> Outcome | None:
-    """Returns how the run ends if it needs no agent; None = it does. A command is carried out; safe to repeat."""
-    request = run.request
-    options = request.options
-    command = options.command
-    if command is None and not options.model and not options.branch:
-        return None
-    context = await _context_of(run, ports, catalog)
-    choice = choose(options, context, catalog)
-    problem = find_problem(options, catalog.agents, choice.agent.value)
-    if options.branch and not choice.repo.value:
-        problem = problem or f"branch={options.branch} needs its repository: repo=owner/name"
-    if command is not None:
-        problem = problem or find_command_problem(command, context, catalog)
-    if problem:
-        return Outcome(state=RunState.FAILED, error_code=ErrorCode.REQUEST_INVALID, detail=problem)
-    if command is None:
-        return None
-    said = await retry_store(lambda: carry_out(command, request, ports.defaults, context, catalog))
-    keys = await retry_store(lambda: ports.own_keys.of(request.team, request.user))
-    last = await retry_store(lambda: ports.defaults.last_change(request.team, request.channel))
-    return Outcome(
-        state=RunState.SUCCEEDED,
-        answer=render_choice(
-            await choose_for(run, ports, catalog), said, own_keys=sorted(keys), last_change=last
-        ),
-    )
-
-
-async def _context_of(run: Run, ports: RunPorts, catalog: Catalog) -> SelectionContext:
-    request = run.request
+async def context_of(run: Run, ports: RunPorts, catalog: Catalog) -> SelectionContext:
+    """Returns who asks where, with what was said before."""
+    request, options = run.request, run.request.options
     return SelectionContext(
         earlier=await _earlier(run, ports),
         session=await retry_store(lambda: ports.sessions.get(session_id_for(run.thread))),
         person=await retry_store(lambda: ports.defaults.get(request.team, request.user)),
         channel=await retry_store(lambda: ports.defaults.get(request.team, request.channel)),
         file=catalog.channels.get(request.channel, RunOptions()),
+        rules=catalog.rules_of(request.channel),
+        text="" if request.is_command else "\n".join((options.prompt, *request.content.shared)),
     )
 
 

@@ -15,6 +15,7 @@ from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
+from app.runs.commands import answer_without_agent, read_memory
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
 from app.runs.follow_ups import FollowUpFigures, FollowUpFilter
 from app.runs.history import Conversation
@@ -26,7 +27,7 @@ from app.runs.policy import (
     find_refusal,
     is_empty,
     is_given_up,
-    why_no_channel_defaults,
+    why_no_change,
 )
 from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPorts
 from app.runs.progress import LiveLogs
@@ -34,7 +35,6 @@ from app.runs.request import Addressing, RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
 from app.runs.selection import (
     Choice,
-    answer_without_agent,
     channel_change,
     choose_for,
     decode_choice,
@@ -123,7 +123,7 @@ class RunService:
             result = (
                 self._invalid(run)
                 or await self._answer_of_before(run)
-                or await answer_without_agent(run, self._ports, self._catalog)
+                or await answer_without_agent(run, self._ports, self._policy, self._catalog)
             )
             if result is not None and result.state is RunState.SUCCEEDED:
                 await self._tell_change(run)
@@ -170,7 +170,7 @@ class RunService:
         code, problem = ErrorCode.REQUEST_INVALID, find_invalid(run.request, self._policy)
         if not problem:
             code = ErrorCode.NOT_ALLOWED
-            problem = why_no_channel_defaults(run.request, self._policy)
+            problem = why_no_change(run.request, self._policy)
         if not problem:
             return None
         return Outcome(state=RunState.FAILED, error_code=code, detail=problem)
@@ -226,6 +226,7 @@ class RunService:
     ) -> Begun | AgainIn:
         """Begins an attempt of `run` as it was checked (edited since then, it does not begin), or takes up one that a slice has left."""
         checkpoint, conversation = run.checkpoint, Conversation(request=run.request)
+        memory = await read_memory(run.request, self._ports, self._policy)
         if checkpoint is None:
             choice = await choose_for(run, self._ports, self._catalog)
             try:
@@ -256,6 +257,7 @@ class RunService:
             started_at=now,
             slice_s=None if until is None else max(0.0, (until - now).total_seconds()),
             checkpoint=checkpoint,
+            about_channel=memory.render_for_agent(),
             hand_over=self._hand_over,
         )
 

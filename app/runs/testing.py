@@ -23,7 +23,25 @@ from app.runs.budget import (
     to_dollars,
     to_micro,
 )
-from app.runs.environment import SAVING_S, AddedFile, Additions, AgentEnvironment, AgentSettings
+from app.runs.commands import (
+    MAX_TOLD_BYTES,
+    ChannelMemory,
+    carry_out,
+    find_command_problem,
+    find_instructions_problem,
+)
+from app.runs.environment import (
+    SAVING_S,
+    AddedFile,
+    Additions,
+    AgentEnvironment,
+    AgentSettings,
+    FilesFact,
+    NetworkFact,
+    RepositoryFact,
+    RunFacts,
+    render_prompt,
+)
 from app.runs.executor import AgentRunner
 from app.runs.follow_ups import (
     INSTRUCTION,
@@ -55,7 +73,7 @@ from app.runs.history import (
     Verdict,
     build_messages,
 )
-from app.runs.intake import MUTED, UNMUTED, Intake, RetryIntent, Revision
+from app.runs.intake import MUTED, UNMUTED, Intake, Pick, RetryIntent, Revision
 from app.runs.maintenance import (
     OVERDUE_GRACE_S,
     RETENTION_INTERVAL_S,
@@ -69,6 +87,8 @@ from app.runs.model import (
     WAITING_STATES,
     Changes,
     ChannelChange,
+    ChannelNote,
+    ChannelNoteStore,
     Checkpoint,
     Clock,
     Delivery,
@@ -146,7 +166,6 @@ from app.runs.progress import (
     Transcript,
     last_lines,
 )
-from app.runs.prompt import FilesFact, NetworkFact, RepositoryFact, RunFacts, render_prompt
 from app.runs.repository import (
     Checkout,
     CodeHost,
@@ -165,11 +184,14 @@ from app.runs.repository import (
 from app.runs.request import (
     Addressing,
     AttachedFile,
+    MemoryCommand,
+    MemoryVerb,
     MessageContent,
     RunId,
     RunRequest,
     Surface,
     Thread,
+    parse_memory_command,
     run_id_for,
 )
 from app.runs.runners import OpenRuntime, ProviderRuntime, Runners
@@ -179,13 +201,13 @@ from app.runs.selection import (
     CatalogAgent,
     Choice,
     Chosen,
+    RepositoryRule,
     SelectionContext,
     Source,
-    carry_out,
     channel_change,
     choose,
-    find_command_problem,
     find_problem,
+    find_repositories,
 )
 from app.runs.service import HEARD_BEFORE, RunService
 from app.runs.session import (

@@ -125,7 +125,7 @@ class AgentsSettings(SettingsGroup):
     system_prompt_file: Annotated[Path, AfterValidator(existing_file)] | None = Field(
         None,
         alias="ORION_SYSTEM_PROMPT_FILE",
-        description="Replaces the built-in system prompt; claude puts it behind its own.",
+        description="Replaces the built-in system prompt; what a channel has is told behind it. claude puts it behind its own.",
     )
     max_output_tokens: int = Field(
         8192,

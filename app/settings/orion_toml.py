@@ -6,6 +6,13 @@
     model = "sonnet"
     budget_day_usd = 20
     follow_ups = "judged"
+    instructions = "Answer in German. Deploys are on Tuesdays."
+    repo = "acme/shop"
+    rules = [{ words = ["invoice", "tax rate"], repo = "acme/billing" }]
+
+    [[rules]]
+    words = ["website"]
+    repo = "acme/site"
 
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
@@ -23,6 +30,11 @@
 Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so. `cache_write_1h`, of what
 is kept in the cache for an hour, need not be said: it is twice the input.
 
+`instructions`: told to the agents that answer in that channel, 1,000 bytes at the most with all that people told Orion to remember there.
+
+`repo`: of the channel's new threads, where nobody says another one. `rules`, of a channel or of all: the repository of a message that has
+one of these words in it, as they are written or with an `s`; where several may be meant, the person is asked.
+
 `init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
 """
@@ -32,7 +44,7 @@ import posixpath
 import re
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -50,9 +62,11 @@ from pydantic import (
 
 from agent_scripts.registry import agent_names
 from app.runs.budget import ANY_ENDING, Price
+from app.runs.commands import find_instructions_problem
 from app.runs.environment import AddedFile, Additions
 from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
 from app.runs.policy import FollowUps
+from app.runs.selection import RepositoryRule
 from app.settings.group import SettingsError
 from app.settings.service import MAX_USD
 
@@ -62,6 +76,8 @@ MAX_FILES_BYTES = 16 * 1024 * 1024
 """Of all files of an agent: they are held in memory. Something larger is for a command to fetch."""
 MAX_RATE = 100_000
 """Dollars for a million tokens; more is a slip of the pen."""
+MAX_WORD_CHARS = 60
+"""Of a rule's."""
 _MAX_SHOWN_CHARS = 80
 _NUL = "\0"
 _CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
@@ -151,7 +167,23 @@ def _check_repository(name: str) -> str:
         raise ValueError("is no repository: write owner/name or https://…") from exc
 
 
+def _check_instructions(text: str) -> str:
+    if problem := find_instructions_problem(text):
+        raise ValueError(problem)
+    return text
+
+
+def _check_word(word: str) -> str:
+    plain = " ".join(word.split())
+    if not (plain[:1].isalnum() and plain[-1:].isalnum() and len(plain) <= MAX_WORD_CHARS):
+        raise ValueError(
+            f"would never be found: write a word, or a few, of at most {MAX_WORD_CHARS} characters"
+        )
+    return plain
+
+
 _Model = Annotated[str, AfterValidator(_check_model_or_beginning)]
+_Word = Annotated[str, AfterValidator(_check_word)]
 _Agent = Annotated[str, AfterValidator(_check_agent)]
 _Channel = Annotated[str, AfterValidator(_check_channel)]
 _Repository = Annotated[str, AfterValidator(_check_repository)]
@@ -172,6 +204,17 @@ class _AgentTable(BaseModel):
     commands: list[_Command] = Field(default_factory=list)
 
 
+class _RuleTable(BaseModel):
+    model_config = _CLOSED
+
+    words: Annotated[tuple[_Word, ...], Field(min_length=1)]
+    repo: _Repository
+
+    @property
+    def rule(self) -> RepositoryRule:
+        return RepositoryRule(words=self.words, repo=self.repo)
+
+
 class _ChannelTable(BaseModel):
     model_config = _CLOSED
 
@@ -180,6 +223,9 @@ class _ChannelTable(BaseModel):
     model: Annotated[str, AfterValidator(check_model)] | None = None
     budget_day_usd: _Dollars | None = None
     follow_ups: _FollowUps | None = None
+    instructions: Annotated[str, AfterValidator(_check_instructions)] | None = None
+    repo: _Repository | None = None
+    rules: list[_RuleTable] | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "_ChannelTable":
@@ -212,6 +258,7 @@ class _File(BaseModel):
     agents: dict[_Agent, _AgentTable] = Field(default_factory=dict)
     repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
     prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
+    rules: list[_RuleTable] = Field(default_factory=list)
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {
@@ -219,6 +266,7 @@ _TABLES: Mapping[str, type[BaseModel]] = {
     "channels": _ChannelTable,
     "repositories": _RepositoryTable,
     "prices": _PriceTable,
+    "rules": _RuleTable,
 }
 
 
@@ -232,6 +280,10 @@ class OrionToml:
     """Dollars that a day in a channel may cost, by ids."""
     channel_follow_ups: Mapping[str, FollowUps] = field(default_factory=dict)
     """Which replies without a mention are answered, by channels' ids."""
+    instructions: Mapping[str, str] = field(default_factory=dict)
+    """Texts for the agents of channels, by ids."""
+    rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
+    """Of channels, by ids; those of the empty id are for all."""
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands that run after a repository was cloned, by `owner/name` or URL."""
     prices: Mapping[str, Price] = field(default_factory=dict)
@@ -249,7 +301,10 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
         additions=_load_additions(path, parsed),
         channels={
             name: RunOptions(
-                sandbox=table.sandbox or "", agent=table.agent or "", model=table.model or ""
+                sandbox=table.sandbox or "",
+                agent=table.agent or "",
+                model=table.model or "",
+                repo=table.repo or "",
             )
             for name, table in parsed.channels.items()
         },
@@ -262,6 +317,19 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             name: FollowUps(table.follow_ups)
             for name, table in parsed.channels.items()
             if table.follow_ups is not None
+        },
+        instructions={
+            name: table.instructions
+            for name, table in parsed.channels.items()
+            if table.instructions is not None
+        },
+        rules={
+            name: tuple(one.rule for one in rules)
+            for name, rules in (
+                ("", parsed.rules),
+                *((name, table.rules or ()) for name, table in parsed.channels.items()),
+            )
+            if rules
         },
         repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},
@@ -327,7 +395,8 @@ def _explain(error: Mapping[str, Any]) -> str:
     location = [part for part in error["loc"] if part != "[key]"]
     key = "".join(map(_shown_key, location)).removeprefix(".")
     if error["type"] == "extra_forbidden":
-        table = _TABLES[str(location[0])] if len(location) > 1 else _File
+        kind = "rules" if "rules" in location else str(location[0])
+        table = _TABLES[kind] if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")
     if location != [*error["loc"]] or error["type"] == "missing":

@@ -5,10 +5,12 @@ A new button is an entry of `ACTIONS` and its block (`blocks.py`). The one for k
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
-from app.runs.intake import Intake, RetryIntent
+from app.runs.intake import Intake, Pick, RetryIntent
 from app.runs.request import RunId
+from app.runs.selection import MAX_CANDIDATES
 from app.slack.fields import object_of, text_of
 from app.slack.payloads import Ignored
 from app.slack.signature import TS, is_id
@@ -19,6 +21,8 @@ RETRY_ACTION: Final = "orion_retry"
 LOG_ACTION: Final = "orion_show_log"
 SEND_NOW_ACTION: Final = "orion_send_now"
 KEYS_ACTION: Final = "orion_keys"
+PICK_ACTIONS: Final = tuple(f"orion_pick_{number}" for number in range(MAX_CANDIDATES + 1))
+"""One for each button. Source: Slack Block Kit, `action_id` is unique within its block, read 2026-11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +105,18 @@ def _retry(click: Click) -> RetryIntent | None:
     )
 
 
+def _pick(number: int, click: Click) -> Pick | None:
+    if not (is_id(click.value) and TS.fullmatch(click.ts)):
+        return None
+    return Pick(
+        run_id=RunId(click.value),
+        number=number,
+        user=click.user,
+        click_ts=click.ts,
+        is_external=click.is_external,
+    )
+
+
 def _feedback(click: Click) -> Feedback | None:
     verdict, _, run_id = click.value.partition(":")
     if verdict not in ("up", "down") or not is_id(run_id):
@@ -114,6 +130,10 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
     SEND_NOW_ACTION: Action(
         _send_now, lambda intake, one: intake.send_now(one.run_id, user=one.user)
     ),
+    **{
+        name: Action(partial(_pick, number), lambda intake, pick: intake.pick(pick))
+        for number, name in enumerate(PICK_ACTIONS)
+    },
     LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
     FEEDBACK_ACTION: Action(
         _feedback,

@@ -19,11 +19,13 @@ from app.runs.model import (
     StepState,
     ToolCall,
 )
+from app.runs.options import NO_REPO
 from app.runs.ports import BUTTON
 from app.slack.actions import (
     FEEDBACK_ACTION,
     KEYS_ACTION,
     LOG_ACTION,
+    PICK_ACTIONS,
     RETRY_ACTION,
     SEND_NOW_ACTION,
     STOP_ACTION,
@@ -180,6 +182,9 @@ _PLAIN_PART_CHARS: Final = 3_000
 _MAX_SECTION_CHARS: Final = 2_900
 """Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
 
+_MAX_LABEL_CHARS: Final = 75
+"""Source: Slack Block Kit, button text, read 2026-11; names of repositories differ in their ends."""
+
 _LOOKALIKE: Final = "\u02cb"
 """Looks like a backtick, but does not end a code span."""
 
@@ -316,6 +321,9 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
     """Returns the blocks under the answer, and the text of a message without one."""
     facts = _closing_facts(run, ended)
     match ended.state:
+        case RunState.SUCCEEDED if ended.candidates:
+            picks = zip(PICK_ACTIONS, ended.candidates, strict=False)
+            return (_actions(*(_pick_button(name, repo, run) for name, repo in picks)),), "Done"
         case RunState.SUCCEEDED:
             return (_context(facts), _feedback_buttons(run)), "Done"
         case RunState.STOPPED:
@@ -405,6 +413,11 @@ def _button(action: str, label: str, run: Run, **more: str) -> Block:
         "value": run.id,
         **more,
     }
+
+
+def _pick_button(action: str, repo: str, run: Run) -> Block:
+    label = "No repository" if repo == NO_REPO else repo
+    return _button(action, label[-_MAX_LABEL_CHARS:], run)
 
 
 def _feedback_buttons(run: Run) -> Block:

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from app.log import get_logger
+from app.runs.commands import answer_without_agent
 from app.runs.intake import Intake
 from app.runs.model import Run
 from app.runs.options import SANDBOX_WORDS, unknown_word
 from app.runs.policy import find_refusal
 from app.runs.request import RunRequest, Surface, run_id_for
-from app.runs.selection import answer_without_agent, channel_change
+from app.runs.selection import channel_change
 from app.slack.blocks import as_sentence, failure_text
 from app.slack.fields import text_of
 from app.slack.manifest import COMMAND, COMMAND_HINT
@@ -151,7 +152,9 @@ class SlashCommand:
             return "A channel hears who changes its defaults: please write it as a message, `@Orion settings channel …`."
         overviews = self._overviews
         run = Run(id=request.run_id, request=request, created_at=request.received_at)
-        outcome = await answer_without_agent(run, overviews.ports, overviews.catalog)
+        outcome = await answer_without_agent(
+            run, overviews.ports, overviews.policy, overviews.catalog
+        )
         if outcome is None:
             return HELP
         if outcome.error_code is not None:

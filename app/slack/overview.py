@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.runs.budget import DayBudget, render_money, to_micro
+from app.runs.commands import describe_choice
 from app.runs.model import Outcome, Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
-from app.runs.selection import Catalog, Choice, SelectionContext, choose, describe_choice
+from app.runs.selection import Catalog, Choice, SelectionContext, choose
 from app.slack.api import BotIdentity
 from app.slack.markdown import escape, neutralise
 

@@ -15,6 +15,7 @@ from app.runs.model import (
     UNFINISHED_STATES,
     WAITING_STATES,
     ChannelChange,
+    ChannelNote,
     QueuePosition,
     QueueStats,
     Run,
@@ -37,6 +38,7 @@ class MemoryRunStore:
         self.files = MemoryRunFiles()
         self.defaults = MemoryDefaultStore()
         self.threads = MemoryThreadStore(self._runs)
+        self.channel_notes = MemoryChannelNoteStore()
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
 
@@ -450,6 +452,30 @@ class MemoryThreadStore:
 
     async def is_muted(self, thread: Thread) -> bool:
         return self._muted.get(thread, ("", False))[1]
+
+
+class MemoryChannelNoteStore:
+    def __init__(self) -> None:
+        self._notes: dict[str, ChannelNote] = {}
+
+    async def of(self, team: str, channel: str) -> Sequence[ChannelNote]:
+        return [note for note in self._of(team, channel) if not note.forgotten_by]
+
+    async def add(self, note: ChannelNote) -> ChannelNote:
+        number = len(self._of(note.team, note.channel)) + 1
+        return self._notes.setdefault(note.run_id, replace(note, number=number))
+
+    async def forget(
+        self, team: str, channel: str, numbers: Collection[int], *, by: str
+    ) -> Sequence[int]:
+        for note in await self.of(team, channel):
+            if note.number in numbers:
+                gone = replace(note, forgotten_by=by, text="", user="", name="")
+                self._notes[note.run_id] = gone
+        return [note.number for note in self._of(team, channel) if note.forgotten_by == by]
+
+    def _of(self, team: str, channel: str) -> Sequence[ChannelNote]:
+        return [one for one in self._notes.values() if (one.team, one.channel) == (team, channel)]
 
 
 class MemoryOwnKeyStore:

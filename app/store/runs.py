@@ -51,7 +51,7 @@ from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
-from app.store.settings import SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
+from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
 from app.store.tables import (
     UtcTime,
     in_states,
@@ -222,6 +222,7 @@ class SqlRunStore:
         self.files = SqlRunFiles(database, self.leases)
         self.defaults = SqlDefaultStore(database)
         self.threads = SqlThreadStore(database)
+        self.channel_notes = SqlChannelNoteStore(database)
         self.spending = SqlSpendingStore(database)
         self.grants = SqlGrantStore(database)
         self.welcomes = SqlWelcomeStore(database)
@@ -316,7 +317,7 @@ class SqlRunStore:
             amended = statement.values(
                 request=request,
                 revision=runs.c.revision + 1,
-                needs_slot=request.options.command is None,
+                needs_slot=not request.is_command,
             )
             return connection.execute(amended).rowcount == 1
 

@@ -1,9 +1,9 @@
-"""What is kept of people, in SQLite or PostgreSQL: defaults of persons and channels, who was welcomed, and own keys, sealed so that the database alone tells none."""
+"""What people have set, and what is kept of them, in SQLite or PostgreSQL: defaults of persons and channels, notes of channels, who was welcomed, and own keys, sealed so that the database alone tells none."""
 
 import json
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 
 import sqlalchemy as sa
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from typing_extensions import Unpack
 
 from app.log import get_logger
-from app.runs.model import ChannelChange
+from app.runs.model import ChannelChange, ChannelNote
 from app.runs.options import DefaultChanges, Defaults
 from app.store.engine import Database, insert_for
-from app.store.tables import channel_changes, defaults, own_keys, values_of, welcomes
+from app.store.tables import channel_changes, channel_notes, defaults, own_keys, values_of, welcomes
 
 _FIELDS = tuple(field.name for field in fields(Defaults) if field.name in defaults.c)
 
@@ -107,6 +107,74 @@ class SqlWelcomeStore:
 
 def _are_of(team: str, owner: str) -> sa.ColumnElement[bool]:
     return (defaults.c.team == team) & (defaults.c.owner == owner)
+
+
+class SqlChannelNoteStore:
+    """Implements ChannelNoteStore; `SqlRunStore.channel_notes` is one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def of(self, team: str, channel: str) -> Sequence[ChannelNote]:
+        return await self._select(_is_of(team, channel))
+
+    async def find(self, *, channel: str, user: str) -> Sequence[ChannelNote]:
+        """Returns what a person said in a channel, of all workspaces; an empty id is for all. For the operator alone."""
+        columns = ((channel_notes.c.channel, channel), (channel_notes.c.user, user))
+        return await self._select(
+            sa.and_(sa.true(), *(is_of == one for is_of, one in columns if one))
+        )
+
+    async def add(self, note: ChannelNote) -> ChannelNote:
+        existing = sa.select(channel_notes).where(channel_notes.c.run_id == note.run_id)
+        highest = sa.select(sa.func.max(channel_notes.c.number)).where(
+            _is_of(note.team, note.channel)
+        )
+
+        def work(connection: sa.Connection) -> ChannelNote:
+            if connection.dialect.name == "postgresql":  # on SQLite one writes at a time
+                place = sa.func.hashtextextended(f"{note.team}-{note.channel}", 0)
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(place)))
+            row = connection.execute(existing).mappings().first()
+            if row is not None:
+                return ChannelNote(**row)
+            numbered = replace(note, number=(connection.scalar(highest) or 0) + 1)
+            connection.execute(sa.insert(channel_notes).values(values_of(numbered)))
+            return numbered
+
+        return await self._database.insert(work)
+
+    async def forget(
+        self, team: str, channel: str, numbers: Collection[int], *, by: str
+    ) -> Sequence[int]:
+        here, number = _is_of(team, channel), channel_notes.c.number
+        update = (
+            sa.update(channel_notes)
+            .where(here, number.in_(numbers), channel_notes.c.forgotten_by == "")
+            .values(forgotten_by=by, text="", user="", name="")
+        )
+        gone = sa.select(number).where(here, channel_notes.c.forgotten_by == by).order_by(number)
+
+        def work(connection: sa.Connection) -> Sequence[int]:
+            connection.execute(update)
+            return connection.scalars(gone).all()
+
+        return await self._database.call(work)
+
+    async def _select(self, which: sa.ColumnElement[bool]) -> Sequence[ChannelNote]:
+        query = (
+            sa.select(channel_notes)
+            .where(which, channel_notes.c.forgotten_by == "")
+            .order_by(channel_notes.c.team, channel_notes.c.channel, channel_notes.c.number)
+        )
+        rows = await self._database.call(
+            lambda connection: connection.execute(query).mappings().all()
+        )
+        return [ChannelNote(**row) for row in rows]
+
+
+def _is_of(team: str, channel: str) -> sa.ColumnElement[bool]:
+    return (channel_notes.c.team == team) & (channel_notes.c.channel == channel)
 
 
 class SqlOwnKeyStore:

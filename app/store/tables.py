@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from app.errors import ErrorCode
 from app.runs.budget import SpentCall
-from app.runs.model import ChannelChange, ModelCall, Process, Run, RunState
+from app.runs.model import ChannelChange, ChannelNote, ModelCall, Process, Run, RunState
 from app.runs.options import Defaults
 from app.runs.ports import ModelGrant
 from app.runs.session import Session
@@ -281,6 +281,14 @@ muted_threads = sa.Table(
     # Who said so last, in which message of the thread.
     sa.Column("user", sa.String(32), nullable=False),
     sa.Column("message_ts", sa.String(32), nullable=False),
+)
+
+channel_notes = sa.Table(
+    "orion_channel_notes",
+    metadata,
+    *columns_of(ChannelNote, keys=("run_id",), types={"run_id": sa.String(64)}),
+    sa.Index("ix_orion_channel_notes_number", "team", "channel", "number", unique=True),
+    sa.Index("ix_orion_channel_notes_user", "team", "user"),
 )
 
 own_keys = sa.Table(

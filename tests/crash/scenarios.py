@@ -1,6 +1,8 @@
 """What people do in the crash tests: two questions in a thread, a refusal, Stop, a shutdown, a start after a crash."""
 
 import asyncio
+import re
+import secrets
 import shutil
 from contextlib import suppress
 
@@ -149,6 +151,37 @@ class FollowUps(Question):
         async with asyncio.timeout(GIVEN_UP_AFTER_S):
             while await stage.orion.run(stage.run_id(self.silent)) is not None:
                 await asyncio.sleep(POLL_S)
+
+
+class Memory(Question):
+    """Something to remember in the channel, and to forget again."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.said = ""
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        self.said = f"the word of the day is {secrets.token_hex(4)}"
+        await play.say(f"@Orion remember: {self.said}")
+        if await play.rig.acknowledged(play.asked[0]):
+            await play.say(f"@Orion forget {self.said}")
+
+    @override
+    async def end(self, play: Play) -> None:
+        await play.rig.acknowledged(play.asked[0])
+        if len(play.asked) == 1:
+            await play.say(f"@Orion forget {self.said}")
+
+    @override
+    async def faults(self, play: Play) -> list[str]:
+        """It is remembered once, under one number, which is forgotten, and nothing else."""
+        records = await play.rig.thread_records(play.asked[0])
+        told = [record.result.answer for record in records]
+        numbers = [re.findall(r"number ([\d, ]+)", answer) for answer in told]
+        is_right = len(numbers) == 2 and len(numbers[0]) == 1 and numbers[0] == numbers[1]
+        return [*await super().faults(play), *([] if is_right else [f"told: {told}"])]
 
 
 class Announcement(Question):

@@ -5,6 +5,7 @@ from typing import Any
 
 from app.dispatch.lease import Leases
 from app.runs.testing import (
+    ChannelNoteStore,
     Clock,
     CodeHost,
     DefaultStore,
@@ -34,6 +35,7 @@ PORTS: Mapping[str, type[Any]] = {
     "sessions": SessionStore,
     "files": RunFiles,
     "defaults": DefaultStore,
+    "channel_notes": ChannelNoteStore,
     "spending": SpendingStore,
     "own_keys": OwnKeyStore,
     "welcomes": WelcomeStore,
@@ -87,6 +89,7 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "withdrawal": (),
     "announcement": ("replies.announce",),
     "live": (),
+    "memory": ("channel_notes.add", "channel_notes.forget"),
     "files": ("exchange.fetch", "exchange.upload", "replies.share"),
     "followups": (
         *("dispatcher.submit", "dispatcher.discard", "handlers.place"),
@@ -133,6 +136,7 @@ SPARED: Mapping[str, str] = {
     "threads.is_muted": _READ,
     "threads.mute": "one row, before the acknowledgement; said again, it says the same",
     "judge.ask": "changes nothing, and is asked again",
+    "channel_notes.of": _READ,
     "defaults.get": _READ,
     "defaults.change": _SAME,
     "defaults.reset": _SAME,

@@ -389,6 +389,7 @@ async def open_core(
             files=store.files,
             sessions=store.sessions,
             defaults=store.defaults,
+            channel_notes=store.channel_notes,
             own_keys=own_keys or MemoryOwnKeyStore(),
             threads=store.threads,
             ledger=ledger,

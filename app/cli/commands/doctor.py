@@ -108,6 +108,7 @@ async def _settings(settings: Settings) -> str:
     sent = [
         f"; {ORION_TOML} gives {name} {', '.join(f'{key}={value}' for key, value in options.said.items())}"
         for name, options in channels.items()
+        if options.said
     ]
     return "".join(("complete", *added, *sent))
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.compose.factories import pool_size
+from app.compose.factories import channel_options, pool_size, run_policy
+from app.settings.group import SettingsError
 from app.settings.settings import load_settings
 
 
@@ -24,3 +25,22 @@ def test_no_pool_over_a_mounted_directory(tmp_path: Path) -> None:
         env_file=None, given={"orion_warm_pool_size": 3, "orion_mount_dir": tmp_path}
     )
     assert pool_size(settings, is_billed=False) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[channels.C012345]\nrepo = "acme/shop"',
+        '[[rules]]\nwords = ["website"]\nrepo = "acme/site"',
+    ],
+)
+def test_no_repositories_over_a_mounted_directory(tmp_path: Path, text: str) -> None:
+    """They cannot be had there, so that a rule would end each question: told at the start, not then."""
+    toml, work = tmp_path / "orion.toml", tmp_path / "work"
+    work.mkdir()
+    toml.write_text(text)
+    here = load_settings(env_file=None, toml=toml)
+    assert channel_options(here, run_policy(here)) == here.toml.channels
+    mounted = load_settings(env_file=None, given={"orion_mount_dir": work}, toml=toml)
+    with pytest.raises(SettingsError, match="no repository can be had"):
+        channel_options(mounted, run_policy(mounted))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.compose.factories import run_policy
-from app.runs.testing import AddedFile, FollowUps, RunOptions
+from app.runs.testing import AddedFile, FollowUps, RepositoryRule, RunOptions
 from app.settings.group import SettingsError
 from app.settings.orion_toml import MAX_FILES_BYTES, load_orion_toml
 from app.settings.settings import load_settings
@@ -71,6 +71,26 @@ def test_a_channel_has_a_sandbox_of_its_own(toml: Path) -> None:
             "channels.C012345.follow_ups: no such rule; did you mean judged? (is 'jugded')",
         ),
         ("[channels.C012345]", "channels.C012345: says nothing; there are: sandbox, agent, model"),
+        (
+            f'[channels.C012345]\ninstructions = "{"x" * 1000}"',
+            "channels.C012345.instructions: is 131 bytes too long for the 1,000 tokens of a channel",
+        ),
+        (
+            '[channels.C012345]\ninstructions = " "',
+            "channels.C012345.instructions: cannot be empty",
+        ),
+        ('[channels.C012345]\nrepo = "shop"', "channels.C012345.repo: is no repository"),
+        ('[[rules]]\nwords = []\nrepo = "acme/site"', "rules[0].words: "),
+        (
+            '[[rules]]\nwords = ["-?-"]\nrepo = "acme/site"',
+            "rules[0].words[0]: would never be found",
+        ),
+        ('[[rules]]\nwords = ["site"]\nrepo = "site"', "rules[0].repo: is no repository"),
+        ('[[rules]]\nwords = ["site"]', "rules[0].repo: is missing"),
+        (
+            '[channels.C012345]\nrules = [{ word = ["site"], repo = "acme/site" }]',
+            "channels.C012345.rules[0].word: no such key; did you mean words?",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_channel_is_named(toml: Path, text: str, said: str) -> None:
@@ -79,6 +99,22 @@ def test_what_is_wrong_with_a_channel_is_named(toml: Path, text: str, said: str)
     with pytest.raises(SettingsError) as failure:
         load_orion_toml(toml)
     assert said in str(failure.value)
+
+
+def test_a_channel_has_a_text_a_repository_and_rules(toml: Path) -> None:
+    """By its id; rules of no channel are for all of them."""
+    toml.write_text(
+        '[channels.C012345]\ninstructions = "Answer in German."\nrepo = "acme/shop"\n'
+        'rules = [{ words = ["tax  rate", "invoice"], repo = "acme/billing" }]\n'
+        '[[rules]]\nwords = ["website"]\nrepo = "https://git.acme.org/site.git"\n'
+    )
+    found = load_orion_toml(toml)
+    assert found.instructions == {"C012345": "Answer in German."}
+    assert found.channels == {"C012345": RunOptions(repo="acme/shop")}
+    assert found.rules == {
+        "": (RepositoryRule(words=("website",), repo="https://git.acme.org/site.git"),),
+        "C012345": (RepositoryRule(words=("tax rate", "invoice"), repo="acme/billing"),),
+    }
 
 
 def test_the_digest_changes_with_what_is_added(toml: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.runs.testing import RetryIntent, RunId
+from app.runs.testing import Pick, RetryIntent, RunId
 from app.slack.actions import ACTIONS, Action, Feedback, ShowLog, StopRun, parse_click
 from app.slack.payloads import Ignored
 
@@ -32,6 +32,11 @@ def click(action_id: str, value: str, *, user_team: str = "T1", **action: str) -
             "orion_retry",
             "run_1",
             RetryIntent(run_id=RUN, user="U1", click_ts="1800000000.000100"),
+        ),
+        (
+            "orion_pick_9",
+            "run_1",
+            Pick(run_id=RUN, number=9, user="U1", click_ts="1800000000.000100"),
         ),
         ("orion_feedback", "up:run_1", Feedback(run_id=RUN, user="U1", is_positive=True)),
         ("orion_feedback", "down:run_1", Feedback(run_id=RUN, user="U1", is_positive=False)),

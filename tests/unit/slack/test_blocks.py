@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.errors import ErrorCode
+from app.runs.options import NO_REPO
 from app.runs.testing import (
     Outcome,
     PlannedStep,
@@ -22,6 +23,7 @@ from app.runs.testing import (
     ToolCall,
     Usage,
 )
+from app.slack.actions import PICK_ACTIONS
 from app.slack.blocks import (
     ReplyStyle,
     error_text,
@@ -304,3 +306,20 @@ def test_a_trace_is_linked_where_the_operator_wants_it(run: Run) -> None:
         (*_, last) = blocks_of(render_result(run, ended, style=style)[-1], "context")
         assert last["elements"][0]["text"] == said
         assert said not in str(render_result(run, ended))
+
+
+def test_of_several_repositories_each_has_a_button(run: Run) -> None:
+    """As many as there may be, within Slack's limits; no thumbs below a question; without blocks the names are in the text."""
+    candidates = (*(f"https://git.acme.org/{'deep/' * 20}r{n}" for n in range(9)), NO_REPO)
+    ended = Outcome(state=RunState.SUCCEEDED, answer="Which one?", candidates=candidates)
+    (part,) = render_result(run, ended)
+    (block,) = blocks_of(part, "actions")
+    buttons = block["elements"]
+    assert [button["action_id"] for button in buttons] == list(PICK_ACTIONS)
+    assert {button["value"] for button in buttons} == {run.id}
+    labels = [button["text"]["text"] for button in buttons]
+    assert labels[-1] == "No repository"
+    assert all(len(label) <= 75 for label in labels)
+    assert [label[-3:] for label in labels[:-1]] == [f"/r{n}" for n in range(9)]
+    assert blocks_of(part, "context_actions") == []
+    assert render_plain_result(run, ended)[0].text.startswith("Which one?")

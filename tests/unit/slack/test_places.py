@@ -143,6 +143,7 @@ def ports_of(store: MemoryRunStore) -> RunPorts:
         defaults=store.defaults,
         own_keys=MemoryOwnKeyStore(),
         threads=store.threads,
+        channel_notes=store.channel_notes,
         judge=NoJudge(),
         ledger=Ledger(
             prices=Prices({"m": price}),
