@@ -75,8 +75,8 @@ class Intake:
         self._policy = policy
         self._log = get_logger(__name__)
 
-    async def accept(self, request: RunRequest) -> None:
-        """Hands a message over as work, durably; the same message twice is one run.
+    async def accept(self, request: RunRequest) -> bool:
+        """Hands a message over as work, durably; the same message twice is one run. False: it was accepted before.
 
         Raises:
             OSError: not durable; do not acknowledge, so that Slack delivers again.
@@ -93,6 +93,7 @@ class Intake:
             # Of a mention there are two events, either of which may lack what the other one has.
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._ports.store.amend(run.id, request.completing)
+        return is_new
 
     async def retry(self, intent: RetryIntent) -> None:
         """Accepts a failed run's turn once more, as a run of its own. Nothing happens if that run did not fail.

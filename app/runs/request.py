@@ -109,6 +109,8 @@ class RunRequest(BaseModel):
     is_bot: bool = Field(default=False, exclude_if=operator.not_)
     """Another app wrote it; `user` is its user, or its bot id where it has none."""
     event_id: str = ""
+    late_s: int = Field(default=0, ge=0, exclude_if=operator.not_)
+    """How long before Orion heard of it it was asked, where Orion was away meanwhile; 0 = it was not."""
     retry_of: RunId | None = None
     """The failed run whose turn this one tries again, as `user` asked."""
     click_ts: str = ""

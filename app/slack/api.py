@@ -8,8 +8,10 @@ SlackFault
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import aiohttp
@@ -108,7 +110,18 @@ class SlackApi:
         self.policy = policy
         self._may_write = may_write
         self.limits = CallLimits()
+        self.scopes: frozenset[str] = frozenset()
+        """Of the token, as Slack's last answer told; empty before."""
+        self._told: tuple[datetime, float] | None = None
+        """Slack's time, and the loop's when it was told."""
         self._log = get_logger(__name__)
+
+    def now(self) -> datetime:
+        """Returns the moment by Slack's clock, as its last answer told, to the second; by this machine's before there was one."""
+        if self._told is None:
+            return datetime.now(UTC)
+        told, at_s = self._told
+        return told + timedelta(seconds=asyncio.get_running_loop().time() - at_s)
 
     async def once(
         self,
@@ -117,12 +130,13 @@ class SlackApi:
         *,
         verb: str = "POST",
         has_turn: bool = False,
+        is_urgent: bool = True,
     ) -> Mapping[str, Any]:
         """Makes one attempt, when its turn has come; `has_turn`: the caller has waited for that. Raises: SlackFault: as above."""
         payload = {name: value for name, value in arguments.items() if value is not None}
         channel = str(payload.get("channel", ""))
         if not has_turn:
-            await self.limits.turn(method, channel)
+            await self.limits.turn(method, channel, is_urgent=is_urgent)
         if verb != "GET" and method not in READING_METHODS:
             await self.confirm()
         with self._mapped_errors(method, channel):
@@ -133,7 +147,16 @@ class SlackApi:
                     response = await self.client.api_call(method, json=payload)
         if not isinstance(response.data, dict):
             raise SlackUnreachable("no_json")
+        self._learn(response.headers)
         return response.data
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        """Source: RFC 9110, 6.6.1 `Date`; Slack Web API, `x-oauth-scopes` of each answer, read 2026-11."""
+        if scopes := headers.get("x-oauth-scopes"):
+            self.scopes = frozenset(one.strip() for one in scopes.split(","))
+        with suppress(ValueError):
+            told = parsedate_to_datetime(headers.get("Date", ""))
+            self._told = (told, asyncio.get_running_loop().time())
 
     async def share(self, files: Mapping[str, str], *, channel: str, thread_ts: str) -> None:
         """Shares uploaded files, names by their ids, in a message of a thread, in one attempt. Raises: SlackFault: as above."""
@@ -148,7 +171,12 @@ class SlackApi:
                 )
 
     async def repeated(
-        self, method: str, arguments: Mapping[str, Any], *, verb: str = "POST"
+        self,
+        method: str,
+        arguments: Mapping[str, Any],
+        *,
+        verb: str = "POST",
+        is_urgent: bool = True,
     ) -> Mapping[str, Any]:
         """Attempts until it is carried out; only for calls that may be carried out twice. Raises: SlackFault: the last attempt's."""
         attempts = AsyncRetrying(
@@ -157,7 +185,7 @@ class SlackApi:
             stop=stop_after_attempt(self.policy.attempts),
             reraise=True,
         )
-        return await attempts(self.once, method, arguments, verb=verb)
+        return await attempts(self.once, method, arguments, verb=verb, is_urgent=is_urgent)
 
     async def confirm(self) -> None:
         """Asks whether something may be changed. Raises: SlackLeaseLost: no more."""

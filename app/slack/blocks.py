@@ -174,14 +174,24 @@ class MessagePart:
 def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> MessagePart:
     """Returns the message that stands at once. `capacity`: how many runs may go at a time."""
     text = _waiting_text(position, capacity=capacity) if position.is_waiting else "Thinking…"
-    return MessagePart(blocks=(_section(text), _stop_button(run)), text=text)
+    late = late_text(run)
+    said = (_section(text), _context(late)) if late else (_section(text),)
+    return MessagePart(blocks=(*said, _stop_button(run)), text=text)
+
+
+def late_text(run: Run) -> str:
+    """Returns `asked 3 h 5 min ago, while I was away`; empty where it was heard at once."""
+    late_s = run.request.late_s
+    whole_s = late_s - late_s % 60 if late_s > 60 else late_s  # noqa: PLR2004 - seconds of a minute
+    return f"asked {duration_text(whole_s)} ago, while I was away" if late_s else ""
 
 
 def render_progress(run: Run, shown: Progress) -> MessagePart:
     """Returns what goes on now, with the answer as far as it is written."""
     phase = escape(shown.phase.rstrip(".… "))
     head = _section(f"{phase}…")
-    facts = _facts(_tool_text(shown), steps_text(shown.steps), duration_text(shown.elapsed_s))
+    took = duration_text(shown.elapsed_s)
+    facts = _facts(late_text(run), _tool_text(shown), steps_text(shown.steps), took)
     blocks: list[Block] = [head, _context(facts)]
     tail = tail_markdown(neutralise(shown.text, asker=run.request.user), max_chars=MAX_TAIL_CHARS)
     if tail.strip():
@@ -284,14 +294,15 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
 def _closing_facts(run: Run, ended: Outcome) -> str:
     """Returns the line of small print; empty when a run that was stopped has used nothing."""
     took, used = duration_text(ended.duration_s), (changes_text(ended.changes), spent_text(ended))
+    late = late_text(run)
     match ended.state:
         case RunState.SUCCEEDED:
-            return _facts(took, steps_text(ended.steps), *used)
+            return _facts(late, took, steps_text(ended.steps), *used)
         case RunState.STOPPED:
-            return _facts(steps_text(ended.steps), *used)
+            return _facts(late, steps_text(ended.steps), *used)
         case _:
             ids = (f"`{fact}`" for fact in (ended.error_code, run.id) if fact)
-            return _facts(*ids, took, *used)
+            return _facts(late, *ids, took, *used)
 
 
 def _facts(*facts: str) -> str:

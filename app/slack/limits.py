@@ -34,13 +34,15 @@ class Rate:
 METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postMessage": Rate(burst=110, per_s=2.9),
     "chat.update": Rate(burst=15, per_s=0.8, reserve=5),
-    "conversations.replies": Rate(burst=15, per_s=0.8),
+    "conversations.history": Rate(burst=15, per_s=0.8),
+    "conversations.replies": Rate(burst=15, per_s=0.8, reserve=5),
     "agents.sessions.setStatus": Rate(burst=18, per_s=0.8, reserve=14),
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
+    "users.conversations": Rate(burst=15, per_s=0.8),
     "users.info": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),
 }
-"""Of a workspace. Slack's: several hundred posts a minute; 50 of tier 3 (update, replies, status), 100 of tier 4.
+"""Of a workspace. Slack's: several hundred posts a minute; 50 of tier 3 (update, history, replies, conversations, status), 100 of tier 4.
 
 How many Slack bears at once is not published: in no minute are there more than 284 posts, 110 of them at once, and of the
 others no more than is published for a minute. Source: Slack Web API rate limits, read 2026-11.

@@ -1,157 +1,40 @@
 """Slack's way in: parses what it sends, lets intake make it durable, and acknowledges; nothing else before the 200.
 
-Over HTTP, or over a websocket for installations that Slack cannot reach; that one is watched, because it can go deaf.
+Over HTTP, or over a websocket (`socket_mode`).
 """
 
-import asyncio
 import json
 import logging
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from aiohttp import ClientError
 from pydantic import SecretStr
-from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
-from slack_bolt.adapter.socket_mode.async_internals import run_async_bolt_app, send_async_response
 from slack_bolt.async_app import AsyncAck, AsyncApp, AsyncBoltRequest
 from slack_bolt.authorization import AuthorizeResult
 from slack_bolt.middleware.async_middleware import AsyncMiddleware
 from slack_bolt.response import BoltResponse
-from slack_sdk.errors import SlackApiError
-from slack_sdk.socket_mode.aiohttp import SocketModeClient
-from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
-from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.web.async_client import AsyncWebClient
 from typing_extensions import override
 
-from app.aio import open_task_group
 from app.log import get_logger
-from app.runs.intake import Intake, Revision
-from app.runs.request import RunRequest
+from app.runs.intake import Intake
 from app.slack.actions import KEYS_ACTION, Feedback, parse_click
-from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
-from app.slack.connection import create_client
+from app.slack.api import BotIdentity
 from app.slack.fields import object_of, text_of
+from app.slack.hearing import Hearing
 from app.slack.key_modal import KEYS_VIEW, KeyModal
+from app.slack.message_events import MessageEvents
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
-from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event, session_stopped
+from app.slack.payloads import Ignored, session_stopped
 from app.slack.signature import bad_field, check_request, media_type
+from app.slack.socket_mode import OnAck, count_nothing, open_socket_mode
 
 _log = get_logger(__name__)
-
-DEAF_AFTER_S: Final = 60.0
-"""The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
-PING_INTERVAL_S: Final = 10.0
-_CONNECT_TIMEOUT_S: Final = 20.0
-_CLOSE_TIMEOUT_S: Final = 5.0
-
-
-OnAck = Callable[[int, float], None]
-"""Hears of a delivery how it was answered, as a status of HTTP, and after how many seconds."""
-
-
-def count_nothing(status: int, seconds: float) -> None:
-    """Counts no acknowledgement."""
-    del status, seconds
-
-
-class _Handler(AsyncSocketModeHandler):
-    """Bolt's, which tells of each delivery how long it took; one without a 200 is not acknowledged, and delivered again."""
-
-    on_ack: OnAck = staticmethod(count_nothing)
-
-    @override
-    async def handle(self, client: AsyncBaseSocketModeClient, req: SocketModeRequest) -> None:
-        began_s, status = time.perf_counter(), 500
-        try:
-            response = await run_async_bolt_app(self.app, req)
-            status = response.status
-            await send_async_response(client, req, response, time.time())
-        finally:
-            self.on_ack(status, time.perf_counter() - began_s)
-
-
-@asynccontextmanager
-async def open_socket_mode(
-    app: AsyncApp,
-    *,
-    app_token: str,
-    base_url: str,
-    ping_interval_s: float = PING_INTERVAL_S,
-    deaf_after_s: float = DEAF_AFTER_S,
-    on_ack: OnAck = count_nothing,
-) -> AsyncIterator[None]:
-    """Events flow into the app while inside. Reconnects by itself.
-
-    Raises:
-        SlackFault: no first connection: refused, or none within 20 s.
-    """
-    handler = _Handler(
-        app,
-        app_token,
-        web_client=create_client(token=None, base_url=base_url, session=None),
-        ping_interval=ping_interval_s,
-    )
-    handler.on_ack = on_ack
-    client = handler.client
-    try:
-        await _connect(handler)
-        closing = asyncio.Event()
-        async with open_task_group() as group:
-            group.create_task(
-                _watch(client, closing, deaf_after_s=deaf_after_s),
-                name="slack-socket-watch",
-            )
-            try:
-                yield
-            finally:
-                closing.set()
-    finally:
-        # The client may hang on a dead socket.
-        with suppress(TimeoutError, ClientError, OSError):
-            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
-                await handler.client.close()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
-
-
-async def _connect(handler: AsyncSocketModeHandler) -> None:
-    client = handler.client
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            # `connect` alone would try for ever, whatever Slack says of the token.
-            client.wss_uri = await client.issue_new_wss_url()
-            await client.connect()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
-    except SlackApiError as exc:
-        raise SlackRefusal(str(exc.response.get("error", "unknown"))) from exc
-    except (TimeoutError, ClientError, OSError) as exc:
-        raise SlackUnreachable(type(exc).__name__) from exc
-
-
-async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after_s: float) -> None:
-    log = get_logger(__name__)
-    heard_at = time.time()
-    while not closing.is_set():
-        with suppress(TimeoutError):
-            async with asyncio.timeout(deaf_after_s / 6):
-                await closing.wait()
-        if closing.is_set():
-            return
-        heard_at = max(heard_at, client.last_ping_pong_time or 0.0)
-        silent_s = time.time() - heard_at
-        if silent_s < deaf_after_s:
-            continue
-        log.warning("slack.socket_deaf", silent_s=round(silent_s))
-        heard_at = time.time()
-        try:
-            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await client.connect_to_new_endpoint(force=True)
-        except (SlackApiError, ClientError, TimeoutError, OSError) as exc:
-            log.warning("slack.socket_reconnect_failed", error=type(exc).__name__)
-
 
 _HANDLED: Final = frozenset(
     {"event_callback", "block_actions", "url_verification", "view_submission"}
@@ -175,15 +58,15 @@ class _Listeners:
     def __init__(
         self,
         *,
-        identity: Callable[[], BotIdentity | None],
+        messages: MessageEvents,
         intake: Intake,
         keys: KeyModal | None,
         feedback: FeedbackModal | None,
-        allowed_bots: Collection[str],
+        hearing: Hearing | None,
     ) -> None:
-        self._identity = identity
-        self._allowed_bots = allowed_bots
+        self._messages = messages
         self._intake = intake
+        self._hearing = hearing
         self._keys = keys
         self._feedback = feedback
         self.modals: Mapping[str, Modal] = {
@@ -193,33 +76,18 @@ class _Listeners:
         self._log = get_logger(__name__)
 
     async def message(self, body: dict[str, Any]) -> None:
-        identity = self._identity()
-        intent = from_event(
-            body,
-            bot_user_id=identity.bot_user_id if identity else "",
-            received_at=datetime.now(UTC),
-            allowed_bots=self._allowed_bots,
-        )
-        match intent:
-            case RunRequest():
-                await self._intake.accept(intent)
-            case Revision():
-                await self._intake.revise(intent)
-            case StopThread():
-                await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
-            case StopDirectMessages():
-                await self._intake.stop_channel(
-                    intent.team, intent.channel, user=intent.user, ts=intent.ts
-                )
-            case Ignored():
-                self._ignored(body, intent)
+        intent = self._messages.read(body, received_at=datetime.now(UTC))
+        if isinstance(intent, Ignored):
+            self._ignored(body, intent)
+        else:
+            await self._messages.act(intent)
 
     async def session_stopped(self, body: dict[str, Any]) -> None:
         intent = session_stopped(body)
         if isinstance(intent, Ignored):
             self._ignored(body, intent)
         else:
-            await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            await self._messages.act(intent)
 
     async def action(self, body: dict[str, Any], ack: AsyncAck) -> None:
         click = parse_click(body)
@@ -252,6 +120,8 @@ class _Listeners:
     async def failed(self, error: Exception) -> BoltResponse:
         """Answers that it is not durable, so not acknowledged: Slack delivers it again."""
         self._log.error("event.rejected", reason="not_durable", error=type(error).__name__)
+        if self._hearing is not None and isinstance(error, OSError):  # TimeoutError is one
+            self._hearing.begin()  # after its third attempt it delivers no more
         return BoltResponse(status=500, body="")
 
     def _ignored(self, body: Mapping[str, Any], ignored: Ignored) -> None:
@@ -300,8 +170,11 @@ def create_bolt_app(
     keys: KeyModal | None = None,
     feedback: FeedbackModal | None = None,
     allowed_bots: Collection[str] = frozenset(),
+    hearing: Hearing | None = None,
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
+
+    `hearing` is told of what could not be taken in.
 
     Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
@@ -339,7 +212,11 @@ def create_bolt_app(
     )
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(
-        identity=identity, intake=intake, keys=keys, feedback=feedback, allowed_bots=allowed_bots
+        messages=MessageEvents(intake, identity=identity, allowed_bots=allowed_bots),
+        intake=intake,
+        keys=keys,
+        feedback=feedback,
+        hearing=hearing,
     )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)
@@ -436,10 +313,11 @@ async def open_entry(
     keys: KeyModal | None = None,
     feedback: FeedbackModal | None = None,
     on_ack: OnAck = count_nothing,
+    hearing: Hearing | None = None,
 ) -> AsyncIterator[EventHandler | None]:
     """Events and clicks reach `intake`, people's own keys `keys`, what was wrong with an answer `feedback`, while the block runs; yields None when they come by a socket.
 
-    `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own.
+    `on_ack` hears of each delivery by a socket, as the HTTP route hears of its own; `hearing` of when events are heard.
     """
     secret = options.signing_secret.get_secret_value()
     bolt = create_bolt_app(
@@ -450,11 +328,16 @@ async def open_entry(
         keys=keys,
         feedback=feedback,
         allowed_bots=options.allowed_bots,
+        hearing=hearing,
     )
     if options.app_token is not None:
         app_token = options.app_token.get_secret_value()
         async with open_socket_mode(
-            bolt, app_token=app_token, base_url=options.base_url, on_ack=on_ack
+            bolt,
+            app_token=app_token,
+            base_url=options.base_url,
+            on_ack=on_ack,
+            hearing=hearing,
         ):
             _log.info("slack.connected", mode="socket")
             yield None
@@ -463,4 +346,6 @@ async def open_entry(
     async def handle(headers: Mapping[str, str], body: bytes) -> HttpAnswer:
         return await handle_http(bolt, signing_secret=secret, headers=headers, body=body)
 
+    if hearing is not None:
+        hearing.begin()
     yield handle

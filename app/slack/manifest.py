@@ -11,8 +11,10 @@ _SCOPES: Final = (
         "groups:history",
         "groups:read",
         "im:history",
+        "im:read",
         "im:write",
         "mpim:history",
+        "mpim:read",
     ),
     "users:read",
 )

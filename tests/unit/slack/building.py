@@ -36,8 +36,9 @@ class RecordingIntake(Intake):
         self.heard.append(intent)
 
     @override
-    async def accept(self, request: RunRequest) -> None:
+    async def accept(self, request: RunRequest) -> bool:
         self._hear(request)
+        return True
 
     @override
     async def retry(self, intent: RetryIntent) -> None:

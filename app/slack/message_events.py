@@ -1,0 +1,57 @@
+"""What becomes of a message: the one way of those that Slack tells of at once, and of those that are found later."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from app.runs.intake import Intake, Revision
+from app.runs.request import RunRequest
+from app.slack.api import BotIdentity
+from app.slack.payloads import Ignored, StopDirectMessages, StopThread, from_event
+
+Intent = RunRequest | Revision | StopThread | StopDirectMessages | Ignored
+
+
+class MessageEvents:
+    def __init__(
+        self,
+        intake: Intake,
+        *,
+        identity: Callable[[], BotIdentity | None],
+        allowed_bots: Collection[str] = frozenset(),
+    ) -> None:
+        """`allowed_bots`: see `from_event`."""
+        self._identity = identity
+        self._intake = intake
+        self._allowed_bots = allowed_bots
+
+    def read(self, body: Mapping[str, Any], *, received_at: datetime) -> Intent:
+        """Returns what an event of a message asks for."""
+        identity = self._identity()
+        return from_event(
+            body,
+            bot_user_id=identity.bot_user_id if identity else "",
+            received_at=received_at,
+            allowed_bots=self._allowed_bots,
+        )
+
+    async def act(self, intent: Intent) -> bool:
+        """Hands it to intake, durably; returns whether that changed anything.
+
+        Raises:
+            OSError: not durable; the same again is harmless.
+            TimeoutError: the same.
+        """
+        match intent:
+            case RunRequest():
+                return await self._intake.accept(intent)
+            case Revision():
+                return await self._intake.revise(intent)
+            case StopThread():
+                return await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            case StopDirectMessages():
+                return await self._intake.stop_channel(
+                    intent.team, intent.channel, user=intent.user, ts=intent.ts
+                )
+            case Ignored():
+                return False
