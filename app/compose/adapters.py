@@ -34,6 +34,7 @@ from app.runs.ports import (
 )
 from app.runs.session import SessionStore
 from app.settings.settings import Settings
+from app.slack.catch_up import HeardStore
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
@@ -123,6 +124,7 @@ class Adapters:
     replies: ReplySink
     reader: ThreadReader
     exchange: FileExchange
+    heard: HeardStore
 
     def wrapped(self, wrap: Wrap) -> "Adapters":
         return replace(
@@ -251,6 +253,7 @@ async def open_outside(
             replies=slack.replies,
             reader=slack.reader,
             exchange=slack.files,
+            heard=store.heard,
         ).wrapped(overrides.wrap)
         if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)

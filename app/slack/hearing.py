@@ -1,9 +1,8 @@
 """Since when, without a gap, this process hears what is said in Slack; all moments are Slack's own, whatever this machine's clock says."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Protocol
 
 
 def never_silent() -> float:
@@ -14,7 +13,7 @@ def never_silent() -> float:
 class Hearing:
     def __init__(self, now: Callable[[], datetime]) -> None:
         """`now`: by Slack's clock, see `SlackApi.now`."""
-        self._now = now
+        self.now = now
         self._since: datetime | None = None
         self._changed = asyncio.Event()
         self.silent_s: Callable[[], float] = never_silent
@@ -28,11 +27,11 @@ class Hearing:
     @property
     def until(self) -> datetime:
         """Returns up to when it is known to have heard."""
-        return self._now() - timedelta(seconds=self.silent_s())
+        return self.now() - timedelta(seconds=self.silent_s())
 
     def begin(self) -> None:
         """Notes that it hears from now on, and that what came before may be lost."""
-        self._since = self._now()
+        self._since = self.now()
         self._changed.set()
 
     async def change(self, *, within_s: float) -> None:
@@ -43,33 +42,3 @@ class Hearing:
         except TimeoutError:
             return
         self._changed.clear()
-
-
-class HeardStore(Protocol):
-    """Up to when all processes together have heard everything, in Slack's time. Every method is durable when it returns.
-
-    Places are channels' ids; one is kept only while what it was told is ahead of the others, which the empty name stands for.
-    """
-
-    async def advance(self, *, since: datetime, until: datetime) -> bool:
-        """Moves it to `until` for a process that has heard all since then; False: something before that was not heard.
-
-        In an empty store nothing was ever missed: it begins with `since`. It stays while another living process catches up.
-        """
-        ...
-
-    async def claim(self) -> Mapping[str, datetime] | None:
-        """Takes on, for this process alone, to look for what was not heard; returns up to when each place was. None: another living process does."""
-        ...
-
-    async def keep(self, place: str, until: datetime) -> None:
-        """Notes that all that was said in a place up to then is accepted."""
-        ...
-
-    async def finish(self, until: datetime) -> None:
-        """Notes the same of all places, and that this process is done; an earlier moment than the one that is kept changes nothing."""
-        ...
-
-    async def release(self) -> None:
-        """Leaves what is left to whoever claims it next."""
-        ...

@@ -35,6 +35,10 @@ class MessageEvents:
             allowed_bots=self._allowed_bots,
         )
 
+    def may_stop(self, user: str) -> bool:
+        """Whether a stop of this person's counts."""
+        return self._intake.may_stop(user)
+
     async def act(self, intent: Intent) -> bool:
         """Hands it to intake, durably; returns whether that changed anything.
 

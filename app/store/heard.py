@@ -14,7 +14,7 @@ _EVERYWHERE = heard.c.place == EVERYWHERE
 
 
 class SqlHeard:
-    """Implements `app.slack.hearing.HeardStore`; `SqlRunStore.heard` is one."""
+    """Implements `app.slack.catch_up.HeardStore`; `SqlRunStore.heard` is one."""
 
     def __init__(self, database: Database, leases: SqlLeases) -> None:
         self._call = database.call

@@ -345,7 +345,9 @@ def _metadata(args: Args) -> JsonObject | None:
 
 
 # Source: docs.slack.dev, conversations.replies and conversations.history, `limit`, read 2026-11.
+# Source: docs.slack.dev, "Rate limit changes for non-Marketplace apps": 15 objects, once a minute, read 2026-11.
 REPLIES_DEFAULT, REPLIES_MAX = 1000, 1000
+HISTORIES, DISTRIBUTED_ITEMS = frozenset({"conversations.history", "conversations.replies"}), 15
 HISTORY_DEFAULT, HISTORY_MAX = 100, 999
 
 
@@ -358,7 +360,7 @@ def _replies(call: Call) -> JsonObject:
     if not thread:
         raise SlackError("thread_not_found")
     root, rest = thread[0], _between(thread[1:], call.args)
-    limit = _limit(call.args, default=REPLIES_DEFAULT, maximum=REPLIES_MAX)
+    limit = _history_limit(call, default=REPLIES_DEFAULT, maximum=REPLIES_MAX)
     offset = _offset(call.args)
     # The root counts on the first page only.
     end = offset + (limit - 1 if offset == 0 else limit)
@@ -371,7 +373,7 @@ def _history(call: Call) -> JsonObject:
     channel = call.channel()
     messages = _between(call.workspace.top_level(channel.id), call.args)[::-1]
     offset = _offset(call.args)
-    end = offset + _limit(call.args, default=HISTORY_DEFAULT, maximum=HISTORY_MAX)
+    end = offset + _history_limit(call, default=HISTORY_DEFAULT, maximum=HISTORY_MAX)
     return _page(call, messages[offset:end], next_offset=end if end < len(messages) else None)
 
 
@@ -380,6 +382,42 @@ def _info(call: Call) -> JsonObject:
     """Needs no membership."""
     found = call.workspace.channel(call.args.required("channel", error="channel_not_found"))
     return {"channel": _channel_json(found)}
+
+
+# Source: docs.slack.dev, users.conversations, `types` and the scope of each, `limit`, read 2026-11.
+_TYPE_SCOPES = {
+    "public_channel": "channels:read",
+    "private_channel": "groups:read",
+    "mpim": "mpim:read",
+    "im": "im:read",
+}
+LIST_DEFAULT, LIST_MAX = 100, 999
+
+
+@_method("users.conversations", *_READ, rate=TIER_3)
+def _conversations(call: Call) -> JsonObject:
+    """Lists where the bot is a member, of the types that are asked for."""
+    kinds = (call.args.text("types") or "public_channel").split(",")
+    for kind in kinds:
+        if kind not in _TYPE_SCOPES:
+            raise SlackError("invalid_types")
+        if _TYPE_SCOPES[kind] not in call.config.scopes:
+            provided = ",".join(sorted(call.config.scopes))
+            fields = {"needed": _TYPE_SCOPES[kind], "provided": provided}
+            raise SlackError("missing_scope", fields=fields)
+    found = [
+        channel
+        for channel in call.workspace.channels.values()
+        if BOT_USER_ID in channel.members
+        and ("im" if channel.im_user else "public_channel") in kinds
+        and not (channel.is_archived and call.args.flag("exclude_archived"))
+    ]
+    offset = _offset(call.args)
+    end = offset + _limit(call.args, default=LIST_DEFAULT, maximum=LIST_MAX)
+    return {
+        "channels": [_channel_json(channel) for channel in found[offset:end]],
+        "response_metadata": {"next_cursor": _cursor(end if end < len(found) else None)},
+    }
 
 
 @_method("conversations.open", "im:write", rate=TIER_3)
@@ -418,14 +456,15 @@ def _user_info(call: Call) -> JsonObject:
 
 def _page(call: Call, messages: Sequence[Message], *, next_offset: int | None) -> JsonObject:
     with_metadata = call.args.flag("include_all_metadata")
-    cursor = (
-        "" if next_offset is None else base64.b64encode(f"next:{next_offset}".encode()).decode()
-    )
     return {
         "messages": [call.workspace.render(item, with_metadata=with_metadata) for item in messages],
         "has_more": next_offset is not None,
-        "response_metadata": {"next_cursor": cursor},
+        "response_metadata": {"next_cursor": _cursor(next_offset)},
     }
+
+
+def _cursor(next_offset: int | None) -> str:
+    return "" if next_offset is None else base64.b64encode(f"next:{next_offset}".encode()).decode()
 
 
 def _between(messages: Sequence[Message], args: Args) -> list[Message]:
@@ -459,6 +498,11 @@ def _limit(args: Args, *, default: int, maximum: int) -> int:
     if not 1 <= limit <= maximum:
         raise SlackError("invalid_limit")
     return limit
+
+
+def _history_limit(call: Call, *, default: int, maximum: int) -> int:
+    limit = _limit(call.args, default=default, maximum=maximum)
+    return min(limit, DISTRIBUTED_ITEMS) if call.config.is_distributed else limit
 
 
 def _offset(args: Args) -> int:

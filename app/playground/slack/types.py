@@ -25,7 +25,8 @@ DEFAULT_SCOPES = frozenset(
     {
         *("app_mentions:read", "assistant:write", "chat:write", "reactions:write", "users:read"),
         *("channels:history", "groups:history", "im:history", "mpim:history"),
-        *("channels:read", "groups:read", "im:read", "im:write", "files:read", "files:write"),
+        *("channels:read", "groups:read", "im:read", "im:write", "mpim:read"),
+        *("files:read", "files:write"),
     }
 )
 
@@ -69,6 +70,8 @@ class FakeSlackConfig:
     """Slack sends an app its own posts and edits too; the app must ignore them."""
     # Source: docs.slack.dev, assistant.threads.setStatus: a status clears itself after two minutes, read 2026-11.
     status_lifetime_s: float = 120.0
+    is_distributed: bool = False
+    """The app is sold outside Slack's Marketplace: histories give it 15 messages, once a minute."""
     # Source: docs.slack.dev, "Modals", trigger_id: three seconds, exchanged once, read 2026-11.
     trigger_lifetime_s: float = 3.0
     banners: tuple[str, ...] = ()

@@ -50,6 +50,10 @@ class RecordingIntake(Intake):
         return True
 
     @override
+    def may_stop(self, user: str) -> bool:
+        return user != "USTRANGER"
+
+    @override
     async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
         del at
         self._hear(("stop_run", run_id, user))
