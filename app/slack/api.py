@@ -22,7 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from app.aio import Gate, always_open
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.slack.limits import CallLimits
+from app.slack.limits import METHOD_RATES, CallLimits, Rate
 
 MAX_RETRY_AFTER_S: Final = 30.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
@@ -103,13 +103,14 @@ class SlackApi:
         client: AsyncWebClient,
         *,
         policy: RetryPolicy,
+        rates: Mapping[str, Rate] = METHOD_RATES,
         may_write: Gate = always_open,
     ) -> None:
-        """`may_write`: before each call that changes something."""
+        """`rates`: see `CallLimits`. `may_write`: before each call that changes something."""
         self.client = client
         self.policy = policy
         self._may_write = may_write
-        self.limits = CallLimits()
+        self.limits = CallLimits(methods=rates)
         self.scopes: frozenset[str] = frozenset()
         """Of the token, as Slack's last answer told; empty before."""
         self._told: tuple[datetime, float] | None = None

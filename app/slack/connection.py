@@ -24,6 +24,7 @@ from app.slack.files import SlackFiles
 from app.slack.hearing import Hearing
 from app.slack.history import SlackThreadReader
 from app.slack.key_modal import KeyModal, Vendor
+from app.slack.limits import METHOD_RATES, Rate
 from app.slack.live import LatePosts, SessionStatus, UpdateTiming
 from app.slack.message_events import MessageEvents
 from app.slack.messages import OwnMessages
@@ -41,6 +42,8 @@ class SlackOptions:
     base_url: str = "https://slack.com/api/"
     style: ReplyStyle = PLAIN_STYLE
     policy: RetryPolicy = field(default_factory=RetryPolicy)
+    rates: Mapping[str, Rate] = field(default_factory=lambda: METHOD_RATES)
+    """Of Slack's methods; tests have others."""
     timing: UpdateTiming = field(default_factory=UpdateTiming)
     look_again_after_s: float = 1.0
     """Between an ambiguous failure of a post and the look whether it stands there."""
@@ -162,7 +165,7 @@ async def open_slack(
         client = create_client(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
-        api = SlackApi(client, policy=options.policy, may_write=may_write)
+        api = SlackApi(client, policy=options.policy, rates=options.rates, may_write=may_write)
         connection = SlackConnection(api, options, session=session, group=group)
         try:
             yield connection

@@ -255,8 +255,12 @@ class Workspace:
         files: Sequence[JsonObject] = (),
         blocks: Sequence[JsonObject] = (),
         attachments: Sequence[JsonObject] = (),
+        ts: str = "",
     ) -> Message:
-        """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it."""
+        """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it.
+
+        `ts`: as if it had been said then.
+        """
         person, channel = self.person(user), self.channel(channel_ref)
         if user not in channel.members:
             raise SlackError("not_in_channel")
@@ -264,7 +268,7 @@ class Workspace:
         return self.post(
             channel,
             Message(
-                ts="",
+                ts=ts,
                 channel=channel.id,
                 user=person.id,
                 text=text,
@@ -321,9 +325,13 @@ class Workspace:
             # Source: docs.slack.dev, "Threading messages": always the root's ts, never a reply's, read 2026-11.
             if root is None or root.deleted or root.thread_ts is not None:
                 raise SlackError("thread_not_found")
-        message.ts = self.next_ts()
+        message.ts = message.ts or self.next_ts()
         self._record(message, kind="posted", by=message.user)
-        self.messages[channel.id][message.ts] = message
+        known = self.messages[channel.id]
+        is_newest = not known or message.ts > next(reversed(known))
+        known[message.ts] = message
+        if not is_newest:
+            self.messages[channel.id] = dict(sorted(known.items()))
         if message.ephemeral_to:
             self.tell(Change(kind="ephemeral", channel=channel.id, message=message))
             return message
