@@ -26,8 +26,8 @@ LOOK_INTERVAL_S: Final = 30.0
 MARGIN: Final = timedelta(minutes=2)
 """So much of what a living process has heard is looked through again after it: a socket is deaf for a minute before that shows."""
 ROUND_LIMIT_S: Final = 600.0
-ROUND_PAUSE_S: Final = 60.0
-"""Before the rest of a round that was not finished."""
+PAUSE_S: Final = 10.0
+"""Before the next try, where there is something left to do, or another process does it."""
 ACCEPTED_AT_MOST: Final = 200
 """In one round; the batch that reaches it is accepted whole."""
 BATCH_S: Final = 5.0
@@ -134,10 +134,10 @@ class CatchUp:
                 _log.warning("catch_up.failed", error=f"{type(exc).__name__}: {exc}")
             except Exception:  # noqa: BLE001 - must outlive a bug; the next round may do better
                 _log.exception("catch_up.failed")
-            await self._hearing.change(within_s=LOOK_INTERVAL_S if is_done else ROUND_PAUSE_S)
+            await self._hearing.change(within_s=LOOK_INTERVAL_S if is_done else PAUSE_S)
 
     async def look(self, *, limit_s: float = ROUND_LIMIT_S) -> bool:
-        """Catches up where something was not heard; True: there is nothing left to do, for this process at least.
+        """Catches up where something was not heard; True: there is nothing left to do.
 
         Args:
             limit_s: of the round; what has been accepted by then stays.
@@ -153,7 +153,7 @@ class CatchUp:
             return True
         heard = await self._store.claim()
         if heard is None:
-            return True
+            return False
         try:
             return await self._round(heard, since, limit_s=limit_s)
         finally:

@@ -100,15 +100,20 @@ async def open_socket_mode(
 
 
 def _tell(hearing: Hearing, client: SocketModeClient) -> None:
+    connected_at = time.time()
+
     async def listen(
         _client: AsyncBaseSocketModeClient, message: Mapping[str, Any], _raw: str | None
     ) -> None:
+        nonlocal connected_at
         # The first frame of each connection. Source: Slack, Socket Mode, read 2026-11.
         if message.get("type") == "hello":
+            connected_at = time.time()
             hearing.begin()
 
     def silent_s() -> float:
-        return max(time.time() - (client.last_ping_pong_time or time.time()), 0.0)
+        heard_at = max(connected_at, client.last_ping_pong_time or 0.0)
+        return max(time.time() - heard_at, 0.0)
 
     hearing.silent_s = silent_s
     client.message_listeners.append(listen)

@@ -13,6 +13,7 @@ from typing_extensions import override
 
 from app.runs.testing import Intake, RetryIntent, Revision, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
+from app.slack.hearing import Hearing
 from app.slack.key_modal import KeyModal
 from app.slack.listeners import create_bolt_app, handle_http
 from app.slack.modals import FeedbackModal
@@ -86,6 +87,7 @@ def make_app(
     *,
     keys: KeyModal | None = None,
     feedback: FeedbackModal | None = None,
+    hearing: Hearing | None = None,
 ) -> AsyncApp:
     return create_bolt_app(
         bot_token=BOT,
@@ -94,6 +96,7 @@ def make_app(
         intake=intake,
         keys=keys,
         feedback=feedback,
+        hearing=hearing,
     )
 
 
