@@ -1,13 +1,9 @@
 """Since when, without a gap, this process hears what is said in Slack; all moments are Slack's own, whatever this machine's clock says."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
-
-
-def never_silent() -> float:
-    """Says that what is not heard was not said: over HTTP nobody can know better."""
-    return 0.0
 
 
 class Hearing:
@@ -16,8 +12,7 @@ class Hearing:
         self.now = now
         self._since: datetime | None = None
         self._changed = asyncio.Event()
-        self.silent_s: Callable[[], float] = never_silent
-        """Returns for how many seconds there has been no sign that Slack can be heard."""
+        self._sign_s: float | None = None
 
     @property
     def since(self) -> datetime | None:
@@ -27,7 +22,16 @@ class Hearing:
     @property
     def until(self) -> datetime:
         """Returns up to when it is known to have heard."""
-        return self.now() - timedelta(seconds=self.silent_s())
+        return self.now() - timedelta(seconds=self.silent_s)
+
+    @property
+    def silent_s(self) -> float:
+        """Returns for how many seconds nothing has come; 0 where no sign is looked for, as over HTTP, where that is Slack's to know."""
+        return 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+
+    def note(self) -> None:
+        """Notes that something has come; from the first time on, silence counts."""
+        self._sign_s = time.monotonic()
 
     def begin(self) -> None:
         """Notes that it hears from now on, and that what came before may be lost."""

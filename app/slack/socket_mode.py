@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiohttp import ClientError
@@ -24,6 +25,8 @@ from app.slack.hearing import Hearing
 
 DEAF_AFTER_S: Final = 60.0
 """The client pings every 10 s; a socket that answers none looks connected and delivers nothing."""
+QUIET_AFTER_S: Final = 600.0
+"""A socket that answers pings may deliver nothing all the same; one that has delivered nothing for so long is replaced."""
 PING_INTERVAL_S: Final = 10.0
 _CONNECT_TIMEOUT_S: Final = 20.0
 _CLOSE_TIMEOUT_S: Final = 5.0
@@ -62,10 +65,11 @@ async def open_socket_mode(
     base_url: str,
     ping_interval_s: float = PING_INTERVAL_S,
     deaf_after_s: float = DEAF_AFTER_S,
+    quiet_after_s: float = QUIET_AFTER_S,
     on_ack: OnAck = count_nothing,
     hearing: Hearing | None = None,
 ) -> AsyncIterator[None]:
-    """Events flow into the app while inside. Reconnects by itself. `hearing` is told of each connection, and of silence.
+    """Events flow into the app while inside. Reconnects by itself. `hearing` is told of each connection, and of all that comes.
 
     Raises:
         SlackFault: no first connection: refused, or none within 20 s.
@@ -78,14 +82,20 @@ async def open_socket_mode(
     )
     handler.on_ack = on_ack
     client = handler.client
-    if hearing is not None:
-        _tell(hearing, client)
+    hearing = hearing or Hearing(lambda: datetime.now(UTC))
+    _tell(hearing, client)
     try:
         await _connect(handler)
         closing = asyncio.Event()
         async with open_task_group() as group:
             group.create_task(
-                _watch(client, closing, deaf_after_s=deaf_after_s),
+                _watch(
+                    client,
+                    hearing,
+                    closing,
+                    deaf_after_s=deaf_after_s,
+                    quiet_after_s=quiet_after_s,
+                ),
                 name="slack-socket-watch",
             )
             try:
@@ -100,22 +110,14 @@ async def open_socket_mode(
 
 
 def _tell(hearing: Hearing, client: SocketModeClient) -> None:
-    connected_at = time.time()
-
     async def listen(
         _client: AsyncBaseSocketModeClient, message: Mapping[str, Any], _raw: str | None
     ) -> None:
-        nonlocal connected_at
+        hearing.note()
         # The first frame of each connection. Source: Slack, Socket Mode, read 2026-11.
         if message.get("type") == "hello":
-            connected_at = time.time()
             hearing.begin()
 
-    def silent_s() -> float:
-        heard_at = max(connected_at, client.last_ping_pong_time or 0.0)
-        return max(time.time() - heard_at, 0.0)
-
-    hearing.silent_s = silent_s
     client.message_listeners.append(listen)
 
 
@@ -132,20 +134,31 @@ async def _connect(handler: AsyncSocketModeHandler) -> None:
         raise SlackUnreachable(type(exc).__name__) from exc
 
 
-async def _watch(client: SocketModeClient, closing: asyncio.Event, *, deaf_after_s: float) -> None:
+async def _watch(
+    client: SocketModeClient,
+    hearing: Hearing,
+    closing: asyncio.Event,
+    *,
+    deaf_after_s: float,
+    quiet_after_s: float,
+) -> None:
     log = get_logger(__name__)
     heard_at = time.time()
     while not closing.is_set():
         with suppress(TimeoutError):
-            async with asyncio.timeout(deaf_after_s / 6):
+            async with asyncio.timeout(min(deaf_after_s, quiet_after_s) / 6):
                 await closing.wait()
         if closing.is_set():
             return
         heard_at = max(heard_at, client.last_ping_pong_time or 0.0)
         silent_s = time.time() - heard_at
-        if silent_s < deaf_after_s:
+        if silent_s >= deaf_after_s:
+            log.warning("slack.socket_deaf", silent_s=round(silent_s))
+        elif hearing.silent_s >= quiet_after_s:
+            log.info("slack.socket_quiet", silent_s=round(hearing.silent_s))
+            hearing.note()
+        else:
             continue
-        log.warning("slack.socket_deaf", silent_s=round(silent_s))
         heard_at = time.time()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):

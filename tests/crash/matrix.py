@@ -13,10 +13,12 @@ from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
 from tests.crash.reconciliation import harm_while_reconciling
 from tests.crash.report import line_of_row
-from tests.crash.rig import ALONE, Rig, Shape
+from tests.crash.rig import ALONE, QUICK_RETRIES, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
+    CatchUp,
+    CatchUpOverSocket,
     Environment,
     Files,
     Pooled,
@@ -54,6 +56,7 @@ class Section:
 
 REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
 WAITED = ("sandbox.write_files", "process.")
+OVER_SOCKET = {"SLACK_APP_TOKEN": QUICK_RETRIES.app_token}
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
     Section(scenario=Refusal()),
@@ -66,6 +69,8 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Start()),
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
+    Section(scenario=CatchUp()),
+    Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET),
 )
 BY_THEMSELVES: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),

@@ -1,7 +1,7 @@
 """What was said while nobody heard, found in a real look-alike over the real SDK, with the store that remembers what was heard."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -33,6 +33,8 @@ from app.slack.api import RetryPolicy, SlackRateLimit
 from app.slack.catch_up import CatchUp
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.limits import METHOD_RATES, Rate
+from app.slack.listeners import create_bolt_app
+from app.slack.socket_mode import open_socket_mode
 from app.store.runs import SqlRunStore, open_store
 from app.web.hosting import serve
 from tests.building import make_request
@@ -92,6 +94,7 @@ class Inbox(Intake):
 class Absence:
     """An Orion that was last there `away` ago, and what people can have said since."""
 
+    url: str
     slack: FakeSlack
     connection: SlackConnection
     store: SqlRunStore
@@ -153,6 +156,13 @@ class Absence:
         rounds = [line for line in logged if line["event"] == "catch_up.finished"]
         return is_done, rounds[0] if rounds else {}
 
+    @contextmanager
+    def slack_does_not_tell(self) -> Iterator[None]:
+        """Of what is said meanwhile, not even later."""
+        self.slack.faults.outage = True
+        yield
+        self.slack.faults.outage = False
+
     def fail(self, method: str, **fault: Any) -> None:
         self.slack.faults.plan(Fault(method=method, **fault))
 
@@ -188,7 +198,12 @@ def open_absence(tmp_path: Path) -> Open:
             ) as connection,
         ):
             await store.leases.join()
-            yield Absence(slack=app.state.fake_slack, connection=connection, store=store)
+            yield Absence(
+                url=f"{url}/api/",
+                slack=app.state.fake_slack,
+                connection=connection,
+                store=store,
+            )
 
     return opened
 
@@ -571,3 +586,40 @@ async def test_one_process_at_a_time(absence: Absence, postgres_url: str) -> Non
         assert await absence.catch_up(other).look()
         assert absence.inbox.texts == ["one"]
         assert await other.heard.advance(since=ago, until=ago)
+
+
+@pytest.mark.parametrize("how", ["closed", "deaf"])
+async def test_a_socket_that_looked_alive(open_absence: Open, how: str) -> None:
+    """It answers pings and delivers nothing, or it is closed by Slack: a hundred messages meanwhile are found over the next one, once."""
+    async with open_absence() as absence:
+        await absence.was_there(timedelta(0))
+        hearing, hub = absence.connection.hearing, absence.slack.sockets
+        bolt = create_bolt_app(
+            bot_token="xoxb-1",
+            base_url=absence.url,
+            identity=absence.connection.identity,
+            intake=absence.inbox,
+            hearing=hearing,
+        )
+        token = absence.slack.config.app_token
+        socket = open_socket_mode(
+            bolt, app_token=token, base_url=absence.url, quiet_after_s=2.0, hearing=hearing
+        )
+        async with open_task_group() as group, socket:
+            looks = group.create_task(absence.catch_up().run_forever())
+            await until(lambda: hub.count == 1 and hearing.silent_s < 1.0)
+            assert hub.deafen() == 1
+            with absence.slack_does_not_tell():
+                for number in range(100):
+                    absence.say(
+                        f"@Orion {number}", timedelta(0), channel=(GENERAL, RANDOM)[number % 2]
+                    )
+            if how == "closed":
+                await hub.disconnect("refresh_requested")
+            await until(lambda: len(absence.inbox.requests) == 100)
+            absence.say("@Orion at last", timedelta(0))
+            await until(lambda: len(absence.inbox.requests) == 101)
+            looks.cancel()
+        assert sorted(map(int, absence.inbox.texts[:100])) == list(range(100))
+        assert absence.inbox.texts[100] == "at last"
+        assert all(one.late_s for one in list(absence.inbox.requests.values())[:100])

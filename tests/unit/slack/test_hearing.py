@@ -111,19 +111,25 @@ async def test_a_new_socket_hears_anew(server_bolt: AsyncApp) -> None:
         assert await _connected(hearing, server, 3) > second
 
 
-async def test_a_silent_socket_has_not_heard(server_bolt: AsyncApp) -> None:
-    """While no ping is answered, what it is known to have heard does not go on."""
+async def test_a_quiet_socket_is_replaced(server_bolt: AsyncApp) -> None:
+    """It answers every ping, but nothing has come; meanwhile nothing is known to be heard, and what comes is a sign."""
     hearing = Hearing(_now)
-    async with open_socket_server() as server:
-        server.answers_pings = False
-        async with open_socket_mode(
+    async with (
+        open_socket_server() as server,
+        open_socket_mode(
             server_bolt,
             app_token="xapp-1",
             base_url=server.url,
             ping_interval_s=5,
+            quiet_after_s=1.0,
             hearing=hearing,
-        ):
-            await _connected(hearing, server, 1)
-            heard = hearing.until
-            await until(lambda: _now() - heard > SECOND / 2)
-            assert hearing.until - heard < SECOND / 10
+        ),
+    ):
+        first = await _connected(hearing, server, 1)
+        heard = hearing.until
+        await until(lambda: hearing.silent_s > 0.5)
+        assert hearing.until - heard < SECOND / 4
+        await server.send("e1", mention())
+        await until(lambda: hearing.silent_s < 0.5)
+        assert len(server.sockets) == 1
+        assert await _connected(hearing, server, 2) > first
