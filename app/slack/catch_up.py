@@ -6,6 +6,7 @@ place by place, by one process at a time. Run ids make it harmless to find again
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -32,6 +33,8 @@ ACCEPTED_AT_MOST: Final = 200
 """In one round; the batch that reaches it is accepted whole."""
 BATCH_S: Final = 5.0
 """So long places are read before what was found in them is accepted, oldest first."""
+PARSED_AT_ONCE: Final = 20
+"""Messages, of a tenth of a millisecond each, before the loop may do something else."""
 KNOWN_RUNS: Final = 500
 """The newest ones say where people speak with Orion."""
 KNOWN_THREADS: Final = 100
@@ -89,6 +92,11 @@ class RoundFigures:
     """Places where there is more than is read."""
     left_over: int = 0
     """Places for the next round."""
+
+    @property
+    def is_worth_telling(self) -> bool:
+        """Whether more happened than that places were read."""
+        return any(number for name, number in self if name != "places")
 
     def __iter__(self) -> Any:  # noqa: ANN401 - pairs for `dict`
         return ((one.name, getattr(self, one.name)) for one in fields(self))
@@ -157,14 +165,15 @@ class CatchUp:
         try:
             return await self._round(heard, since, limit_s=limit_s)
         finally:
-            await self._store.release()
+            with suppress(OSError):  # what this process has claimed it claims again
+                await self._store.release()
 
     async def _round(
         self, heard: Mapping[str, datetime], since: datetime, *, limit_s: float
     ) -> bool:
         await self._identify()
         began_s, begun_at = asyncio.get_running_loop().time(), self._now(since)
-        _log.info("catch_up.started", heard_until=heard[""].isoformat())
+        _log.debug("catch_up.started", heard_until=heard[""].isoformat())
         figures, is_done, limit = RoundFigures(), False, asyncio.timeout(limit_s)
         try:
             async with limit:
@@ -176,7 +185,8 @@ class CatchUp:
         if is_done:
             await self._store.finish(begun_at)
         took_s = round(asyncio.get_running_loop().time() - began_s, 1)
-        _log.info("catch_up.finished", took_s=took_s, is_done=is_done, **dict(figures))
+        tell = _log.info if figures.is_worth_telling else _log.debug
+        tell("catch_up.finished", took_s=took_s, is_done=is_done, **dict(figures))
         return is_done
 
     async def _go_through(
@@ -224,7 +234,7 @@ class CatchUp:
         found = [
             (intent, is_edited(body))
             for _, _, place in batch.read
-            for body, intent in self._intents(place, figures)
+            for body, intent in await self._intents(place, figures)
         ]
         found.sort(key=lambda one: _said_at(one[0]))
         stops = [one for one, _ in found if isinstance(one, StopThread | StopDirectMessages)]
@@ -243,12 +253,15 @@ class CatchUp:
             await self._store.keep(place.channel, until)
             figures.left_over -= 1
 
-    def _intents(
+    async def _intents(
         self, found: Found, figures: RoundFigures
     ) -> Sequence[tuple[Mapping[str, Any], Intent]]:
+        """Returns what is to be acted on of a place; lets events that come meanwhile be taken in."""
         intents: list[tuple[Mapping[str, Any], Intent]] = []
         oldest = self._hearing.now() - self._window
-        for body in found.events:
+        for number, body in enumerate(found.events):
+            if number % PARSED_AT_ONCE == 0:
+                await asyncio.sleep(0)
             if bad_field(body):
                 continue
             intent = self._messages.read(body, received_at=datetime.now(UTC))

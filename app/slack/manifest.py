@@ -1,5 +1,6 @@
 """The Slack app manifest: exactly the scopes and events that Orion uses."""
 
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 # Source: Slack app manifest reference, read 2026-11.
@@ -23,6 +24,11 @@ _EVENTS: Final = (
     *("message.im", "message.mpim"),
 )
 _DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
+
+
+def missing_scopes(granted: Collection[str]) -> Sequence[str]:
+    """Returns what of the manifest's an app was not granted, as when an earlier one was pasted."""
+    return [scope for scope in _SCOPES if scope not in granted]
 
 
 def manifest(*, public_url: str | None, socket_mode: bool) -> dict[str, Any]:

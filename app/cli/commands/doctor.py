@@ -24,6 +24,7 @@ from app.settings.orion_toml import ORION_TOML
 from app.settings.settings import Settings
 from app.slack.api import SlackFault, SlackRefusal
 from app.slack.connection import open_slack
+from app.slack.manifest import missing_scopes
 from app.store.engine import (
     StateDirectoryBusyError,
     UnreadableStoreError,
@@ -211,12 +212,16 @@ async def _slack(settings: Settings) -> str:
     try:
         async with open_slack(slack_options(settings)) as slack:
             identity = await slack.identify()
+            missing = missing_scopes(slack.scopes) if slack.scopes else ()
     except SlackFault as exc:
         is_refused = isinstance(exc, SlackRefusal)
         fix = "check the token, and that the app is installed in the workspace"
         fix = fix if is_refused else "check the network, and the proxy if there is one"
         raise _ProblemError(f"auth.test: {exc}", fix) from exc
-    return f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+    found = f"bot user {identity.bot_user_id} in workspace {identity.team_id}"
+    if missing:
+        found += f"; its app has an earlier manifest, without {', '.join(missing)}: paste that of `orion manifest`, and install it again"
+    return found
 
 
 async def _model(settings: Settings) -> str:

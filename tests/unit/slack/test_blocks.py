@@ -21,7 +21,7 @@ from app.slack.blocks import (
     render_thinking,
     spent_text,
 )
-from app.slack.manifest import manifest
+from app.slack.manifest import manifest, missing_scopes
 
 if TYPE_CHECKING:
     from app.slack.blocks import MessagePart
@@ -230,6 +230,41 @@ def test_without_blocks_the_same_is_said(run: Run) -> None:
     stopped = replace(ended, state=RunState.STOPPED, answer="", steps=0)
     (part,) = render_plain_result(run, stopped)
     assert part.text == "Stopped before it began"
+
+
+@pytest.mark.parametrize(
+    ("late_s", "said"),
+    [
+        (12, "asked 12 s ago, while I was away"),
+        (60, "asked 1 min ago, while I was away"),
+        (3 * 3600 + 299, "asked 3 h 4 min ago, while I was away"),
+        (0, ""),
+    ],
+)
+def test_who_comes_late_says_so(run: Run, late_s: int, said: str) -> None:
+    """In the thinking message, in its progress, and in the end whichever it is, once in each."""
+    run = replace(run, request=run.request.model_copy(update={"late_s": late_s}))
+    ended = Outcome(state=RunState.SUCCEEDED, answer="yes")
+    messages = [
+        render_thinking(run, QueuePosition(), capacity=1),
+        render_progress(run, Progress(phase="Working", elapsed_s=1.0)),
+        *render_result(run, ended),
+        *render_plain_result(run, ended),
+        *render_result(run, replace(ended, state=RunState.STOPPED)),
+        *render_result(
+            run, replace(ended, state=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
+        ),
+    ]
+    for message in messages:
+        shown = json.dumps([message.text, [dict(block) for block in message.blocks]])
+        assert shown.count("while I was away") == bool(said)
+        assert said in shown
+
+
+def test_missing_scopes_are_those_of_the_manifest() -> None:
+    whole = manifest(public_url=None, socket_mode=True)["oauth_config"]["scopes"]["bot"]
+    assert missing_scopes(whole) == []
+    assert missing_scopes(set(whole) - {"im:read"}) == ["im:read"]
 
 
 def test_manifest_names_exactly_what_is_used() -> None:
