@@ -13,9 +13,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from app.playground.slack.conversations import HISTORIES
 from app.playground.slack.interactions import Modals
 from app.playground.slack.methods import (
-    HISTORIES,
     METHODS,
     POST_MESSAGE,
     POST_PER_CHANNEL,
