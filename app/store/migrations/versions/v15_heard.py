@@ -11,6 +11,6 @@ def upgrade() -> None:
     op.create_table(
         "orion_heard",
         sa.Column("place", sa.String(32), primary_key=True),
-        sa.Column("until", sa.Double, nullable=False),
+        sa.Column("until", sa.Double, nullable=False, server_default=sa.text("0")),
         sa.Column("owner", sa.String(32), nullable=True),
     )
