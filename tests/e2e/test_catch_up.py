@@ -11,11 +11,20 @@ from time import monotonic
 
 import pytest
 
-from app.playground.slack.types import COLLEAGUE, YOU
+from app.playground.slack.types import COLLEAGUE, YOU, FakeSlackConfig
 from app.runs.testing import Run, RunState
 from app.store.runs import open_store
 from tests.e2e.conftest import OpenOrion
-from tests.e2e.harness import Stage, World, has_stop_button, open_orion, part_of, run_of, text_of
+from tests.e2e.harness import (
+    Stage,
+    World,
+    has_stop_button,
+    open_orion,
+    open_world,
+    part_of,
+    run_of,
+    text_of,
+)
 from tests.waiting import POLL_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(400)]
@@ -228,3 +237,14 @@ def _assert_in_order(runs: Sequence[Run]) -> None:
     for thread in threads.values():
         begun = [run.started_at for run in thread]
         assert begun == sorted(begun, key=lambda at: at or datetime.now(UTC))
+
+
+async def test_doctor_names_the_scopes_that_are_missing(start_orion: OpenOrion) -> None:
+    """An app with a manifest of before works, finds less, and says so."""
+    scopes = FakeSlackConfig().scopes - {"im:read", "mpim:read"}
+    async with (
+        open_world(FakeSlackConfig(rate_limits="off", scopes=scopes)) as world,
+        start_orion(world) as stage,
+    ):
+        _, told = await stage.cli("doctor")
+    assert "without im:read, mpim:read: paste that of `orion manifest`" in " ".join(told.split())
