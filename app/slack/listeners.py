@@ -30,7 +30,7 @@ from app.slack.hearing import Hearing
 from app.slack.key_modal import KEYS_VIEW, KeyModal
 from app.slack.message_events import MessageEvents
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
-from app.slack.payloads import Ignored, session_stopped
+from app.slack.payloads import Ignored, from_event, session_stopped
 from app.slack.signature import bad_field, check_request, media_type
 from app.slack.socket_mode import OnAck, count_nothing, open_socket_mode
 
