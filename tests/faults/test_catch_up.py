@@ -29,7 +29,7 @@ from app.playground.slack.types import (
 from app.playground.slack.web_api import Fault
 from app.playground.stack import create_slack_app
 from app.runs.testing import Intake, Revision, Run, RunId, RunRequest, Thread, run_id_for
-from app.slack.api import RetryPolicy, SlackRateLimit
+from app.slack.api import RetryPolicy, SlackRateLimit, SlackRefusal
 from app.slack.catch_up import CatchUp
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.limits import METHOD_RATES, Rate
@@ -411,7 +411,7 @@ async def test_a_slack_that_stays_away_loses_nothing(absence: Absence, method: s
     absence.say("@Orion two", 10 * MINUTE, thread_ts=root)
     await absence.was_there(HOUR)
     absence.fail(method, times=100, error="token_revoked")
-    with pytest.raises(Exception, match="token_revoked"):
+    with pytest.raises(SlackRefusal, match="token_revoked"):
         await absence.look()
     absence.slack.faults.clear()
     is_done, _ = await absence.look()
@@ -574,7 +574,7 @@ async def test_a_live_call_never_waits_for_it(open_absence: Open) -> None:
 
 @pytest.mark.postgresql
 async def test_one_process_at_a_time(absence: Absence, postgres_url: str) -> None:
-    """While one catches up the others do not; when it is gone, they do."""
+    """While one catches up the others do not; when it has failed, they do."""
     absence.say("@Orion one", 20 * MINUTE)
     async with open_store(postgres_url) as one, open_store(postgres_url) as other:
         await one.leases.join()
@@ -586,8 +586,11 @@ async def test_one_process_at_a_time(absence: Absence, postgres_url: str) -> Non
         assert await one.heard.claim() == {"": ago}
         assert not await absence.catch_up(other).look()
         assert absence.inbox.texts == []
-        await one.leases.leave()  # as a process that was given up for dead
-        assert await absence.catch_up(other).look()
+        absence.fail("users.conversations", times=9, error="token_revoked")
+        with pytest.raises(SlackRefusal):
+            await absence.catch_up(one).look()
+        absence.slack.faults.clear()
+        assert await absence.catch_up(other).look()  # though the first one lives
         assert absence.inbox.texts == ["one"]
         assert await other.heard.advance(since=ago, until=ago)
 
