@@ -157,7 +157,8 @@ class SlackApi:
             self.scopes = frozenset(one.strip() for one in scopes.split(","))
         with suppress(ValueError):
             told = parsedate_to_datetime(headers.get("Date", ""))
-            self._told = (told, asyncio.get_running_loop().time())
+            # Without a zone it is UTC as well: a date is always in GMT.
+            self._told = (told.replace(tzinfo=UTC), asyncio.get_running_loop().time())
 
     async def share(self, files: Mapping[str, str], *, channel: str, thread_ts: str) -> None:
         """Shares uploaded files, names by their ids, in a message of a thread, in one attempt. Raises: SlackFault: as above."""
