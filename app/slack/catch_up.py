@@ -26,6 +26,8 @@ LOOK_INTERVAL_S: Final = 30.0
 """Between two notes of up to when this process has heard."""
 MARGIN: Final = timedelta(minutes=2)
 """So much of what a living process has heard is looked through again after it: a socket is deaf for a minute before that shows."""
+CLOCK_ERROR: Final = timedelta(seconds=3)
+"""By which Slack's time may be told too early: to the second, by a header that may be a second old."""
 ROUND_LIMIT_S: Final = 600.0
 PAUSE_S: Final = 10.0
 """Before the next try, where there is something left to do, or another process does it."""
@@ -48,11 +50,12 @@ class HeardStore(Protocol):
     Places are channels' ids; one is kept only while what it was told is ahead of the others, which the empty name stands for.
     """
 
-    async def advance(self, *, since: datetime, until: datetime) -> bool:
-        """Moves it to `until` for a process that has heard all since then; False: something before that was not heard.
+    async def begin(self, at: datetime) -> bool:
+        """Begins with this moment, where Orion never was before, so that nothing was missed; False: it was."""
+        ...
 
-        In an empty store nothing was ever missed: it begins with `since`. It stays while another living process catches up.
-        """
+    async def advance(self, until: datetime) -> None:
+        """Moves it on, for a process that has heard all since then; not while another living process catches up, and never back."""
         ...
 
     async def claim(self) -> Mapping[str, datetime] | None:
@@ -129,6 +132,8 @@ class CatchUp:
         self._recent = recent
         self._identify = identify
         self._window = window
+        self._done_for: datetime | None = None
+        """The beginning of hearing for which nothing is left to do; moments of two processes are not exact enough to tell."""
 
     async def run_forever(self) -> None:
         """Looks when hearing begins, and every while; a failure is logged, and the next look tries again."""
@@ -157,16 +162,26 @@ class CatchUp:
         since = self._hearing.since
         if since is None:
             return True
-        if await self._store.advance(since=since, until=self._hearing.until - MARGIN):
+        if since == self._done_for:
+            await self._store.advance(self._hearing.until - MARGIN)
+            return True
+        if await self._store.begin(since):
+            self._done_for = since
             return True
         heard = await self._store.claim()
         if heard is None:
             return False
         try:
-            return await self._round(heard, since, limit_s=limit_s)
+            # Another process may have done it meanwhile.
+            is_done = heard[""] >= since + CLOCK_ERROR or await self._round(
+                heard, since, limit_s=limit_s
+            )
         finally:
             with suppress(OSError):  # what this process has claimed it claims again
                 await self._store.release()
+        if is_done:
+            self._done_for = since
+        return is_done
 
     async def _round(
         self, heard: Mapping[str, datetime], since: datetime, *, limit_s: float
@@ -197,7 +212,7 @@ class CatchUp:
         todo = [
             (place, after)
             for place in _in_order(places, threads)
-            if (after := max(heard.get(place.channel, heard[""]), heard[""])) < since
+            if (after := max(heard.get(place.channel, heard[""]), heard[""])) < since + CLOCK_ERROR
         ]
         figures.left_over = len(todo)
         batch, began_s = _Batch(), asyncio.get_running_loop().time()
@@ -285,7 +300,7 @@ class CatchUp:
             await self._messages.act(intent)
             return
         late_s = (self._hearing.now() - intent.asked_at).total_seconds()
-        is_late = intent.asked_at < since
+        is_late = intent.asked_at < since + CLOCK_ERROR
         request = intent.model_copy(update={"late_s": max(int(late_s), 1) if is_late else 0})
         if await self._messages.act(request):
             figures.accepted += 1

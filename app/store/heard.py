@@ -20,18 +20,18 @@ class SqlHeard:
         self._call = database.call
         self._leases = leases
 
-    async def advance(self, *, since: datetime, until: datetime) -> bool:
-        first = {"place": EVERYWHERE, "until": since, "owner": None}
-        moved = sa.update(heard).where(_EVERYWHERE, heard.c.until >= since, heard.c.until < until)
-        moved = moved.where(~self._is_others()).values(until=until)
+    async def begin(self, at: datetime) -> bool:
+        first = {"place": EVERYWHERE, "until": at, "owner": None}
 
         def work(connection: sa.Connection) -> bool:
-            connection.execute(insert_for(connection, heard).on_conflict_do_nothing(), first)
-            connection.execute(moved)
-            known = connection.scalar(sa.select(heard.c.until).where(_EVERYWHERE))
-            return known is not None and known >= since
+            insert = insert_for(connection, heard).values(first).on_conflict_do_nothing()
+            return connection.scalar(insert.returning(heard.c.place)) is not None
 
         return await self._call(work)
+
+    async def advance(self, until: datetime) -> None:
+        moved = sa.update(heard).where(_EVERYWHERE, heard.c.until < until, ~self._is_others())
+        await self._call(lambda connection: connection.execute(moved.values(until=until)))
 
     async def claim(self) -> Mapping[str, datetime] | None:
         claimed = sa.update(heard).where(_EVERYWHERE, ~self._is_others())

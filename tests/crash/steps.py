@@ -142,6 +142,7 @@ SPARED: Mapping[str, str] = {
     "handlers.hand_over": _INSTANT,
     "handlers.end": "after a bug in advance: tests/contract/test_dispatchers.py",
     "store.recent": _READ,
+    "heard.begin": "once in the life of a database: before it, nobody was ever heard",
     "heard.advance": "says up to when all was heard; what a kill leaves is an earlier moment, after which more is looked through",
     "heard.release": "what a dead process has claimed, anybody may claim",
     "store.counts": "only the metrics read it",

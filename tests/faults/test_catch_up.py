@@ -133,7 +133,7 @@ class Absence:
     async def was_there(self, ago: timedelta) -> None:
         """It heard everything until then, and is back."""
         heard = datetime.now(UTC) - ago
-        await self.store.heard.advance(since=heard, until=heard)
+        assert await self.store.heard.begin(heard)
         await self.connection.identify()  # tells Slack's clock
         self.connection.hearing.begin()
 
@@ -220,10 +220,19 @@ async def test_a_first_start_answers_nothing(absence: Absence) -> None:
     await absence.connection.identify()
     absence.connection.hearing.begin()
     assert await absence.look() == (True, {})
-    absence.connection.hearing.begin()  # a second later at most: Slack tells its time to the second
-    absence.say("@Orion just now", timedelta(0))
-    await absence.catch_up().look()
-    assert "long before" not in absence.inbox.texts
+
+
+async def test_a_start_at_once_after_another(absence: Absence) -> None:
+    """Slack tells its time to the second: what is said between two starts within one is found all the same."""
+    for number in range(8):
+        await absence.connection.identify()
+        absence.connection.hearing.begin()
+        assert await absence.catch_up().look()
+        absence.say(f"@Orion {number}", timedelta(0))
+    await absence.connection.identify()
+    absence.connection.hearing.begin()
+    assert await absence.catch_up().look()
+    assert absence.inbox.texts == [str(number) for number in range(8)]
 
 
 async def test_before_it_hears_it_looks_for_nothing(absence: Absence) -> None:
@@ -251,7 +260,12 @@ async def test_all_that_is_for_orion_is_found_oldest_first(absence: Absence) -> 
     assert late == [50, 40, 30, 20, 10]
     first = next(iter(absence.inbox.requests.values()))
     assert first.run_id == run_id_for(team=TEAM_ID, channel=GENERAL, message_ts=new)
-    assert await absence.look() == (True, {})  # and it is heard by now
+    with_it = len(absence.calls("conversations.history"))
+    catch_up = absence.catch_up()
+    assert await catch_up.look()
+    assert await catch_up.look()  # and now it is known to be heard
+    assert len(absence.inbox.requests) == 5
+    assert len(absence.calls("conversations.history")) == 2 * with_it
 
 
 async def test_threads_that_are_not_listed_any_more(absence: Absence) -> None:
@@ -580,7 +594,7 @@ async def test_one_process_at_a_time(absence: Absence, postgres_url: str) -> Non
         await one.leases.join()
         await other.leases.join()
         ago = datetime.now(UTC) - HOUR
-        assert await one.heard.advance(since=ago, until=ago)
+        assert await one.heard.begin(ago)
         await absence.connection.identify()
         absence.connection.hearing.begin()
         assert await one.heard.claim() == {"": ago}
@@ -592,7 +606,6 @@ async def test_one_process_at_a_time(absence: Absence, postgres_url: str) -> Non
         absence.slack.faults.clear()
         assert await absence.catch_up(other).look()  # though the first one lives
         assert absence.inbox.texts == ["one"]
-        assert await other.heard.advance(since=ago, until=ago)
 
 
 @pytest.mark.parametrize("how", ["closed", "deaf"])
@@ -614,6 +627,7 @@ async def test_a_socket_that_looked_alive(open_absence: Open, how: str) -> None:
         )
         async with open_task_group() as group, socket:
             looks = group.create_task(absence.catch_up().run_forever())
+            await until(lambda: len(absence.calls("conversations.history")) >= 6)  # at the start
             await until(lambda: hub.count == 1 and hearing.silent_s < 1.0)
             assert hub.deafen() == 1
             with absence.slack_does_not_tell():
