@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 from app.aio import open_task_group
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
-from app.compose.core import Core, open_core
+from app.compose.core import Core, create_catch_up, open_core
 from app.compose.factories import (
     channel_options,
     create_health,
@@ -35,6 +35,7 @@ from app.runs.ports import Dispatcher
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private
 from app.slack.api import SlackFault, SlackRefusal
+from app.slack.catch_up import CatchUp
 from app.slack.connection import SlackConnection
 from app.slack.home import BACKGROUND_TIMEOUT_S
 from app.slack.manifest import MANIFEST_FIX
@@ -55,6 +56,8 @@ HOOK_GRACE_S = 1.8
 """For messages that a request has brought to be placed: Slack waits 3 s in all, and a cold start takes one."""
 SWEEP_PATH = "/ops/sweep"
 """Of the cron in `vercel.json`."""
+CRON_CATCH_UP_S = 200.0
+"""Of the 300 that `vercel.json` gives it."""
 STAND_IN = {"VERCEL_OIDC_TOKEN": "the-one-of-each-request"}
 SLICE_S = 30.0
 """On Vercel, where ORION_SLICE_S says nothing else: ten minutes are 19 messages."""
@@ -170,9 +173,12 @@ async def open_service(
             tell=tell,
         )
         stack.push_async_callback(drain)
-        identify = () if role.is_brief else (_identify_forever(outside.slack),)
-        end_background = await stack.enter_async_context(_background(*core.background(), *identify))
-        web = await stack.enter_async_context(_open_web(settings, outside, core, health))
+        catch_up = create_catch_up(settings, outside, core.intake)
+        of_slack = [] if role.is_brief else [_identify_forever(outside.slack)]
+        if catch_up is not None and role.hears and not role.is_brief:
+            of_slack.append(catch_up.run_forever())
+        end_background = await stack.enter_async_context(_background(*core.background(), *of_slack))
+        web = await stack.enter_async_context(_open_web(settings, outside, core, health, catch_up))
         tell(
             "service.started",
             role=role,
@@ -192,9 +198,12 @@ async def open_service(
 
 @asynccontextmanager
 async def _open_web(
-    settings: Settings, outside: Outside, core: Core, health: Health
+    settings: Settings, outside: Outside, core: Core, health: Health, catch_up: CatchUp | None
 ) -> AsyncIterator[WebParts]:
-    """Yields what the routes stand on; with Socket Mode, events come in while the block runs."""
+    """Yields what the routes stand on; with Socket Mode, events come in while the block runs.
+
+    `catch_up`: of functions, that of their cron.
+    """
     metrics = Metrics(
         store=outside.adapters.store,
         export_failures=export_failures,
@@ -213,7 +222,9 @@ async def _open_web(
     if isinstance(outside.adapters.dispatcher, SliceDispatcher):
         parts = replace(
             parts,
-            sweep=partial(_sweep, outside.adapters.dispatcher, core.retention),
+            sweep=partial(
+                _sweep, outside.adapters.dispatcher, core.retention, outside.slack, catch_up
+            ),
             cron_secret=_plain(settings.service.cron_secret),
         )
     if not outside.role.hears:
@@ -235,15 +246,29 @@ async def _open_web(
             background_timeout_s=HOOK_GRACE_S if outside.role.is_brief else BACKGROUND_TIMEOUT_S,
         ),
         on_ack=metrics.acknowledged,
+        hearing=outside.slack.hearing,
     )
     async with entry as handler:
         yield replace(parts, slack=handler)
 
 
-async def _sweep(dispatcher: SliceDispatcher, retention: Retention) -> str:
+async def _sweep(
+    dispatcher: SliceDispatcher,
+    retention: Retention,
+    slack: SlackConnection,
+    catch_up: CatchUp | None,
+) -> str:
     runs = await dispatcher.sweep()
     removed, sessions = await retention.remove_old()
-    return f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
+    told = f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
+    if catch_up is None:
+        return told
+    slack.hearing.begin()  # nobody knows when a function was last there to hear
+    try:
+        is_done = await catch_up.look(limit_s=CRON_CATCH_UP_S)
+    except SlackFault as exc:
+        return f"{told}messages not looked through: {exc.word}\n"
+    return f"{told}messages looked through{'' if is_done else ' in part'}\n"
 
 
 # -- as functions of Vercel's ------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from app.runs.ports import (
 )
 from app.runs.session import SessionStore, ThreadStore
 from app.settings.settings import Settings
+from app.slack.catch_up import HeardStore
 from app.slack.connection import SlackConnection, open_slack
 from app.slack.home import WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
@@ -129,6 +130,7 @@ class Adapters:
     reader: ThreadReader
     exchange: FileExchange
     judge: Judge
+    heard: HeardStore
 
     def wrapped(self, wrap: Wrap) -> "Adapters":
         return replace(
@@ -261,6 +263,7 @@ async def open_outside(
             reader=slack.reader,
             exchange=slack.files,
             judge=await stack.enter_async_context(open_judge(settings)),
+            heard=store.heard,
         ).wrapped(overrides.wrap)
         if role.is_working:
             provider = await stack.enter_async_context(adapters.provider)

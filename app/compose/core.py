@@ -33,6 +33,7 @@ from app.runs.stop import StopSignals
 from app.runs.warm_pool import WarmPool
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
+from app.slack.catch_up import KNOWN_RUNS, CatchUp
 from app.store.engine import StateDirectory
 from app.store.runs import SqlRunStore
 from sandbox_runtime.errors import SandboxError
@@ -271,6 +272,20 @@ async def open_core(
             is_working=is_working,
             is_brief=is_brief,
         )
+
+
+def create_catch_up(settings: Settings, outside: Outside, intake: Intake) -> CatchUp | None:
+    """Returns what looks for questions that nobody heard, where any are wanted."""
+    if not settings.service.catch_up_h:
+        return None
+    adapters = outside.adapters
+    return outside.slack.catch_up(
+        intake,
+        store=adapters.heard,
+        recent=partial(adapters.store.recent, limit=KNOWN_RUNS),
+        window=timedelta(hours=settings.service.catch_up_h),
+        allowed_bots=settings.access.allowed_bots,
+    )
 
 
 def _join_ports(

@@ -182,6 +182,7 @@ class Intake:
             "run_id": run_id,
             "user": intent.user,
             "is_external": intent.is_external,
+            "late_s": 0,
             "retry_of": failed.id,
             "click_ts": intent.click_ts,
             "received_at": self._ports.clock.now(),
@@ -249,12 +250,18 @@ class Intake:
             self._log.info("run.amended", run_id=run.id, thread=run.thread.key)
         return is_amended
 
+    def may_stop(self, user: str) -> bool:
+        """Whether a stop of this person's counts."""
+        return may_stop(user, self._policy)
+
     async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not.
 
         Raises:
             TimeoutError: the database is sick; the request may still be recorded later.
         """
+        if not self.may_stop(user):
+            return False
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             return await self._stops.stop(run_id, user=user, at=at)
 
@@ -347,7 +354,7 @@ class Intake:
         Raises:
             TimeoutError: the database is sick.
         """
-        if not may_stop(user, self._policy):
+        if not self.may_stop(user):
             return
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)

@@ -388,7 +388,8 @@ def find_refusal(
         invalid = find_invalid(request, policy)
     if invalid:
         return Refusal(code=ErrorCode.REQUEST_INVALID, detail=invalid)
-    if runs_last_hour > policy.runs_per_user_hour:
+    # What was asked over hours while Orion was away is heard at once.
+    if runs_last_hour > policy.runs_per_user_hour and not request.late_s:
         return Refusal(
             code=ErrorCode.NOT_ALLOWED,
             detail=f"you have used your {policy.runs_per_user_hour} runs for this hour; please try again later",

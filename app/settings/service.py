@@ -220,6 +220,13 @@ class ServiceSettings(SettingsGroup):
         alias="ORION_RETENTION_DAYS",
         description="Days that finished runs, and files of threads, are kept; at least 2, as Slack may send a message again.",
     )
+    catch_up_h: int = Field(
+        24,
+        ge=0,
+        le=168,
+        alias="ORION_CATCH_UP_H",
+        description="Questions that nobody heard, as Orion or its connection was down, are answered when they are not older than so many hours; 0 = none is looked for.",
+    )
     log_format: Literal["console", "json"] = Field(
         "console", alias="ORION_LOG_FORMAT", description="console or json."
     )

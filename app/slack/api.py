@@ -8,8 +8,10 @@ SlackFault
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import aiohttp
@@ -20,7 +22,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 from app.aio import Gate, always_open
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.slack.limits import CallLimits
+from app.slack.limits import METHOD_RATES, CallLimits, Rate
 
 MAX_RETRY_AFTER_S: Final = 30.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
@@ -101,16 +103,26 @@ class SlackApi:
         client: AsyncWebClient,
         *,
         policy: RetryPolicy,
+        rates: Mapping[str, Rate] = METHOD_RATES,
         may_write: Gate = always_open,
     ) -> None:
-        """`may_write`: before each call that changes something."""
+        """`rates`: see `CallLimits`. `may_write`: before each call that changes something."""
         self.client = client
         self.policy = policy
         self._may_write = may_write
-        self.limits = CallLimits()
+        self.limits = CallLimits(methods=rates)
         self.scopes: frozenset[str] = frozenset()
-        """What the workspace grants the token, by Slack's word with its latest answer; empty until it has said so."""
+        """Of the token, as Slack's last answer told; empty before."""
+        self._told: tuple[datetime, float] | None = None
+        """Slack's time, and the loop's when it was told."""
         self._log = get_logger(__name__)
+
+    def now(self) -> datetime:
+        """Returns the moment by Slack's clock, as its last answer told, to the second; by this machine's before there was one."""
+        if self._told is None:
+            return datetime.now(UTC)
+        told, at_s = self._told
+        return told + timedelta(seconds=asyncio.get_running_loop().time() - at_s)
 
     async def once(
         self,
@@ -139,10 +151,17 @@ class SlackApi:
                     response = await self.client.api_call(method, json=payload)
         if not isinstance(response.data, dict):
             raise SlackUnreachable("no_json")
-        # Source: Slack Web API, OAuth scopes, the header X-OAuth-Scopes of each answer, read 2026-11.
-        if granted := _header(response.headers, "x-oauth-scopes"):
-            self.scopes = frozenset(granted.replace(",", " ").split())
+        self._learn(response.headers)
         return response.data
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        """Source: RFC 9110, 6.6.1 `Date`; Slack Web API, `x-oauth-scopes` of each answer, read 2026-11."""
+        if scopes := headers.get("x-oauth-scopes"):
+            self.scopes = frozenset(one.strip() for one in scopes.split(","))
+        with suppress(ValueError):
+            told = parsedate_to_datetime(headers.get("Date", ""))
+            # Without a zone it is UTC as well: a date is always in GMT.
+            self._told = (told.replace(tzinfo=UTC), asyncio.get_running_loop().time())
 
     async def share(self, files: Mapping[str, str], *, channel: str, thread_ts: str) -> None:
         """Shares uploaded files, names by their ids, in a message of a thread, in one attempt. Raises: SlackFault: as above."""

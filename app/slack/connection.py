@@ -1,9 +1,10 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,25 +15,31 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.runs.intake import Intake
+from app.runs.model import Run
 from app.runs.ports import OwnKeyStore
 from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
 from app.slack.ask_modal import AskModal
 from app.slack.blocks import PLAIN_STYLE, ReplyStyle
+from app.slack.catch_up import CatchUp, HeardStore
 from app.slack.commands import SlashCommand
 from app.slack.fields import text_of
 from app.slack.files import SlackFiles
+from app.slack.hearing import Hearing
 from app.slack.history import SlackThreadReader
 from app.slack.home import BACKGROUND_TIMEOUT_S, AppHome, WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
+from app.slack.limits import METHOD_RATES, Rate
 from app.slack.listeners import Surfaces
 from app.slack.live import LatePosts, UpdateTiming
 from app.slack.manifest import find_lacking
+from app.slack.message_events import MessageEvents
 from app.slack.messages import OwnMessages
 from app.slack.modals import OPEN_TIMEOUT_S, FeedbackModal
 from app.slack.overview import Overviews
 from app.slack.replies import SlackReplies
 from app.slack.status import WorkingStatus
 from app.slack.streams import LiveAnswers, Streams
+from app.slack.unheard import UnheardReader
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _MAX_CONNECTIONS: Final = 32
@@ -45,6 +52,8 @@ class SlackOptions:
     style: ReplyStyle = PLAIN_STYLE
     live: LiveAnswers = field(default_factory=LiveAnswers)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
+    rates: Mapping[str, Rate] = field(default_factory=lambda: METHOD_RATES)
+    """Of Slack's methods; tests have others."""
     timing: UpdateTiming = field(default_factory=UpdateTiming)
     look_again_after_s: float = 1.0
     """Between an ambiguous failure of a post and the look whether it stands there."""
@@ -82,6 +91,7 @@ class SlackConnection:
             timing=options.timing,
         )
         self.reader = SlackThreadReader(api, identity=self.identity)
+        self.hearing = Hearing(api.now)
 
     def share_limits(self, processes: int) -> None:
         """Keeps to this process's part of Slack's limits; see `CallLimits.share`."""
@@ -93,6 +103,11 @@ class SlackConnection:
         self._late.close()
         if self._home is not None:
             self._home.close()
+
+    @property
+    def scopes(self) -> frozenset[str]:
+        """Returns what the app may do, as Slack's last answer told; empty before."""
+        return self._api.scopes
 
     def key_modal(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyModal:
         """Returns the modal where people give keys of their own."""
@@ -138,6 +153,26 @@ class SlackConnection:
         """Returns the modal that asks what was wrong with an answer."""
         return FeedbackModal(self._api, intake=intake, open_timeout_s=self._modal_timeout_s)
 
+    def catch_up(
+        self,
+        intake: Intake,
+        *,
+        store: HeardStore,
+        recent: Callable[[], Awaitable[Sequence[Run]]],
+        window: timedelta,
+        allowed_bots: Collection[str],
+    ) -> CatchUp:
+        """Returns what finds questions that nobody heard; see `CatchUp`, and `from_event` for `allowed_bots`."""
+        return CatchUp(
+            UnheardReader(self._api, identity=self.identity),
+            hearing=self.hearing,
+            messages=MessageEvents(intake, identity=self.identity, allowed_bots=allowed_bots),
+            store=store,
+            recent=recent,
+            identify=self.known_identity,
+            window=window,
+        )
+
     def identity(self) -> BotIdentity | None:
         """Returns what the last successful `identify` said; None before."""
         return self._identity
@@ -165,6 +200,10 @@ class SlackConnection:
         )
         return self._identity
 
+    async def known_identity(self) -> BotIdentity:
+        """Returns who the token belongs to; asks Slack where that is not known yet. Raises: as `identify`."""
+        return self._identity or await self.identify()
+
 
 @asynccontextmanager
 async def open_slack(
@@ -180,7 +219,7 @@ async def open_slack(
         client = create_client(
             token=options.bot_token.get_secret_value(), base_url=options.base_url, session=session
         )
-        api = SlackApi(client, policy=options.policy, may_write=may_write)
+        api = SlackApi(client, policy=options.policy, rates=options.rates, may_write=may_write)
         connection = SlackConnection(api, options, session=session, group=group)
         try:
             yield connection

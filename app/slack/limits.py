@@ -34,19 +34,21 @@ class Rate:
 METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postMessage": Rate(burst=110, per_s=2.9),
     "chat.update": Rate(burst=15, per_s=0.8, reserve=5),
-    "conversations.replies": Rate(burst=15, per_s=0.8),
+    "conversations.history": Rate(burst=15, per_s=0.8),
+    "conversations.replies": Rate(burst=15, per_s=0.8, reserve=5),
     "chat.startStream": Rate(burst=20, per_s=0.3),
     "chat.appendStream": Rate(burst=38, per_s=1.6, reserve=24),
     "chat.stopStream": Rate(burst=20, per_s=0.3),
     "agents.sessions.setStatus": Rate(burst=18, per_s=0.8, reserve=14),
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
+    "users.conversations": Rate(burst=15, per_s=0.8),
     "users.info": Rate(burst=30, per_s=1.6),
     "views.publish": Rate(burst=30, per_s=1.6),
     "assistant.threads.setSuggestedPrompts": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),
 }
 """Of a workspace. Slack's: several hundred posts a minute; 20 of tier 2 (starts and stops of streams), 50 of tier 3 (update,
-replies, status), 100 of tier 4.
+history, replies, conversations, status), 100 of tier 4.
 
 How many Slack bears at once is not published: in no minute are there more than 284 posts, 110 of them at once, and of the
 others no more than is published for a minute. Source: Slack Web API rate limits, read 2026-11.

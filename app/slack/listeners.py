@@ -16,26 +16,19 @@ from typing_extensions import override
 
 from app.aio import TaskGroup
 from app.log import get_logger
-from app.runs.intake import Intake, Revision
-from app.runs.request import RunRequest
+from app.runs.intake import Intake
 from app.slack.actions import KEYS_ACTION, Feedback, parse_click
 from app.slack.api import BotIdentity
 from app.slack.ask_modal import ASK_VIEW, AskModal
 from app.slack.commands import SlashCommand
 from app.slack.fields import object_of, text_of
+from app.slack.hearing import Hearing
 from app.slack.home import AppHome
 from app.slack.key_modal import KEYS_VIEW, KeyModal
 from app.slack.manifest import ASK_SHORTCUT, COMMAND
+from app.slack.message_events import MessageEvents
 from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
-from app.slack.payloads import (
-    Ignored,
-    MuteThread,
-    StopDirectMessages,
-    StopThread,
-    from_event,
-    from_reaction,
-    session_stopped,
-)
+from app.slack.payloads import Ignored, from_reaction, session_stopped
 from app.slack.signature import bad_field
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
@@ -74,63 +67,31 @@ class _Listeners:
         self,
         *,
         identity: Callable[[], BotIdentity | None],
+        messages: MessageEvents,
         intake: Intake,
         surfaces: Surfaces,
-        allowed_bots: Collection[str],
-        group: TaskGroup | None,
+        hearing: Hearing | None,
     ) -> None:
         self._identity = identity
-        self._group = group
-        self._allowed_bots = allowed_bots
+        self._messages = messages
         self._intake = intake
+        self._hearing = hearing
         self._surfaces = surfaces
         self._log = get_logger(__name__)
 
     async def message(self, body: dict[str, Any]) -> None:
-        identity = self._identity()
-        intent = from_event(
-            body,
-            bot_user_id=identity.bot_user_id if identity else "",
-            received_at=datetime.now(UTC),
-            allowed_bots=self._allowed_bots,
-        )
-        match intent:
-            case RunRequest():
-                await self._intake.accept(intent)
-            case Revision():
-                await self._intake.revise(intent)
-            case StopThread():
-                await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
-            case MuteThread():
-                await self._mute(intent)
-            case StopDirectMessages():
-                await self._intake.stop_channel(
-                    intent.team, intent.channel, user=intent.user, ts=intent.ts
-                )
-            case Ignored():
-                self._ignored(body, intent)
-
-    async def _mute(self, intent: MuteThread) -> None:
-        """Records it before the acknowledgement, and has it told behind that: Slack may be slow."""
-        is_new = await self._intake.mute(
-            intent.thread,
-            user=intent.user,
-            ts=intent.ts,
-            is_muted=intent.is_muted,
-            has_mention=intent.has_mention,
-        )
-        if is_new and self._group is not None:
-            telling = self._intake.tell_muted(
-                intent.thread, user=intent.user, is_muted=intent.is_muted
-            )
-            self._group.create_task(telling, name="tell-muted")
+        intent = self._messages.read(body, received_at=datetime.now(UTC))
+        if isinstance(intent, Ignored):
+            self._ignored(body, intent)
+        else:
+            await self._messages.act(intent)
 
     async def session_stopped(self, body: dict[str, Any]) -> None:
         intent = session_stopped(body)
         if isinstance(intent, Ignored):
             self._ignored(body, intent)
         else:
-            await self._intake.stop_thread(intent.thread, user=intent.user, ts=intent.ts)
+            await self._messages.act(intent)
 
     async def action(self, body: dict[str, Any], ack: AsyncAck) -> None:
         click = parse_click(body)
@@ -190,6 +151,8 @@ class _Listeners:
     async def failed(self, error: Exception) -> BoltResponse:
         """Answers that it is not durable, so not acknowledged: Slack delivers it again."""
         self._log.error("event.rejected", reason="not_durable", error=type(error).__name__)
+        if self._hearing is not None and isinstance(error, OSError):  # TimeoutError is one
+            self._hearing.begin()  # after its third attempt it delivers no more
         return BoltResponse(status=500, body="")
 
     def _ignored(self, body: Mapping[str, Any], ignored: Ignored) -> None:
@@ -245,10 +208,13 @@ def create_bolt_app(
     surfaces: Surfaces = NO_SURFACES,
     allowed_bots: Collection[str] = frozenset(),
     group: TaskGroup | None = None,
+    hearing: Hearing | None = None,
 ) -> AsyncApp:
     """Creates a Bolt app that makes no network call of its own, and takes each request for one of Slack's: `handle_http` looks first.
 
-    In `group` goes on what is not waited for by an acknowledgement; None = that is left out. Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
+    In `group` goes on what is not waited for by an acknowledgement; None = that is left out. `hearing` is told of what could not be taken in.
+
+    Everything is passed explicitly: SLACK_* variables would otherwise switch Bolt to other tokens or to OAuth.
     """
 
     async def authorize(enterprise_id: str | None, team_id: str | None) -> AuthorizeResult:
@@ -285,10 +251,10 @@ def create_bolt_app(
     logger.setLevel(logging.WARNING)
     listeners = _Listeners(
         identity=identity,
+        messages=MessageEvents(intake, identity=identity, allowed_bots=allowed_bots, group=group),
         intake=intake,
         surfaces=surfaces,
-        allowed_bots=allowed_bots,
-        group=group,
+        hearing=hearing,
     )
     app.middleware(_PayloadFilter())
     app.event("app_mention")(listeners.message)

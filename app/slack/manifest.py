@@ -38,6 +38,10 @@ FEATURES: Final = (
     Feature(name="suggested prompts", scopes=("assistant:write",)),
     Feature(name="/orion", scopes=("commands",)),
     Feature(name="Ask Orion about this", scopes=("commands", "im:read", "mpim:read")),
+    Feature(
+        name="catching up on what nobody heard",
+        scopes=("channels:read", "groups:read", "im:read", "mpim:read"),
+    ),
     Feature(name="stop by ❌", scopes=("reactions:read",), events=("reaction_added",)),
 )
 DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."

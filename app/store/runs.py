@@ -48,6 +48,7 @@ from app.store.engine import (
 )
 from app.store.grants import SqlGrantStore
 from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
+from app.store.heard import SqlHeard
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
 from app.store.sessions import SqlSessionStore
@@ -227,6 +228,7 @@ class SqlRunStore:
         self.grants = SqlGrantStore(database)
         self.welcomes = SqlWelcomeStore(database)
         self.installation = SqlInstallation(database)
+        self.heard = SqlHeard(database, self.leases)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""

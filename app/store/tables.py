@@ -337,3 +337,11 @@ installation = sa.Table(
     sa.Column("signing_key", sa.String(64), nullable=False),  # hexadecimal
     sa.Column("own_keys_check", sa.String(64), nullable=False),
 )
+
+heard = sa.Table(
+    "orion_heard",
+    metadata,
+    sa.Column("place", sa.String(32), primary_key=True),  # a channel's id; empty = everywhere
+    sa.Column("until", UtcTime, nullable=False, server_default=sa.text("0")),
+    sa.Column("owner", sa.String(32), nullable=True),  # the process that catches up
+)

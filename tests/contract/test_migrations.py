@@ -393,13 +393,11 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
         await store.spending.add(calls)
     kept = ("by", "until", "environment")
     added = (
-        *("orion_spent_days", "orion_grants", "orion_grant_calls", "orion_installation"),
-        "orion_welcomes",
-        "orion_muted_threads",
-        "orion_channel_notes",
+        *("spent_days", "grants", "grant_calls", "installation"),
+        *("welcomes", "muted_threads", "channel_notes", "heard"),
     )
     database.execute(
-        *(f"DROP TABLE {name}" for name in added),
+        *(f"DROP TABLE orion_{name}" for name in added),
         "ALTER TABLE orion_runs DROP COLUMN checkpoint",
         *(f"ALTER TABLE orion_sessions DROP COLUMN kept_{name}" for name in kept),
         "ALTER TABLE orion_schema DROP COLUMN oldest",

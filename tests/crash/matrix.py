@@ -13,10 +13,12 @@ from tests.crash.play import Play, Scenario
 from tests.crash.points import Point
 from tests.crash.reconciliation import harm_while_reconciling
 from tests.crash.report import line_of_row
-from tests.crash.rig import ALONE, Rig, Shape
+from tests.crash.rig import ALONE, QUICK_RETRIES, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
+    CatchUp,
+    CatchUpOverSocket,
     Environment,
     Files,
     FollowUps,
@@ -61,6 +63,7 @@ class Section:
 REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
 HEARD = ("sandbox.write_file", "handlers.advance", "store.update[answering]")
 WAITED = ("sandbox.write_files", "process.")
+OVER_SOCKET = {"SLACK_APP_TOKEN": QUICK_RETRIES.app_token}
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
     Section(scenario=Refusal()),
@@ -78,6 +81,8 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
     Section(scenario=Places(), steps=(*KILLED_IN["places"], "slack.chat.postMessage")),
+    Section(scenario=CatchUp()),
+    Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET),
 )
 BY_THEMSELVES: Sequence[Section] = (
     Section(scenario=Question(), agent="anthropic", steps=REAL_AGENT),

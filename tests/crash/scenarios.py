@@ -414,6 +414,38 @@ class Start(Question):
         await play.worker.launch()
 
 
+class CatchUp(Question):
+    """Two messages of a thread that Slack never told of, as no process was there; the service starts, and finds them."""
+
+    name = "catch_up"
+    kills: Kills = "all"
+
+    @override
+    async def begin(self, play: Play) -> None:
+        for process in play.rig.processes:
+            await process.terminate()
+        client = play.rig.stage.client
+        await client.switches(outage=True)
+        await play.say("@Orion is anybody there?")
+        await play.say("@Orion and now?")
+        await client.switches(outage=False)
+
+    @override
+    async def go_on(self, play: Play) -> None:
+        for process in play.rig.processes:
+            await process.launch()
+
+    @override
+    async def end(self, play: Play) -> None:
+        """All is said."""
+
+
+class CatchUpOverSocket(CatchUp):
+    """The same, where Slack cannot reach the service."""
+
+    name = "catch_up_socket"
+
+
 class Environment(Question):
     """The first start: the agent's environment is made while a question waits for it."""
 

@@ -27,6 +27,7 @@ from app.runs.testing import (
     Tracer,
     TraceStep,
 )
+from app.slack.catch_up import HeardStore
 from app.slack.home import WelcomeStore
 from sandbox_runtime import provider
 
@@ -48,6 +49,7 @@ PORTS: Mapping[str, type[Any]] = {
     "exchange": FileExchange,
     "judge": Judge,
     "threads": ThreadStore,
+    "heard": HeardStore,
     "broker": ModelBroker,
     "code_host": CodeHost,
     "clock": Clock,
@@ -60,6 +62,7 @@ PORTS: Mapping[str, type[Any]] = {
 }
 """Every port by the name it has in a point."""
 
+CAUGHT_UP = ("heard.claim", "heard.keep", "heard.finish", "dispatcher.submit")
 KILLED_IN: Mapping[str, tuple[str, ...]] = {
     "question": (
         *("dispatcher.submit", "dispatcher.schedule", "handlers.place", "handlers.advance"),
@@ -102,6 +105,8 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     ),
     "environment": ("provider.ensure_ready",),
     "places": ("dispatcher.submit", "dispatcher.schedule", "welcomes.claim"),
+    "catch_up": CAUGHT_UP,
+    "catch_up_socket": CAUGHT_UP,
 }
 """Scenario to the steps that it must reach; each is killed before and after."""
 
@@ -164,7 +169,10 @@ SPARED: Mapping[str, str] = {
     "leases.is_shared": _INSTANT,
     "handlers.hand_over": _INSTANT,
     "handlers.end": "after a bug in advance: tests/contract/test_dispatchers.py",
-    "store.recent": "only the command line and the metrics read it",
+    "store.recent": _READ,
+    "heard.begin": "once in the life of a database: before it, nobody was ever heard",
+    "heard.advance": "says up to when all was heard; what a kill leaves is an earlier moment, after which more is looked through",
+    "heard.release": "what a dead process has claimed, anybody may claim",
     "store.counts": "only the metrics read it",
     "store.deliveries": "only the metrics read it",
     "replies.show_ephemeral": "shows a text to one person, who may press again",
@@ -214,6 +222,8 @@ SLACK_CALLS: Mapping[str, str] = {
     "files.getUploadURLExternal": "question",
     "files.completeUploadExternal": "question",
     "chat.postEphemeral": "refusal",
+    "users.conversations": "catch_up",
+    "conversations.history": "catch_up",
 }
 """Web API methods to the scenario that must reach them."""
 SLACK_SPARED: Mapping[str, str] = {

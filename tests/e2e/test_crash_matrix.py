@@ -8,11 +8,11 @@ import pytest
 from tests.crash.__main__ import run
 from tests.crash.killing import Row
 from tests.crash.load import SMALL, run_load
-from tests.crash.matrix import Section, run_section
+from tests.crash.matrix import OVER_SOCKET, Section, run_section
 from tests.crash.place import Place
 from tests.crash.points import Point
 from tests.crash.rig import ALONE, FROZEN, KILLED, Shape
-from tests.crash.scenarios import Pooled, Question, Refusal
+from tests.crash.scenarios import CatchUp, CatchUpOverSocket, Pooled, Question, Refusal
 from tests.e2e.harness import WITH_POOL
 
 pytestmark = [
@@ -52,6 +52,33 @@ async def test_of_two_processes_the_other_finishes(
     place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
     rows = await _rows(place, Section(scenario=Question()), CHOSEN_OF_TWO, shape=shape)
     assert len(rows) == len(CHOSEN_OF_TWO)
+    assert [row for row in rows if row.faults] == []
+
+
+@pytest.mark.parametrize(
+    "section",
+    [Section(scenario=CatchUp()), Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET)],
+    ids=["http", "socket"],
+)
+async def test_killed_while_catching_up(tmp_path: Path, prepared: Path, section: Section) -> None:
+    """With the first of two messages accepted, and with both but the place not noted: each is answered once."""
+    chosen = {"after dispatcher.submit", "before heard.keep"}
+    rows = await _rows(Place(directory=tmp_path, prepared=prepared), section, chosen)
+    assert len(rows) == len(chosen)
+    assert [row for row in rows if row.faults] == []
+
+
+@pytest.mark.long
+@pytest.mark.postgresql
+@pytest.mark.parametrize("shape", [KILLED, FROZEN], ids=lambda shape: shape.key)
+async def test_of_two_processes_the_other_catches_up(
+    tmp_path: Path, prepared: Path, postgres_server: str, shape: Shape
+) -> None:
+    """The one that has claimed it comes to harm: the other one claims it then."""
+    place = Place(directory=tmp_path, prepared=prepared, server_url=postgres_server)
+    chosen = {"after heard.claim", "before heard.keep"}
+    rows = await _rows(place, Section(scenario=CatchUp()), chosen, shape=shape)
+    assert len(rows) == len(chosen)
     assert [row for row in rows if row.faults] == []
 
 

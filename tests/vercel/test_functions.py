@@ -247,3 +247,17 @@ async def test_the_cron(place: Place) -> None:
             assert answer.status_code == 401
         answer = await http.get(url, headers={"authorization": f"Bearer {CRON}"}, timeout=30)
         assert (answer.status_code, answer.text[:11]) == (200, "0 runs woke")
+
+
+async def test_the_cron_finds_what_nobody_heard(place: Place) -> None:
+    """From its first time on: what Slack could not tell is answered, and says that it comes late."""
+    async with place.deploy() as deployed:
+        url, http = f"{deployed.platform.hears.url}/ops/sweep", deployed.platform.http
+        key = {"authorization": f"Bearer {CRON}"}
+        first = await http.get(url, headers=key, timeout=30)
+        assert first.text.endswith("messages looked through\n")
+        await deployed.client.switches(outage=True)
+        ts = await deployed.client.say("@Orion while nobody heard")
+        await deployed.client.switches(outage=False)
+        await http.get(url, headers=key, timeout=60)
+        assert "while I was away" in text_of(await deployed.answer(ts))

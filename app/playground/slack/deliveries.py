@@ -187,6 +187,8 @@ POLICY_VIOLATION = 1008
 class Socket:
     websocket: WebSocket
     pending: dict[str, asyncio.Future[JsonObject]] = field(default_factory=dict)
+    is_deaf: bool = False
+    """Open, answering pings, and delivering nothing: reported by integrators, read 2026-11."""
 
     async def send(self, frame: JsonObject) -> None:
         async with asyncio.timeout(SEND_TIMEOUT_S):
@@ -280,6 +282,12 @@ class SocketHub:
                 await socket.websocket.close()
         return len(sockets)
 
+    def deafen(self) -> int:
+        """Lets the sockets that are open deliver nothing from now on; new ones do."""
+        for socket in self._sockets:
+            socket.is_deaf = True
+        return len(self._sockets)
+
     async def _next_socket(self) -> Socket:
         await self._any_open.wait()
         self._turn += 1
@@ -289,7 +297,8 @@ class SocketHub:
         acked: asyncio.Future[JsonObject] = asyncio.get_running_loop().create_future()
         socket.pending[frame["envelope_id"]] = acked
         try:
-            await socket.send(frame)
+            if not socket.is_deaf:
+                await socket.send(frame)
             return await acked
         finally:
             socket.pending.pop(frame["envelope_id"], None)

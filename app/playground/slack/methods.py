@@ -1,9 +1,8 @@
-"""What each method of the Web API does."""
+"""What each method of the Web API does, but for those that read conversations (`conversations`)."""
 
-import base64
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,11 +162,9 @@ class Method:
 
 METHODS: dict[str, Method] = {}
 POST_MESSAGE = "chat.postMessage"
-_HISTORY = ("channels:history", "groups:history", "im:history", "mpim:history")
-_READ = ("channels:read", "groups:read", "im:read", "mpim:read")
 
 
-def _method(
+def method(
     name: str, *scopes: str, rate: Rate = SPECIAL, takes_app_token: bool = False
 ) -> Callable[[Handler], Handler]:
     """Puts a handler into METHODS. Source: docs.slack.dev, "Required scopes" and tier of each method page, read 2026-11."""
@@ -181,23 +178,6 @@ def _method(
     return register
 
 
-def _channel_json(channel: Channel) -> JsonObject:
-    """Returns a channel as conversations.info shows it."""
-    shared = {"is_ext_shared": channel.is_ext_shared, "is_archived": channel.is_archived}
-    if channel.im_user:
-        return {"id": channel.id, "is_im": True, "user": channel.im_user, **shared}
-    return {
-        "id": channel.id,
-        "name": channel.name,
-        "is_channel": True,
-        "is_im": False,
-        "is_private": False,
-        "is_member": BOT_USER_ID in channel.members,
-        "num_members": len(channel.members),
-        **shared,
-    }
-
-
 # Source: docs.slack.dev, agents.sessions.setStatus, `status`, read 2026-11.
 # Source: docs.slack.dev, assistant.threads.setSuggestedPrompts, `prompts`, read 2026-11.
 PROMPTS_MAX = 4
@@ -205,7 +185,7 @@ SESSION_STATUSES = frozenset({"processing", "active", "suspended", "closed"})
 LOADING_MESSAGES_MAX = 10
 
 
-@_method("api.test")
+@method("api.test")
 def _api_test(call: Call) -> JsonObject:
     """Echoes an error on request."""
     if call.args.text("error"):
@@ -213,7 +193,7 @@ def _api_test(call: Call) -> JsonObject:
     return {}
 
 
-@_method("auth.test")
+@method("auth.test")
 def _auth_test(call: Call) -> JsonObject:
     """Tells who the bot token belongs to."""
     return {
@@ -227,7 +207,7 @@ def _auth_test(call: Call) -> JsonObject:
     }
 
 
-@_method("apps.connections.open", rate=Rate(20, 20), takes_app_token=True)
+@method("apps.connections.open", rate=Rate(20, 20), takes_app_token=True)
 def _open_connection(call: Call) -> JsonObject:
     """Returns a one-use Socket Mode address."""
     ticket = secrets.token_urlsafe(16)
@@ -235,7 +215,7 @@ def _open_connection(call: Call) -> JsonObject:
     return {"url": f"ws://{call.host}/socket-mode?ticket={ticket}&app_id={APP_ID}"}
 
 
-@_method(POST_MESSAGE, "chat:write", rate=POST_PER_WORKSPACE)
+@method(POST_MESSAGE, "chat:write", rate=POST_PER_WORKSPACE)
 def _post_message(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     text, blocks = call.content()
@@ -247,7 +227,7 @@ def _post_message(call: Call) -> JsonObject:
     return {"channel": channel.id, "ts": message.ts, "message": rendered}
 
 
-@_method("chat.update", "chat:write", rate=TIER_3)
+@method("chat.update", "chat:write", rate=TIER_3)
 def _update(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     message = call.own_message(channel, error="cant_update_message")
@@ -266,7 +246,7 @@ def _update(call: Call) -> JsonObject:
     return {"channel": channel.id, "ts": message.ts, "text": text, "message": rendered}
 
 
-@_method("chat.delete", "chat:write", rate=TIER_3)
+@method("chat.delete", "chat:write", rate=TIER_3)
 def _delete(call: Call) -> JsonObject:
     channel = call.channel(writing=True)
     message = call.own_message(channel, error="cant_delete_message")
@@ -275,7 +255,7 @@ def _delete(call: Call) -> JsonObject:
     return {"channel": channel.id, "ts": message.ts}
 
 
-@_method("chat.postEphemeral", "chat:write", rate=TIER_4)
+@method("chat.postEphemeral", "chat:write", rate=TIER_4)
 def _post_ephemeral(call: Call) -> JsonObject:
     """Posts a message that one person sees."""
     channel = call.channel(writing=True)
@@ -288,7 +268,7 @@ def _post_ephemeral(call: Call) -> JsonObject:
     return {"message_ts": message.ts}
 
 
-@_method("reactions.add", "reactions:write", rate=TIER_3)
+@method("reactions.add", "reactions:write", rate=TIER_3)
 def _add_reaction(call: Call) -> JsonObject:
     channel = call.channel()
     ts = call.args.required("timestamp", error="no_item_specified")
@@ -330,61 +310,7 @@ def metadata_of(args: Args) -> JsonObject | None:
     return raw
 
 
-# Source: docs.slack.dev, conversations.replies and conversations.history, `limit`, read 2026-11.
-REPLIES_DEFAULT, REPLIES_MAX = 1000, 1000
-HISTORY_DEFAULT, HISTORY_MAX = 100, 999
-
-
-@_method("conversations.replies", *_HISTORY, rate=TIER_3)
-def _replies(call: Call) -> JsonObject:
-    """Returns a thread's messages, oldest first; the root leads every page, the later ones too (Source: integrators' reports, read 2026-11)."""
-    channel = call.channel()
-    ts = call.args.required("ts", error="thread_not_found")
-    thread = call.workspace.thread(channel.id, ts)
-    if not thread:
-        raise SlackError("thread_not_found")
-    root, rest = thread[0], _between(thread[1:], call.args)
-    limit = _limit(call.args, default=REPLIES_DEFAULT, maximum=REPLIES_MAX)
-    offset = _offset(call.args)
-    # The root counts on the first page only.
-    end = offset + (limit - 1 if offset == 0 else limit)
-    return _page(call, [root, *rest[offset:end]], next_offset=end if end < len(rest) else None)
-
-
-@_method("conversations.history", *_HISTORY, rate=TIER_3)
-def _history(call: Call) -> JsonObject:
-    """Returns a channel's messages, newest first, without replies."""
-    channel = call.channel()
-    messages = _between(call.workspace.top_level(channel.id), call.args)[::-1]
-    offset = _offset(call.args)
-    end = offset + _limit(call.args, default=HISTORY_DEFAULT, maximum=HISTORY_MAX)
-    return _page(call, messages[offset:end], next_offset=end if end < len(messages) else None)
-
-
-@_method("conversations.info", *_READ, rate=TIER_3)
-def _info(call: Call) -> JsonObject:
-    """Needs no membership."""
-    found = call.workspace.channel(call.args.required("channel", error="channel_not_found"))
-    # Of direct messages between others an app knows nothing. Source: docs.slack.dev, conversations.info, read 2026-11.
-    if found.im_user and BOT_USER_ID not in found.members:
-        raise SlackError("channel_not_found")
-    return {"channel": _channel_json(found)}
-
-
-@_method("conversations.open", "im:write", rate=TIER_3)
-def _open_dm(call: Call) -> JsonObject:
-    """Opens the DM with one person."""
-    ref = call.args.text("channel") or call.args.text("users")
-    if "," in ref:
-        raise SlackError("method_not_supported_for_channel_type")
-    channel = call.workspace.channel(ref) if ref else None
-    if channel is None or channel.im_user is None:
-        raise SlackError("users_list_not_supplied" if not ref else "user_not_found")
-    body = _channel_json(channel) if call.args.flag("return_im") else {"id": channel.id}
-    return {"channel": body}
-
-
-@_method("users.info", "users:read", rate=TIER_4)
+@method("users.info", "users:read", rate=TIER_4)
 def _user_info(call: Call) -> JsonObject:
     person = call.workspace.person(call.args.required("user", error="user_not_found"))
     user = {
@@ -405,65 +331,7 @@ def _user_info(call: Call) -> JsonObject:
     return {"user": user}
 
 
-def _page(call: Call, messages: Sequence[Message], *, next_offset: int | None) -> JsonObject:
-    with_metadata = call.args.flag("include_all_metadata")
-    cursor = (
-        "" if next_offset is None else base64.b64encode(f"next:{next_offset}".encode()).decode()
-    )
-    return {
-        "messages": [call.workspace.render(item, with_metadata=with_metadata) for item in messages],
-        "has_more": next_offset is not None,
-        "response_metadata": {"next_cursor": cursor},
-    }
-
-
-def _between(messages: Sequence[Message], args: Args) -> list[Message]:
-    """`oldest` and `latest` exclude their own ts unless `inclusive`."""
-    oldest, latest = args.text("oldest"), args.text("latest")
-    inclusive = args.flag("inclusive")
-    return [
-        message
-        for message in messages
-        if _after(message.ts, oldest, inclusive=inclusive)
-        and (not latest or _after(latest, message.ts, inclusive=inclusive))
-    ]
-
-
-def _after(ts: str, bound: str, *, inclusive: bool) -> bool:
-    if bound in {"", "0"}:
-        return True
-    left, right = _parts(ts), _parts(bound)
-    return left > right or (inclusive and left == right)
-
-
-def _parts(ts: str) -> tuple[int, str]:
-    seconds, _, micros = ts.partition(".")
-    if not seconds.isdigit() or (micros and not micros.isdigit()):
-        raise SlackError("invalid_ts_latest")
-    return int(seconds), micros.ljust(6, "0")
-
-
-def _limit(args: Args, *, default: int, maximum: int) -> int:
-    limit = args.number("limit", default=default)
-    if not 1 <= limit <= maximum:
-        raise SlackError("invalid_limit")
-    return limit
-
-
-def _offset(args: Args) -> int:
-    cursor = args.text("cursor")
-    if not cursor:
-        return 0
-    try:
-        word, _, offset = base64.b64decode(cursor, validate=True).decode().partition(":")
-        if word != "next":
-            raise SlackError("invalid_cursor")
-        return int(offset)
-    except ValueError as exc:
-        raise SlackError("invalid_cursor") from exc
-
-
-@_method("files.getUploadURLExternal", "files:write", rate=TIER_4)
+@method("files.getUploadURLExternal", "files:write", rate=TIER_4)
 def _upload_url(call: Call) -> JsonObject:
     """Gives the address for the first of an upload's two calls. Source: docs.slack.dev, "Working with files" (upload), read 2026-11."""
     name = call.args.required("filename", error="invalid_arguments")
@@ -474,7 +342,7 @@ def _upload_url(call: Call) -> JsonObject:
     return {"upload_url": f"{call.base_url}/upload/{stored.id}", "file_id": stored.id}
 
 
-@_method("files.info", "files:read", rate=TIER_4)
+@method("files.info", "files:read", rate=TIER_4)
 def _file_info(call: Call) -> JsonObject:
     """Tells all of a file; what it holds is fetched by its address."""
     stored = call.workspace.files.get(call.args.required("file", error="file_not_found"))
@@ -483,7 +351,7 @@ def _file_info(call: Call) -> JsonObject:
     return {"file": stored.render(base_url=call.base_url)}
 
 
-@_method("files.completeUploadExternal", "files:write", rate=TIER_4)
+@method("files.completeUploadExternal", "files:write", rate=TIER_4)
 def _complete_upload(call: Call) -> JsonObject:
     """Shares what was uploaded."""
     listed = call.args.structure("files", error="invalid_arguments")

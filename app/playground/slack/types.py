@@ -72,6 +72,8 @@ class FakeSlackConfig:
     status_lifetime_s: float = 120.0
     # Measured by integrators: about 306 s after its start a stream is sealed, whatever is appended. Read 2026-11.
     stream_lifetime_s: float = 306.0
+    is_distributed: bool = False
+    """The app is sold outside Slack's Marketplace: histories give it 15 messages, once a minute."""
     # Source: docs.slack.dev, "Modals", trigger_id: three seconds, exchanged once, read 2026-11.
     trigger_lifetime_s: float = 3.0
     has_agents: bool = True

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from app.playground.slack.conversations import HISTORIES
 from app.playground.slack.interactions import Modals
 from app.playground.slack.methods import (
     METHODS,
@@ -30,12 +31,16 @@ from app.playground.slack.workspace import FileStore, Workspace
 from app.web.hosting import ABORT_EXTENSION
 
 ALL_METHODS = {**METHODS, **STREAM_METHODS, **SURFACE_METHODS}
+DISTRIBUTED = Rate(1, 1)
+"""Of histories, for an app that is sold outside the Marketplace. Source: as `DISTRIBUTED_ITEMS`."""
 
 
 class RateLimiter:
-    def __init__(self, *, clock: Clock, enabled: bool) -> None:
+    def __init__(self, *, clock: Clock, enabled: bool, is_distributed: bool = False) -> None:
+        """`is_distributed`: see `FakeSlackConfig`."""
         self._clock = clock
         self._enabled = enabled
+        self._histories = DISTRIBUTED if is_distributed else None
         self._buckets: dict[tuple[str, str], tuple[float, float]] = {}
 
     def take(self, method: str, *, channel: str) -> None:
@@ -47,7 +52,8 @@ class RateLimiter:
         if not self._enabled:
             return
         rates = {(method, channel): POST_PER_CHANNEL} if method == POST_MESSAGE else {}
-        rates[method, ""] = ALL_METHODS[method].rate
+        own = self._histories if method in HISTORIES else None
+        rates[method, ""] = own or ALL_METHODS[method].rate
         now_s = self._clock.now().timestamp()
         levels = {key: self._level(key, rate, now_s) for key, rate in rates.items()}
         for key, level in levels.items():
@@ -142,7 +148,11 @@ class WebApi:
         self._tickets = tickets
         self._modals = modals
         self._clock = clock
-        self._rates = RateLimiter(clock=clock, enabled=config.rate_limits == "real")
+        self._rates = RateLimiter(
+            clock=clock,
+            enabled=config.rate_limits == "real",
+            is_distributed=config.is_distributed,
+        )
         self.calls: deque[JsonObject] = deque(maxlen=10_000)
         """The last calls (method, channel, thread_ts, error, at), for tests and the curious."""
 
@@ -164,7 +174,8 @@ class WebApi:
             return cut(request)
         if fault and fault.is_html:
             return HTMLResponse("<h1>Bad gateway</h1>", status)
-        return JSONResponse(body, status, headers={"x-slack-req-id": new_id("R"), **headers})
+        told = {"x-slack-req-id": new_id("R"), "x-oauth-scopes": ",".join(self._config.scopes)}
+        return JSONResponse(body, status, headers={**told, **headers})
 
     def _answer(
         self, name: str, args: Args, token: str | None, *, request: Request, fault: Fault | None

@@ -273,10 +273,11 @@ class Workspace:
         blocks: Sequence[JsonObject] = (),
         attachments: Sequence[JsonObject] = (),
         looking_at: Sequence[JsonObject] = (),
+        ts: str = "",
     ) -> Message:
         """Posts a message of a person or another app; what was typed becomes Slack's text, `blocks` go with it.
 
-        `looking_at`: entities of what the person has open beside the app.
+        `looking_at`: entities of what the person has open beside the app. `ts`: as if it had been said then.
         """
         person, channel = self.person(user), self.channel(channel_ref)
         if user not in channel.members:
@@ -285,7 +286,7 @@ class Workspace:
         return self.post(
             channel,
             Message(
-                ts="",
+                ts=ts,
                 channel=channel.id,
                 user=person.id,
                 text=text,
@@ -343,9 +344,13 @@ class Workspace:
             # Source: docs.slack.dev, "Threading messages": always the root's ts, never a reply's, read 2026-11.
             if root is None or root.deleted or root.thread_ts is not None:
                 raise SlackError("thread_not_found")
-        message.ts = self.next_ts()
+        message.ts = message.ts or self.next_ts()
         self._record(message, kind="posted", by=message.user)
-        self.messages[channel.id][message.ts] = message
+        known = self.messages[channel.id]
+        is_newest = not known or message.ts > next(reversed(known))
+        known[message.ts] = message
+        if not is_newest:
+            self.messages[channel.id] = dict(sorted(known.items()))
         if message.ephemeral_to:
             self.tell(Change(kind="ephemeral", channel=channel.id, message=message))
             return message

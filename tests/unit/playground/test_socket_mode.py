@@ -139,3 +139,18 @@ async def _frame(socket: ClientConnection) -> dict[str, Any]:
     async with asyncio.timeout(WAIT_S):
         frame: dict[str, Any] = json.loads(await socket.recv())
     return frame
+
+
+async def test_a_deaf_socket_delivers_nothing(start: StartPlayground) -> None:
+    """It stays open; what comes over the next one is delivered, with what was tried in vain before."""
+    config = FakeSlackConfig(
+        rate_limits="off", ack_timeout_s=0.3, retry_delays_s=(0.3,) * 30, send_bot_events=False
+    )
+    playground = await start(config)
+    async with _bolt(playground) as heard:
+        assert playground.fake_slack.sockets.deafen() == 1
+        await playground.client.say("into the void")
+        await until(lambda: len(playground.fake_slack.deliverer.log()) > 0)
+        assert (heard.events, playground.fake_slack.sockets.count) == ([], 1)
+        await playground.fake_slack.sockets.disconnect("refresh_requested")
+        await heard.wait(events=1)

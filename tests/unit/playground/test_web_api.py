@@ -12,7 +12,7 @@ import pytest
 from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from app.playground.slack.types import COLLEAGUE, EXTERNAL, GENERAL, YOU, FakeSlackConfig
+from app.playground.slack.types import COLLEAGUE, EXTERNAL, GENERAL, RANDOM, YOU, FakeSlackConfig
 
 if TYPE_CHECKING:
     from tests.unit.playground.conftest import Playground, StartPlayground
@@ -237,6 +237,47 @@ async def test_people_and_channels_can_be_read(playground: Playground) -> None:
     opened = await playground.web.conversations_open(users=COLLEAGUE)
     info = await playground.web.conversations_info(channel=opened["channel"]["id"])
     assert (info["channel"]["is_im"], info["channel"]["user"]) == (True, COLLEAGUE)
+
+
+async def test_places_are_listed_by_their_kind(start: StartPlayground) -> None:
+    """users.conversations tells where the bot is, in pages; each kind takes a scope of its own, archived ones are left out."""
+    config = FakeSlackConfig(rate_limits="off", scopes=FakeSlackConfig().scopes - {"groups:read"})
+    playground = await start(config)
+    list_places = playground.web.users_conversations
+    page = await list_places(types="public_channel,im", limit=2)
+    assert [one["id"] for one in page["channels"]] == [GENERAL, RANDOM]
+    cursor = page["response_metadata"]["next_cursor"]
+    rest = await list_places(types="public_channel,im", limit=20, cursor=cursor)
+    assert [one.get("is_im", False) for one in rest["channels"]] == [False, True, True, True]
+    assert rest["response_metadata"]["next_cursor"] == ""
+    await playground.client.channel("random", archived=True)
+    await playground.client.channel("partners", bot_member=False)
+    left = await list_places(types="public_channel", exclude_archived=True)
+    assert [one["id"] for one in left["channels"]] == [GENERAL]
+    assert await _error(list_places(types="private_channel")) == "missing_scope"
+    assert await _error(list_places(types="everything")) == "invalid_types"
+    assert "im:read" in left.headers["x-oauth-scopes"].split(",")
+
+
+async def test_a_distributed_app_is_given_little(start: StartPlayground) -> None:
+    """Fifteen messages, once a minute, however many it asks for."""
+    playground = await start(FakeSlackConfig(is_distributed=True))
+    for number in range(20):
+        await playground.client.say(f"talk {number}")
+    history = playground.web.conversations_history
+    assert len((await history(channel=GENERAL, limit=200))["messages"]) == 15
+    with pytest.raises(SlackApiError) as refused:
+        await history(channel=GENERAL)
+    assert refused.value.response.headers["Retry-After"] == "60"
+
+
+async def test_what_was_said_before_stands_before(playground: Playground) -> None:
+    """A message of an earlier moment is listed where it belongs."""
+    workspace = playground.fake_slack.workspace
+    now = await playground.client.say("now")
+    early = workspace.say(user=YOU, channel_ref="general", typed="early", ts="1700000000.000100")
+    history = await playground.web.conversations_history(channel=GENERAL)
+    assert [one["ts"] for one in history["messages"]] == [now, early.ts]
 
 
 async def test_an_ephemeral_message_is_for_one_person(playground: Playground) -> None:

@@ -29,6 +29,7 @@ STRICT = RunPolicy(
         (make_request(text=" \u200b\ufeff "), 1, 1, ErrorCode.REQUEST_INVALID),
         (make_request(text="", file_names=("a.txt",)), 1, 1, None),
         (make_request(), 4, 1, ErrorCode.NOT_ALLOWED),
+        (make_request().model_copy(update={"late_s": 60}), 4, 1, None),
         (make_request(), 1, 6, ErrorCode.QUEUE_FULL),
     ],
 )

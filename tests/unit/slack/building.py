@@ -16,6 +16,7 @@ from typing_extensions import override
 from app.aio import TaskGroup
 from app.runs.testing import Intake, RetryIntent, Revision, Run, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
+from app.slack.hearing import Hearing
 from app.slack.listeners import Surfaces, create_bolt_app
 from app.slack.transport import handle_http
 
@@ -51,6 +52,10 @@ class RecordingIntake(Intake):
     async def revise(self, revision: Revision) -> bool:
         self._hear(revision)
         return True
+
+    @override
+    def may_stop(self, user: str) -> bool:
+        return user != "USTRANGER"
 
     @override
     async def stop_run(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
@@ -107,6 +112,7 @@ def make_app(
     intake: Intake,
     identity: BotIdentity | None = IDENTITY,
     group: TaskGroup | None = None,
+    hearing: Hearing | None = None,
     **surfaces: Any,
 ) -> AsyncApp:
     """`surfaces`: fields of `Surfaces`."""
@@ -117,6 +123,7 @@ def make_app(
         intake=intake,
         surfaces=Surfaces(**surfaces),
         group=group,
+        hearing=hearing,
     )
 
 

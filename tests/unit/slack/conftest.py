@@ -46,6 +46,8 @@ class SlackServer:
     pages: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     """Of people and channels that are not called by their ids."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of each answer."""
     in_flight: int = 0
 
     def arguments(self, method: str) -> list[dict[str, Any]]:
@@ -73,7 +75,7 @@ class SlackServer:
         finally:
             self.in_flight -= 1
         if answer is None or (answer.accepts and not answer.cut and answer.status == 200):
-            return web.json_response(result)
+            return web.json_response(result, headers=self.headers)
         if answer.cut:
             assert request.transport is not None
             request.transport.close()

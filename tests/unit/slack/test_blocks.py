@@ -278,6 +278,35 @@ def test_without_blocks_the_same_is_said(run: Run) -> None:
     assert part.text == "Stopped before it began"
 
 
+@pytest.mark.parametrize(
+    ("late_s", "said"),
+    [
+        (12, "asked 12 s ago, while I was away"),
+        (60, "asked 1 min ago, while I was away"),
+        (3 * 3600 + 299, "asked 3 h 4 min ago, while I was away"),
+        (0, ""),
+    ],
+)
+def test_who_comes_late_says_so(run: Run, late_s: int, said: str) -> None:
+    """In the thinking message, in its progress, and in the end whichever it is, once in each."""
+    run = replace(run, request=run.request.model_copy(update={"late_s": late_s}))
+    ended = Outcome(state=RunState.SUCCEEDED, answer="yes")
+    messages = [
+        render_thinking(run, QueuePosition(), capacity=1),
+        render_progress(run, Progress(phase="Working", elapsed_s=1.0)),
+        *render_result(run, ended),
+        *render_plain_result(run, ended),
+        *render_result(run, replace(ended, state=RunState.STOPPED)),
+        *render_result(
+            run, replace(ended, state=RunState.FAILED, error_code=ErrorCode.SANDBOX_TIMEOUT)
+        ),
+    ]
+    for message in messages:
+        shown = json.dumps([message.text, [dict(block) for block in message.blocks]])
+        assert shown.count("while I was away") == bool(said)
+        assert said in shown
+
+
 def test_manifest_names_exactly_what_is_used() -> None:
     """HTTP needs a public URL, Socket Mode none; agent_view alone is declared."""
     http = manifest(public_url="https://orion.test/", socket_mode=False)

@@ -15,7 +15,7 @@ from app.runs.stop import StopSignals
 from app.runs.testing import Run, RunRequest, run_id_for
 from app.slack.api import BotIdentity
 from app.slack.listeners import create_bolt_app
-from app.slack.transport import open_socket_mode
+from app.slack.socket_mode import open_socket_mode
 from app.store.memory import MemoryRunStore
 from app.tracing.null import NullTracer
 from tests.unit.slack.building import deliver_json

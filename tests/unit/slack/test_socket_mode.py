@@ -8,7 +8,7 @@ from slack_bolt.async_app import AsyncApp
 from app.runs.testing import RunRequest
 from app.slack.api import BotIdentity, SlackRefusal
 from app.slack.listeners import create_bolt_app
-from app.slack.transport import open_socket_mode
+from app.slack.socket_mode import open_socket_mode
 from tests.unit.slack.building import RecordingIntake
 from tests.unit.slack.socket_server import SocketServer, open_socket_server
 from tests.waiting import until

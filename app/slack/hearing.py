@@ -1,0 +1,48 @@
+"""Since when, without a gap, this process hears what is said in Slack; all moments are Slack's own, whatever this machine's clock says."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+
+class Hearing:
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        """`now`: by Slack's clock, see `SlackApi.now`."""
+        self.now = now
+        self._since: datetime | None = None
+        self._changed = asyncio.Event()
+        self._sign_s: float | None = None
+
+    @property
+    def since(self) -> datetime | None:
+        """Returns when it began to hear, or lost something for the last time; None before it hears."""
+        return self._since
+
+    @property
+    def until(self) -> datetime:
+        """Returns up to when it is known to have heard."""
+        return self.now() - timedelta(seconds=self.silent_s)
+
+    @property
+    def silent_s(self) -> float:
+        """Returns for how many seconds nothing has come; 0 where no sign is looked for, as over HTTP, where that is Slack's to know."""
+        return 0.0 if self._sign_s is None else time.monotonic() - self._sign_s
+
+    def note(self) -> None:
+        """Notes that something has come; from the first time on, silence counts."""
+        self._sign_s = time.monotonic()
+
+    def begin(self) -> None:
+        """Notes that it hears from now on, and that what came before may be lost."""
+        self._since = self.now()
+        self._changed.set()
+
+    async def change(self, *, within_s: float) -> None:
+        """Returns once it has begun anew, or after this time."""
+        try:
+            async with asyncio.timeout(within_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+        self._changed.clear()
