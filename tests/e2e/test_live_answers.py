@@ -8,6 +8,7 @@ from app.playground.slack.types import JsonObject
 from app.slack.status import LINE
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, has_stop_button, text_of
+from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -94,11 +95,14 @@ async def test_in_a_channel_the_message_is_edited_below_slacks_line(
             await stage.answer(await stage.client.say("run: echo hello", channel=DM), channel=DM)
         )
         assert len(await calls(stage, "chat.startStream")) == 1
-        asked = await stage.client.say("@Orion !slow 3")
+        asked = await stage.client.say("@Orion !slow 9")
         shown = await stage.client.wait_for_reply(asked, lambda reply: "I am" in text_of(reply))
-        status = world.fake_slack.workspace.status_of(stage.channel_id("general"), asked)
-        assert status["status"] == LINE
         assert "streaming_state" not in shown
+
+        def line() -> str:
+            workspace = world.fake_slack.workspace
+            return str(workspace.status_of(stage.channel_id("general"), asked)["status"])
+
+        await until(lambda: line() == LINE)
         await stage.answer(asked)
-        status = world.fake_slack.workspace.status_of(stage.channel_id("general"), asked)
-        assert status["status"] == ""
+        await until(lambda: not line())

@@ -347,7 +347,7 @@ async def test_a_plan_without_agent_features_and_limits_everywhere(start_orion: 
                 await asyncio.sleep(0.05)
         (line,) = stage.orion.log_lines("slack.feature_off")
         assert line["method"] == "assistant.threads.setSuggestedPrompts"
-        assert len(stage.orion.log_lines("slack.native_stop_unavailable")) == 1
+        assert len(stage.orion.log_lines("slack.status_unavailable")) == 1
 
         await stage.client.faults("views.publish", status=429, retry_after=1)
         await stage.client.open_home()
