@@ -16,6 +16,7 @@ from tests.bench.container import measure_container
 from tests.bench.costs import measure_costs
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
+from tests.bench.files import measure_files
 from tests.bench.live import measure_live
 from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
@@ -52,6 +53,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "costs": measure_costs,
     "pool": measure_pool,
     "urgent": measure_urgent,
+    "files": measure_files,
     "clouds": measure_clouds,
     "parsers": measure_parsers,
     "rendering": measure_rendering,

@@ -88,6 +88,7 @@ def test_short_secrets_are_ignored() -> None:
 def test_shapes_of_keys_are_masked(text: str, kind: str) -> None:
     """A key of a known vendor is replaced whole by its kind, wherever it stands."""
     assert Masker().mask(f"it is {text}\nand") == f"it is [redacted:{kind}]\nand"
+    assert Masker().has_secret(b"\xff\x00" * 500 + f" {text}\n".encode())
 
 
 @pytest.mark.parametrize(
@@ -131,6 +132,7 @@ def test_values_are_masked_by_their_name_or_place(text: str, masked: str) -> Non
 def test_ordinary_text_stays(text: str) -> None:
     """Words about keys and tokens, ids, times and code are no secrets."""
     assert Masker().mask(text) == text
+    assert not Masker().has_secret(text.encode())
 
 
 def test_nested_values_keep_their_shape() -> None:
