@@ -247,4 +247,4 @@ async def test_doctor_names_the_scopes_that_are_missing(start_orion: OpenOrion) 
         start_orion(world) as stage,
     ):
         _, told = await stage.cli("doctor")
-    assert "without im:read, mpim:read: paste that of `orion manifest`" in " ".join(told.split())
+    assert "catching up on what nobody heard (lacks im:read, mpim:read)" in " ".join(told.split())

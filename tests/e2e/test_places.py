@@ -328,6 +328,7 @@ async def test_an_old_manifest_is_told_and_what_it_lacks_is_off(start_orion: Ope
         assert off == {
             "/orion": ["commands"],
             "Ask Orion about this": ["commands", "im:read", "mpim:read"],
+            "catching up on what nobody heard": ["im:read", "mpim:read"],
             "stop by ❌": ["reactions:read"],
         }
         _, told = await stage.cli("doctor", ORION_PORT=str(free_port()))
