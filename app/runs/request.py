@@ -68,7 +68,9 @@ def parse_memory_command(text: str) -> MemoryCommand | None:
     if _SHOW.fullmatch(text):
         return MemoryCommand(verb=MemoryVerb.SHOW)
     if found := _REMEMBER.fullmatch(text):
-        return _remember(" ".join(found["text"].split()), mark=found["mark"] or "")
+        said, mark = found["text"].strip(), found["mark"] or ""
+        is_one_line = "\n" not in said or mark.endswith(":")  # else more is asked than that
+        return _remember(" ".join(said.split()), mark=mark) if is_one_line else None
     if found := _FORGET.fullmatch(text):
         return _forget(" ".join(found["text"].split()), mark=found["mark"])
     return None

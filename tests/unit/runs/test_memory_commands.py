@@ -12,7 +12,8 @@ from tests.building import make_request
         ("remember we use uv", "we use uv"),
         ("Remember that we deploy on Tuesdays.", "we deploy on Tuesdays."),
         ("please remember: is it green?", "is it green?"),
-        ("hey, remember, the db\nis   PostgreSQL", "the db is PostgreSQL"),
+        ("hey, remember, the db is   PostgreSQL", "the db is PostgreSQL"),
+        ("remember: the db\nis   PostgreSQL", "the db is PostgreSQL"),
         ("remember this: no force pushes", "no force pushes"),
         ("remember: when it rains, ask Ada", "when it rains, ask Ada"),
         ("remember", ""),
@@ -68,6 +69,7 @@ def test_asking_what_is_known(text: str) -> None:
     [
         *("remember when we shipped v2?", "remember how it was done", "remember me to Ada"),
         *("remember that bug from last week?", "remembering is hard", "do you remember Ada?"),
+        "remember 4711\nand write it into a file",
         *("forget it", "forget that", "forget it, do the other one", "forget about the tests"),
         *("forget ...", 'forget ""', "forget: ."),
         *("forget what I said", "forget", "forget this\nand go on", "what do you know?"),
