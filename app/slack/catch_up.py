@@ -281,6 +281,8 @@ class CatchUp:
                 continue
             intent = self._messages.read(body, received_at=datetime.now(UTC))
             match intent:
+                case RunRequest(is_candidate=True):
+                    pass  # nobody called Orion: by now the talk has gone on without it
                 case RunRequest() if intent.asked_at < oldest:
                     figures.too_old += 1
                 case RunRequest() if intent.run_id in found.answered:
