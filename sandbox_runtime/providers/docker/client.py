@@ -310,7 +310,8 @@ class Engine:
 
     async def count_processes(self, container_id: str) -> int:
         async with map_errors("cannot list processes", otherwise=_GONE, missing=_GONE):
-            return len((await self._container(container_id).top(ps_args="-eo pid"))["Processes"])
+            found = await self._container(container_id).top(ps_args="-eo pid")
+        return len(found["Processes"] or ())  # null where all of them end while it looks
 
     async def exec(
         self, container_id: str, argv: Sequence[str], *, user: str, env: Mapping[str, str]
