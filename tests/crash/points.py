@@ -66,6 +66,18 @@ class Mailbox:
         self._order = directory / "order.json"
         self._victim = directory / "victim.json"
         self._passed = directory / "passed.jsonl"
+        self._runs = directory / "runs"
+
+    def know(self, run_id: str, whose: str) -> None:
+        """Has all processes know whose a run is: the one that is asked to stop it need not have seen it."""
+        self._runs.mkdir(exist_ok=True)
+        (self._runs / run_id).write_text(whose)
+
+    def whose(self, run_id: str) -> str:
+        try:
+            return (self._runs / run_id).read_text()
+        except FileNotFoundError:
+            return ""
 
     def arm(self, order: Order, *, record: bool = False) -> None:
         self.disarm()
@@ -132,12 +144,16 @@ class Tripwire:
         for one in found:
             request = one.request if isinstance(one, Run) else one
             if isinstance(request, RunRequest):
-                is_first = request.thread_ts == request.message_ts
-                self._whose[request.run_id] = "first" if is_first else "later"
+                whose = "first" if request.thread_ts == request.message_ts else "later"
+                if self._whose.get(request.run_id) != whose:
+                    self._whose[request.run_id] = whose
+                    self._mailbox.know(request.run_id, whose)
 
     def passes(self, step: str, side: Side, run_id: str | None) -> bool:
         """False when the caller shall wait to be killed. Where it is killed this does not return; where it is frozen, once it is let go on."""
         whose = self._whose.get(run_id or "", "")
+        if run_id and not whose:
+            whose = self._mailbox.whose(run_id)
         order = self._mailbox.order()
         self._mailbox.note(Point(step=step, side=side, whose=whose))
         if order != self._order:
