@@ -132,9 +132,11 @@ class SqlChannelNoteStore:
         )
 
         def work(connection: sa.Connection) -> ChannelNote:
-            if connection.dialect.name == "postgresql":  # on SQLite one writes at a time
+            if connection.dialect.name == "postgresql":
                 place = sa.func.hashtextextended(f"{note.team}-{note.channel}", 0)
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(place)))
+            else:  # one writes at a time, from the first statement that may write
+                connection.execute(sa.delete(channel_notes).where(sa.false()))
             row = connection.execute(existing).mappings().first()
             if row is not None:
                 return ChannelNote(**row)
