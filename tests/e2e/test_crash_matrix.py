@@ -44,7 +44,11 @@ async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> N
 
 
 @pytest.mark.postgresql
-@pytest.mark.parametrize("shape", [KILLED, FROZEN], ids=lambda shape: shape.key)
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param(KILLED, marks=pytest.mark.long), FROZEN],
+    ids=lambda shape: shape.key,
+)
 async def test_of_two_processes_the_other_finishes(
     tmp_path: Path, prepared: Path, postgres_server: str, shape: Shape
 ) -> None:

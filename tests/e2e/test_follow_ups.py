@@ -1,5 +1,6 @@
 """Replies without a mention, over both of Slack's ways in: answered in a thread of one person, silence where others talk."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -22,11 +23,18 @@ async def via(request: pytest.FixtureRequest, world: World) -> dict[str, str]:
     return {"ORION_LOG_LEVEL": "DEBUG", **(tokens if request.param == "socket" else {})}
 
 
+TRACED_WITHIN_S = 20.0
+"""After an answer: traces are sent in the background."""
+
+
 @asynccontextmanager
 async def unseen(stage: Stage, ts: str, thread_ts: str) -> AsyncIterator[None]:
     """What is said inside as `ts` leaves the thread, its people and the traces as they are."""
     before = await stage.client.replies(thread_ts)
-    traces = len(await stage.world.traces())
+    answers = [one for one in before if one["is_bot"] and not one["ephemeral_to"]]
+    async with asyncio.timeout(TRACED_WITHIN_S):
+        while (traces := len(await stage.world.traces())) < len(answers):
+            await asyncio.sleep(0.05)
     yield
     after = await stage.client.replies(thread_ts)
     assert [one for one in after if one["is_bot"]] == [one for one in before if one["is_bot"]]

@@ -1,16 +1,14 @@
 """Stop is honest: the process tree is dead, what was written stays, and the thread goes on."""
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from app.playground.slack.types import COLLEAGUE, JsonObject
-from app.runs.testing import HEARD_BEFORE, MEANWHILE
-from app.slack.actions import SEND_NOW_ACTION, STOP_ACTION
-from tests.e2e.harness import Stage, run_of, text_of
+from app.slack.actions import STOP_ACTION
+from tests.e2e.harness import Stage, text_of
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
@@ -52,47 +50,6 @@ async def test_stop_ends_the_agent_and_keeps_what_was_written(
     assert (record.state, record.delivery) == ("stopped", "sent")
     assert SLOW_WORDS in record.result.answer
     assert "still there?" in await shared.ask("@Orion still there?", thread_ts=ts)
-
-
-@pytest.mark.parametrize(
-    ("asked", "shown"), [("!slow 25", SLOW_WORDS), ("run: sleep 4; echo first", "sleep 4")]
-)
-async def test_an_agent_at_work_is_told_of_an_urgent_message(
-    shared: Stage, asked: str, shown: str
-) -> None:
-    """While its model writes, which breaks off, or behind the tool that goes; one answer is to both."""
-    ts = await shared.client.say(f"@Orion {asked}")
-    await shared.client.wait_for_reply(ts, lambda reply: shown in text_of(reply))
-    urgent = await shared.client.say("@Orion ! run: echo 4711", thread_ts=ts)
-    await shared.answer(ts)
-    assert HEARD_BEFORE in text_of(await shared.answer(urgent, thread_ts=ts))
-    requests = [json.dumps(one) for one in await shared.world.model_requests()]
-    assert any(MEANWHILE in one and "run: echo 4711" in one for one in requests)
-    first = await shared.record(ts)
-    assert (first.state, first.result.heard) == ("succeeded", (shared.run_id(urgent),))
-
-
-async def test_another_agent_is_started_with_both(shared: Stage) -> None:
-    """Where the urgent message wants another model, what goes on stops, with its work kept."""
-    ts = await shared.client.say("@Orion !slow 25")
-    await shared.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
-    urgent = await shared.client.say("@Orion ! model=opus run: echo 4711", thread_ts=ts)
-    assert "4711" in text_of(await shared.answer(urgent, thread_ts=ts))
-    assert "Stopped by <@U0YOU>" in text_of(await shared.answer(ts))
-
-
-async def test_send_now_is_pressed(shared: Stage) -> None:
-    """On the message of a question that waits in its thread: the agent at work is told of it."""
-    ts = await shared.client.say("@Orion !slow 25")
-    await shared.client.wait_for_reply(ts, lambda reply: SLOW_WORDS in text_of(reply))
-    waiting = await shared.client.say("@Orion and then?", thread_ts=ts)
-    run_id = shared.run_id(waiting)
-    queued = await shared.client.wait_for_reply(
-        ts, lambda reply: run_of(reply) == run_id and "Queued behind" in text_of(reply)
-    )
-    assert (await shared.client.press(queued, SEND_NOW_ACTION))["ok"]
-    assert HEARD_BEFORE in text_of(await shared.answer(waiting, thread_ts=ts))
-    assert "and then?" in text_of(await shared.answer(ts))
 
 
 async def test_stop_kills_what_a_tool_has_started(shared: Stage) -> None:
