@@ -150,7 +150,12 @@ class _Sign:
         if known is None:
             if status == self._off and not is_doubtful:
                 return
-            known = self._threads[thread] = _Shown(wanted=status, shown=self._off, title=title)
+            known = self._threads[thread] = _Shown(
+                wanted=status,
+                shown=self._off,
+                title=title,
+                is_doubtful=bool(title),  # told also where the run is over by then
+            )
             self._group.create_task(self._keep(thread, known), name="slack-status")
         known.wanted = status
         known.is_urgent |= is_urgent
