@@ -144,7 +144,7 @@ class Intake:
         Raises:
             TimeoutError: the database is sick; do not acknowledge.
         """
-        if not may_stop(user, self._policy):
+        if not self.may_stop(user):
             return False
         threads = self._ports.threads
         async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -260,8 +260,6 @@ class Intake:
         Raises:
             TimeoutError: the database is sick; the request may still be recorded later.
         """
-        if not self.may_stop(user):
-            return False
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             return await self._stops.stop(run_id, user=user, at=at)
 
@@ -273,8 +271,8 @@ class Intake:
         """
         async with asyncio.timeout(WRITE_TIMEOUT_S):
             run = await self._ports.store.get(run_id)
-            may = may_stop(user, self._policy)
-            if run is None or run.state not in WAITING_STATES or run.request.is_root or not may:
+            is_waiting = run is not None and run.state in WAITING_STATES
+            if run is None or not is_waiting or run.request.is_root or not self.may_stop(user):
                 return False
             await self._ports.store.amend(run_id, RunRequest.made_urgent)
             return await self._stops.make_way(run.request.made_urgent(), user=user)

@@ -397,7 +397,7 @@ class Placing:
             queue_stats = await self._queue_stats(run)
             if await self._refuse(run, queue_stats):
                 return
-            if run.request.is_urgent:
+            if run.request.is_urgent and not run.request.is_command:
                 await retry_store(lambda: self._stops.make_way(run.request, user=run.request.user))
             changes: RunChanges = {}
             with suppress(ConnectionError):  # `advance` tries again

@@ -178,10 +178,10 @@ def _hears(run: Run) -> bool:
 
 
 def may_be_told(request: RunRequest) -> bool:
-    """Whether an agent at work can be told of it: it is urgent, and wants neither files brought nor another agent, model or place."""
-    options = request.options
-    wants_nothing_else = replace(options, prompt="") == replace(parse_options(""), prompt="")
-    return request.is_urgent and wants_nothing_else and not request.content.files
+    """Whether an agent at work can be told of it: it is urgent, no command, and wants neither files brought nor another agent, model or place."""
+    says_nothing_else = replace(request.options, prompt="") == replace(parse_options(""), prompt="")
+    is_plain = says_nothing_else and not (request.is_command or request.content.files)
+    return request.is_urgent and is_plain
 
 
 def may_be_meant(run: Run, at: datetime) -> bool:

@@ -190,16 +190,20 @@ class Announcement(Question):
     name = "announcement"
 
 
-class Stop(Question):
-    """Somebody presses Stop while the agent writes."""
-
-    name = "stop"
+class _Waiting(Question):
+    """The agent writes, and another question waits behind it."""
 
     @override
     async def begin(self, play: Play) -> None:
         play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
         await play.ask_twice(answer_s=12)
         await play.rig.acknowledged(play.asked[1])
+
+
+class Stop(_Waiting):
+    """Somebody presses Stop while the agent writes."""
+
+    name = "stop"
 
     @override
     async def go_on(self, play: Play) -> None:
@@ -218,17 +222,11 @@ class Stop(Question):
         ]
 
 
-class Interruption(Question):
+class Interruption(_Waiting):
     """Somebody writes an urgent message while the agent writes and another question waits."""
 
     name = "interruption"
     whose = "later"
-
-    @override
-    async def begin(self, play: Play) -> None:
-        play.outcomes = (RunState.STOPPED, RunState.SUCCEEDED)
-        await play.ask_twice(answer_s=12)
-        await play.rig.acknowledged(play.asked[1])
 
     @override
     async def go_on(self, play: Play) -> None:

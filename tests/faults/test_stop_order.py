@@ -274,3 +274,16 @@ async def test_an_urgent_message_where_nothing_goes_on_is_a_question(tmp_path: P
         await deliver_json(bolt, _event("app_mention", f"!{SHORT}", SECOND, thread_ts=ROOT))
         assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
         assert adapter.turns[-1].messages[-1].text == SHORT
+
+
+@pytest.mark.parametrize("text", ["! settings", "!remember we use uv"])
+async def test_an_urgent_command_interrupts_nothing(tmp_path: Path, text: str) -> None:
+    """Orion answers it itself, so no agent has to stop for it."""
+    async with core_of(tmp_path) as core:
+        bolt = make_app(core.intake)
+        await deliver_json(bolt, _event("app_mention", SHORT, ROOT))
+        await _running(core, _run_id(ROOT))
+        await deliver_json(bolt, _event("app_mention", text, SECOND, thread_ts=ROOT))
+        assert (await ended(core, _run_id(SECOND))).state is RunState.SUCCEEDED
+        first = await ended(core, _run_id(ROOT))
+        assert (first.state, first.stop_requested_by) == (RunState.SUCCEEDED, None)

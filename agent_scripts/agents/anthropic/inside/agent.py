@@ -99,6 +99,7 @@ _CONNECT_TIMEOUT_S = 10
 _OPEN_TIMEOUT_S = 150
 """Until the first byte of an answer, all retries and a server's `retry-after` included."""
 _LOOK_S = 0.2
+"""Between two looks for a message while the model writes."""
 _ALIVE_S = 15
 """A line at the start, and then that often, shows the supervisor that the script waits for the model or a tool and does not hang."""
 
