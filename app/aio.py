@@ -1,6 +1,7 @@
-"""What the service needs of asyncio beside the standard library: task groups, retries of a store, gates."""
+"""What the service needs of asyncio beside the standard library: task groups, work in the background, retries of a store, gates."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
@@ -8,7 +9,15 @@ from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_dela
 from app.errors import LeaseLostError
 from sandbox_runtime.task_group import TaskGroup, open_task_group, together
 
-__all__ = ["Gate", "TaskGroup", "always_open", "open_task_group", "retry_store", "together"]
+__all__ = [
+    "Gate",
+    "TaskGroup",
+    "always_open",
+    "background",
+    "open_task_group",
+    "retry_store",
+    "together",
+]
 
 RETRY_S = 60.0
 """What an agent worked for must not be lost to a database that is locked for a moment."""
@@ -37,3 +46,18 @@ async def retry_store(work: Callable[[], Awaitable[T]]) -> T:
         with attempt:
             return await work()
     raise AssertionError("tenacity ends with a result or an error")
+
+
+@asynccontextmanager
+async def background(*work: Coroutine[None, None, None]) -> AsyncIterator[Callable[[], None]]:
+    """Runs coroutines while the block runs; a crash of one ends the block. Yields what ends them sooner, which may be called twice."""
+    async with open_task_group() as group:
+        tasks = [group.create_task(one) for one in work]
+
+        def end() -> None:
+            while tasks:
+                # Each once: a second time would break off what it cleans up.
+                tasks.pop().cancel()
+
+        yield end
+        end()

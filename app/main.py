@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
-from app.aio import open_task_group
+from app.aio import background
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, create_catch_up, open_core
 from app.compose.factories import (
@@ -177,7 +177,7 @@ async def open_service(
         of_slack = [] if role.is_brief else [_identify_forever(outside.slack)]
         if catch_up is not None and role.hears and not role.is_brief:
             of_slack.append(catch_up.run_forever())
-        end_background = await stack.enter_async_context(_background(*core.background(), *of_slack))
+        end_background = await stack.enter_async_context(background(*core.background(), *of_slack))
         web = await stack.enter_async_context(_open_web(settings, outside, core, health, catch_up))
         tell(
             "service.started",
@@ -386,20 +386,6 @@ async def _drain(
     tell("service.draining", grace_s=grace_s)
     health.is_draining = True
     await dispatcher.stop(grace_s=grace_s)
-
-
-@asynccontextmanager
-async def _background(*work: Coroutine[None, None, None]) -> AsyncIterator[Callable[[], None]]:
-    """Runs coroutines while the block runs; a crash of one ends the service, as it should. Yields how to end them."""
-    async with open_task_group() as group:
-        tasks = [group.create_task(one) for one in work]
-
-        def end() -> None:
-            for task in tasks:
-                task.cancel()
-
-        yield end
-        end()
 
 
 async def _identify(slack: SlackConnection) -> None:

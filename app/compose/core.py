@@ -8,7 +8,7 @@ from functools import partial
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
-from app.aio import open_task_group
+from app.aio import background, open_task_group
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
@@ -126,22 +126,15 @@ class RuntimeFactory:
         Raises:
             SandboxError: it cannot be used.
         """
-        async with (
-            create_named(self.settings, name, self.owner) as provider,
-            open_task_group() as group,
-        ):
+        async with create_named(self.settings, name, self.owner) as provider:
             await sweep(provider, self.left, living=await self.living())
             runtime = self.build(provider)
+            going_on = maintain_runtime(runtime, clock=self.clock, policy=self.policy)
             async with runtime.pool.open():
-                tasks = [
-                    group.create_task(one, name=f"runtime-{name}")
-                    for one in maintain_runtime(runtime, clock=self.clock, policy=self.policy)
-                ]
                 try:
-                    yield runtime
+                    async with background(*going_on):
+                        yield runtime
                 finally:
-                    for task in tasks:
-                        task.cancel()
                     await runtime.workspaces.close()
 
 

@@ -1,0 +1,40 @@
+"""Work in the background: it ends with its block, and what it cleans up then is not broken off."""
+
+import asyncio
+
+import pytest
+
+from app.aio import background
+
+
+@pytest.mark.parametrize("ends_sooner", [False, True])
+async def test_what_is_cleaned_up_is_not_broken_off(ends_sooner: bool) -> None:
+    """A drain ends it first and the block again, in the middle of what it cleans up."""
+    begun, cleaning, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            cleaning.set()
+            await asyncio.sleep(0.02)
+            cleaned.set()
+
+    async with asyncio.timeout(10):
+        async with background(work()) as end:
+            await begun.wait()
+            if ends_sooner:
+                end()
+                await cleaning.wait()
+        assert cleaned.is_set()
+
+
+async def test_a_crash_ends_the_block() -> None:
+    async def crash() -> None:
+        raise LookupError("a bug")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        async with asyncio.timeout(10), background(crash()):
+            await asyncio.Event().wait()
+    assert raised.group_contains(LookupError)
