@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
 
-.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery settings stops lock record-transcripts clean
+.PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery surfaces settings stops lock record-transcripts clean
 
 setup: $(VENV)/.ready
 
@@ -76,6 +76,10 @@ clouds: setup
 # With Debian's Chromium: the pictures of answers that are hard to show, which a test compares.
 gallery: setup
 	@$(BIN)/python -m tests.gallery
+
+# Half a minute, with Chromium: pictures of all that people see of Orion in Slack, to be looked at.
+surfaces: setup
+	@$(BIN)/python -m tests.gallery.surfaces
 
 settings: setup
 	@$(BIN)/python -m tests.settings_pages

@@ -156,8 +156,8 @@ async def carry_out(
     return changed
 
 
-def describe_choice(choice: Choice) -> str:
-    """Returns what is chosen and from whom each comes, as a Markdown list."""
+def describe_choice(choice: Choice) -> list[str]:
+    """Returns what is chosen and from whom each comes, as lines of Markdown."""
     values = {
         "agent": choice.agent,
         "model": choice.model,
@@ -165,10 +165,10 @@ def describe_choice(choice: Choice) -> str:
         "repo": choice.repo,
         "branch": choice.branch,
     }
-    return "\n".join(
-        f"- {name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
+    return [
+        f"{name}: {f'`{one.value}`' if one.value else 'none'} ({one.source})"
         for name, one in values.items()
-    )
+    ]
 
 
 def render_choice(
@@ -179,7 +179,7 @@ def render_choice(
     last_change: ChannelChange | None = None,
 ) -> str:
     """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults."""
-    lines = [describe_choice(choice)]
+    lines = [f"- {line}" for line in describe_choice(choice)]
     if own_keys:
         lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
     if last_change is not None:

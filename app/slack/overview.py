@@ -110,7 +110,7 @@ class Overviews:
         return f"<{address}|{label}>" if address else label
 
     def choice_text(self, choice: Choice) -> str:
-        return escape(describe_choice(choice))
+        return "\n".join(f"• {escape(line)}" for line in describe_choice(choice))
 
     def agents_text(self) -> str:
         """Returns the agents and sandboxes that may be asked for."""

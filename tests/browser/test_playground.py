@@ -1,21 +1,14 @@
 """A person in a browser at the real playground: real Orion, sandbox, script and broker; only the model is offline."""
 
 import re
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from playwright.async_api import Browser, Locator, Page, expect
 
 from app.settings.settings import host_environment
-from tests.bench.processes import child_environment
-from tests.e2e.orion_process import put_environments
-from tests.e2e.prepared import prepared_state_dir
+from tests.browser.playground_process import run_playground
 
 pytestmark = [
     pytest.mark.browser,
@@ -24,8 +17,6 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 
-READY_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 40.0
 FIRST_ANSWER_MS = 180_000
 ANSWER_MS = 60_000
 # An agent gives way to everything else on a busy machine; the default is 5 s.
@@ -36,43 +27,8 @@ SCREENSHOTS = host_environment().get("ORION_SCREENSHOTS")
 @pytest.fixture(scope="module")
 def playground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of an `orion playground` of its own, shared by this file."""
-    directory = tmp_path_factory.mktemp("playground")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}"
-    put_environments(prepared_state_dir(), directory / "state")
-    argv = ["playground", "--port", str(port), "--state-dir", str(directory / "state")]
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "app.cli", *argv],
-            env=child_environment({}, directory=directory),
-            cwd=directory,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
-        _wait_until_open(url, process, directory / "log")
+    with run_playground(tmp_path_factory.mktemp("playground")) as url:
         yield url
-    finally:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _wait_until_open(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Until the page answers and Orion behind it has said so."""
-    until = time.monotonic() + READY_TIMEOUT_S
-    while time.monotonic() < until and process.poll() is None:
-        if b"The playground is open" in log.read_bytes():
-            httpx.get(url, trust_env=False).raise_for_status()
-            return
-        time.sleep(0.1)
-    pytest.fail(f"the playground did not open: {log.read_text()[-2000:]}")
 
 
 @pytest.fixture
