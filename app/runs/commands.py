@@ -337,8 +337,10 @@ async def _forget(
         return _refused(problem or f"I remember nothing here by the number {unknown}")
     _log.info("channel.forgotten", channel=request.channel, user=request.user, numbers=len(gone))
     numbers = ", ".join(str(number) for number in gone)
+    unknown = ", ".join(str(number) for number in wanted if number not in gone)
+    rest = f" I remember nothing by the number {unknown}." if unknown else ""
     return _said(
-        f"Forgotten here: number {numbers}. An agent that was told before may know it in its thread."
+        f"Forgotten here: number {numbers}.{rest} An agent that was told before may know it in its thread."
     )
 
 

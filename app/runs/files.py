@@ -10,11 +10,12 @@ import json
 import operator
 import posixpath
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote
 
 from agent_scripts.events import TurnFinished
@@ -295,16 +296,28 @@ class _Inbox:
         self.placed[file.key] = PlacedFile(path=path, size=len(data), image_type=_image_type(data))
 
 
+_SMALLEST_PICTURE: Final = 26
+"""Bytes: of a WebP of one pixel, which no other format goes below; a model's API refuses a request with what is none."""
+_UNSEEN: Final = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
+"""Unicode categories: controls, marks of direction, lone surrogates, separators of lines."""
+
+
 def _image_type(data: bytes) -> str:
-    """Returns the media type of a picture that models take; empty for all else."""
+    """Returns the media type of a picture that models take; empty for all else, and for what is too short to be one."""
+    if len(data) < _SMALLEST_PICTURE:
+        return ""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for magic, kind in _IMAGES.items() if data.startswith(magic)), "")
 
 
 def _safe_name(name: str, *, taken: Iterable[str]) -> str:
-    """Returns a name that is one of a file in its directory, visible, short, and nobody else's; without a comma, at which Codex would cut it."""
-    bare = re.sub(r"[\x00-\x1f\x7f/\\,]+", "_", name).strip().lstrip(".-") or "file"
+    """Returns a name that is one of a file in its directory, visible, short, and nobody else's; without what a shell reads otherwise.
+
+    And without a comma, at which Codex would cut it, and marks that make a name look like another one (right-to-left, zero width).
+    """
+    shown = "".join("_" if unicodedata.category(char) in _UNSEEN else char for char in name)
+    bare = re.sub(r"[/\\,;|&<>$`\"'*?]+", "_", shown).strip().lstrip(".-") or "file"
     stem, dot, ending = bare.rpartition(".")
     if not stem or len(ending) > MAX_NAME_BYTES // 4:
         stem, dot, ending = bare, "", ""

@@ -343,7 +343,8 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
         case _:
             code = ended.error_code or ErrorCode.AGENT_EXECUTION_FAILED
             text = failure_text(code, escape(ended.told))
-            buttons = [] if code in _SAME_AGAIN else [_button(RETRY_ACTION, "Retry", run)]
+            is_same_again = code in _SAME_AGAIN or run.request.options.command is not None
+            buttons = [] if is_same_again else [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:
                 buttons.append(_button(LOG_ACTION, "Show log", run))
             actions = (_actions(*buttons),) if buttons else ()

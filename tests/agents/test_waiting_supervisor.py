@@ -129,7 +129,7 @@ async def test_a_broken_agent_never_waits(bench: Bench) -> None:
 
 async def test_a_wait_ends_by_itself(bench: Bench) -> None:
     """With its agent: a host that is gone leaves nothing for ever."""
-    async with open_waiting(bench, max_wait_s=4) as waits, asyncio.timeout(25):
+    async with open_waiting(bench, max_wait_s=8) as waits, asyncio.timeout(40):
         _, said = await waits.process.communicate()
         assert b"nobody needed this" in said
     assert processes_with(waits.paths.waiting) == []

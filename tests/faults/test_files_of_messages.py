@@ -162,6 +162,8 @@ async def test_a_stop_while_files_come(tmp_path: Path) -> None:
         ("-rf", "rf"),
         ("a\nb\x00c.txt", "a_b_c.txt"),
         ("a, b,c.png", "a_ b_c.png"),
+        ("photo\u202egpj.exe", "photo_gpj.exe"),
+        ("a; rm -rf ~ $(id).txt", "a_ rm -rf ~ _(id).txt"),
         ("..", "file"),
         ("", "file"),
         ("ü" * 200 + ".csv", "ü" * 56 + ".csv"),

@@ -25,7 +25,7 @@ from agent_scripts.supervision import script_files, script_path, told_path
 _INSIDE = "agents/anthropic/inside"
 _SCRIPT_FILES = (
     *(f"{_INSIDE}/agent.py", f"{_INSIDE}/lazy_sdk.py", f"{_INSIDE}/tools.py"),
-    *("inside/process_tree.py", "inside/preload.py"),
+    *("inside/process_tree.py", "inside/preload.py", "inside/messages.py"),
 )
 _LOCK = Path(__file__).parent / "environment" / "requirements.lock"
 _MODEL_SILENCE_S = 90

@@ -10,6 +10,7 @@ SPEC = AgentSpec(
     protocol=ModelProtocol.ANTHROPIC,
     default_model=DEFAULT_MODEL,
     takes_session_id=True,
+    hears_messages=True,
     # The command's environment points every helper of the CLI to the run's own model.
     helper_models=(),
     other_words=("clad", "clade", "clause", "clue", "laude"),

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 from typing_extensions import override
 
@@ -21,9 +22,10 @@ from agent_scripts.cli_agent import (
     NpmAdapter,
     SessionArguments,
     plain_environment,
+    render_prompt,
 )
 from agent_scripts.cli_output import UUID
-from agent_scripts.supervision import InteractiveCommand
+from agent_scripts.supervision import InteractiveCommand, script_files, script_path, told_path
 
 _WINDOW = re.compile(r"\[1m\]$", re.IGNORECASE)
 """Behind a model's name it asks for the larger window; the CLI takes it off before it asks for the model."""
@@ -41,6 +43,7 @@ _SESSION = SessionArguments(
     newest=("--continue",),
 )
 _MAX_RETRIES = 2
+_SCRIPT_FILES = ("agents/claude/inside/talk.py", "inside/messages.py")
 
 
 class ClaudeCodeAdapter(NpmAdapter):
@@ -54,8 +57,11 @@ class ClaudeCodeAdapter(NpmAdapter):
     @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         files = CliFiles(turn)
+        images = [asdict(image) for one in turn.messages for image in one.images]
         # The CLI takes a first line that begins with a slash for one of its own commands, such as /clear.
-        prompt_path, token_path = files.add_prompt(before="\n"), files.add_token()
+        message = {"text": f"\n{render_prompt(turn.messages)}", "images": images}
+        request = {"message": message, "told_path": told_path(turn.paths)}
+        request_path, token_path = files.add("request.json", json.dumps(request)), files.add_token()
         arguments = [*_FIXED_ARGUMENTS, "--model", turn.model, "--max-turns", str(turn.max_turns)]
         if turn.system_prompt.strip():
             path = files.add("system.md", turn.system_prompt)
@@ -65,10 +71,12 @@ class ClaudeCodeAdapter(NpmAdapter):
             arguments += [f"--mcp-config={files.add('mcp.json', config)}"]
         arguments += [*_SESSION.of(turn.session), "--settings", _key_settings(token_path)]
         return AgentCommand(
-            argv=(*_program(turn), *arguments, *turn.extra_arguments),
+            argv=(
+                *("python3", "-I", script_path(turn.paths, _SCRIPT_FILES[0]), request_path),
+                *(*_program(turn), *arguments, *turn.extra_arguments),
+            ),
             env={**_FIXED_ENV, **_environment(turn)},
-            files=files.all(),
-            stdin_path=prompt_path,
+            files=(*files.all(), *script_files(turn.paths, _SCRIPT_FILES)),
         )
 
     def interactive(self, turn: AgentTurn) -> InteractiveCommand:
@@ -92,6 +100,7 @@ class ClaudeCodeAdapter(NpmAdapter):
 
 _FIXED_ARGUMENTS = (
     *("--print", "--output-format", "stream-json", "--verbose", "--include-partial-messages"),
+    *("--input-format", "stream-json"),
     *("--permission-mode", "bypassPermissions", f"--tools={','.join(_TOOLS)}"),
     # No settings, hooks, commands, skills, MCP servers or CLAUDE.md of the work tree or the home. Neither --bare nor --safe-mode
     # is enough: with either, `env` in a repository's .claude/settings.json still sent the requests elsewhere.

@@ -30,6 +30,7 @@ from agent_scripts.cli_output import (
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
+    MessageHeard,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -78,6 +79,8 @@ class ClaudeCodeParser:
         """The model ended the turn with the newest message; the CLI has only to say so."""
         self._unfinished: list[str] = []
         """Text of messages that reached the limit of output tokens: the CLI lets the model go on, and its result has only the rest."""
+        self._answers: list[str] = []
+        """To what had been asked before a message was heard."""
         self._result: Mapping[str, Any] | None = None
         self._error = ""
         self._is_refused = False
@@ -86,22 +89,29 @@ class ClaudeCodeParser:
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
         record = read_record(line)
-        return tuple(self._read(record)) if record and self._is_ours(record) else ()
+        match record:
+            case {"type": "heard", "id": str(message_id)}:
+                self._keep_answer()
+                return (MessageHeard(message_id=message_id),)
+            case dict() if self._is_ours(record):
+                return tuple(self._read(record))
+            case _:
+                return ()
 
     def finish(self, agent_exit: AgentExit) -> TurnFinished:
         failure = self._failure(agent_exit)
         has_ended = self._result is not None
         said = text_of(self._result, "result") if has_ended else self._final(agent_exit)
-        said = said if failure is None else ""
+        said = "".join((*self._unfinished, said)) if said.strip() and failure is None else ""
         return end_turn(
             agent_exit,
-            answer="".join((*self._unfinished, said)) if said.strip() else "",
+            answer="\n\n".join((*self._answers, said)) if said else "",
             written="".join(self._written),
             failure=failure,
             has_ended=has_ended,
             session_id=self._session_id,
             cost_usd=self._cost(),
-            notes=self._notes,
+            notes=dict.fromkeys(self._notes),
         )
 
     def _final(self, agent_exit: AgentExit) -> str:
@@ -227,6 +237,12 @@ class ClaudeCodeParser:
                     )
                 case _:
                     pass
+
+    def _keep_answer(self) -> None:
+        """Keeps what was answered before a message was heard, if that was all that had been asked."""
+        if self._result is not None and self._code(self._result) is None:
+            self._answers.append("".join((*self._unfinished, text_of(self._result, "result"))))
+        self._result, self._unfinished = None, []
 
     def _read_result(self, record: Mapping[str, Any]) -> None:
         self._result = record

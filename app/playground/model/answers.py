@@ -133,7 +133,10 @@ _HISTORY = re.compile(
 _TITLE = re.compile(r"\btitle generator\b|\bgenerate a (?:short |brief )?title\b", re.IGNORECASE)
 """In the system prompt of a call that an agent makes for itself (OpenCode 1.18.33)."""
 _GREETING = "Hello! I am Orion's offline model: no real model is connected, so I only show that everything works."
-_HINT = "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`, or a failure such as `!429`."
+_HINT = (
+    "Try `run: ls -la`, `edit: notes.txt`, `!markdown`, `!long`, `!slow 20`, or a failure such as `!429`; "
+    "in a thread with two signs, `!!long`, as one makes a message urgent."
+)
 
 
 class Shape(StrEnum):

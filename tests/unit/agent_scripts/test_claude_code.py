@@ -37,6 +37,10 @@ def _file(command: AgentCommand, name: str) -> bytes:
     return data
 
 
+def _said(command: AgentCommand) -> str:
+    return str(json.loads(_file(command, "request.json"))["message"]["text"])
+
+
 def test_recipe_is_pinned_by_hashes_and_named_by_its_content() -> None:
     """Node for the installation and the CLI itself come by hash; the name changes with the paths or any file."""
     recipe = ClaudeCodeAdapter().environment(_PATHS)
@@ -68,14 +72,13 @@ def test_locks_name_no_index() -> None:
 def test_user_text_travels_on_stdin(text: str) -> None:
     """The message is in its file alone, whatever it holds, and never begins as a command of the CLI would."""
     command = _command(text)
-    assert command.stdin_path == f"{_PATHS.run}/prompt.txt"
-    assert _file(command, "prompt.txt").decode() == f"\n{text}"
+    assert _said(command) == f"\n{text}"
     assert not any(text in part for part in command.argv)
 
 
 def test_what_no_file_of_text_can_hold_is_gone() -> None:
     """NUL and lone surrogates do not reach the CLI."""
-    assert _file(_command("a\0b\ud800c"), "prompt.txt").decode() == "\nab\ufffdc"
+    assert _said(_command("a\0b\ud800c")) == "\nab\ufffdc"
 
 
 def test_the_token_is_in_its_file_alone() -> None:
@@ -133,7 +136,7 @@ def test_a_session_begins_with_the_history() -> None:
     command = _command("first", "reply", "second", session=AgentSession(id=_SESSION, resume=False))
     at = command.argv.index("--session-id")
     assert command.argv[at + 1] == _SESSION
-    prompt = _file(command, "prompt.txt").decode()
+    prompt = _said(command)
     assert prompt.index("first") < prompt.index("reply") < prompt.index("second")
     (mark,) = {line.split()[1] for line in prompt.splitlines() if line.startswith("--- ")}
     assert prompt.count(mark) == 3
@@ -144,9 +147,9 @@ def test_a_resumed_session_gets_what_it_does_not_know() -> None:
     session = AgentSession(id=_SESSION, resume=True)
     command = _command("second", session=session)
     assert command.argv[command.argv.index("--resume") + 1] == _SESSION
-    assert _file(command, "prompt.txt") == b"\nsecond"
-    missed = _file(_command("missed", "reply", "second", session=session), "prompt.txt")
-    assert b" people wrote ---\nmissed\n" in missed
+    assert _said(command) == "\nsecond"
+    missed = _said(_command("missed", "reply", "second", session=session))
+    assert " people wrote ---\nmissed\n" in missed
     newest = _command(session=AgentSession(id=None, resume=True)).argv
     assert "--continue" in newest
     assert "--resume" not in newest

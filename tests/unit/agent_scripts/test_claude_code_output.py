@@ -13,6 +13,7 @@ from agent_scripts.agents.claude.output import ClaudeCodeParser
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
+    MessageHeard,
     TextDelta,
     ToolFinished,
     ToolStarted,
@@ -285,6 +286,27 @@ def test_what_the_cli_says_itself_names_the_error() -> None:
     assert events == []
     assert finished.error is AgentErrorCode.MODEL_BILLING
     assert finished.text == ""
+
+
+HEARD = json.dumps({"type": "heard", "id": "run_1"})
+
+
+def test_an_answer_that_was_whole_stays_before_the_next_one() -> None:
+    """A message was heard behind it, and is answered in the same turn."""
+    events, finished = _read([_result(result="One."), HEARD, _result(result="Two.")])
+    assert events == [MessageHeard(message_id="run_1")]
+    assert (finished.text, finished.error) == ("One.\n\nTwo.", None)
+
+
+def test_what_broke_off_for_a_message_is_no_failure() -> None:
+    broken_off = _result(subtype="error_during_execution", is_error=True, result=None)
+    _, finished = _read([broken_off, HEARD, _result(result="Two.")])
+    assert (finished.text, finished.error) == ("Two.", None)
+
+
+def test_what_was_heard_and_not_answered_is_a_failure() -> None:
+    _, finished = _read([_result(result="One."), HEARD])
+    assert finished.error is AgentErrorCode.NO_ANSWER
 
 
 def test_a_failed_exit_beats_a_good_result() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agent_scripts.adapter import AgentPaths, AgentTurn, TurnImage, TurnMessage
 from agent_scripts.agents.anthropic.adapter import AnthropicAdapter
-from agent_scripts.agents.anthropic.inside import agent
 from agent_scripts.agents.codex.adapter import CodexAdapter
+from agent_scripts.inside.messages import blocks_of
 
 PATHS = AgentPaths(work="/work", home="/home", run="/run/1", environment="/env")
 
@@ -33,7 +33,7 @@ def test_our_own_script_shows_pictures_before_the_words(tmp_path: Path) -> None:
     large.write_bytes(b"x" * 3_750_001)
     asked = turn(tmp_path / "gone.png", good, empty, large, tmp_path)
     request = json.loads(AnthropicAdapter().command(asked).files[0].data)
-    picture, words = agent._content(request["messages"][0])
+    picture, words = blocks_of(request["messages"][0])
     data = base64.b64encode(b"png").decode()
     source = {"type": "base64", "media_type": "image/png", "data": data}
     assert picture == {"type": "image", "source": source}
@@ -46,7 +46,7 @@ def test_a_request_has_so_many_bytes_of_pictures(tmp_path: Path) -> None:
     for path in paths:
         path.write_bytes(b"x" * 3_700_000)
     request = json.loads(AnthropicAdapter().command(turn(*paths)).files[0].data)
-    assert [block["type"] for block in agent._content(request["messages"][0])] == [*["image"] * 5, "text"]  # fmt: skip
+    assert [block["type"] for block in blocks_of(request["messages"][0])] == [*["image"] * 5, "text"]  # fmt: skip
 
 
 def test_codex_is_given_pictures_by_their_paths(tmp_path: Path) -> None:

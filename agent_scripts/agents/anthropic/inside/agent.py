@@ -9,7 +9,6 @@ tool_finished, heard, usage, alive, and at the end either final (exit 0) or erro
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import json
 import os
@@ -25,11 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # files keep their
 
 from agent_scripts.agents.anthropic.inside import tools
 from agent_scripts.agents.anthropic.inside.lazy_sdk import anthropic
+from agent_scripts.inside.messages import ToldMessages, blocks_of, clean
 from agent_scripts.inside.preload import WAIT, wait_for_task
 
 _WARM_UP_S = 10
-_PICTURE_BYTES, _PICTURES_BYTES = 3_750_000, 20_000_000
-"""One picture, and all of a request. Source: Anthropic Messages API, "Vision": 5 MB each in base64, 32 MB a request; read 2026-11."""
 _USAGE = {"input_tokens": 1, "output_tokens": 1}
 _MESSAGE: dict[str, Any] = {
     "id": "msg_warm_up",
@@ -159,11 +157,11 @@ class Turn:
         self._client = client
         self._limits = limits
         self._messages: list[dict[str, Any]] = [
-            {"role": message["role"], "content": _content(message)}
+            {"role": message["role"], "content": blocks_of(message)}
             for message in request["messages"]
         ]
         self._written_chars = 0
-        self._known: set[str] = set()
+        self._incoming = ToldMessages(request["told_path"])
         self._told: list[dict[str, Any]] = []
         """What was said while it works, and is in no request yet."""
         self._looked_s = 0.0
@@ -269,15 +267,9 @@ class Turn:
         return told
 
     def _listen(self) -> None:
-        """Looks for new messages; one that is not written whole yet is there at the next look."""
-        for path in sorted(Path(self._request["told_path"]).glob("*.json")):
-            if path.name in self._known:
-                continue
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                told = json.loads(path.read_text("utf-8"))
-                self._told.append({"type": "text", "text": clean(told["text"])})
-                self._known.add(path.name)
-                emit("heard", id=path.stem)
+        for message_id, text in self._incoming.new():
+            self._told.append({"type": "text", "text": text})
+            emit("heard", id=message_id)
 
     async def _use_tools(self, message: anthropic.types.Message) -> list[dict[str, Any]]:
         """Returns a result for each call of a tool, none where the message has not stopped for them."""
@@ -335,32 +327,9 @@ def _mapped_errors() -> Iterator[None]:
         raise BrokenStreamError("model_unavailable", words) from exc
 
 
-def clean(text: str) -> str:
-    """Returns the same text with lone surrogates, which no UTF-8 request can carry, replaced."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
 def emit(kind: str, **fields: object) -> None:
     """Prints one event."""
     print(json.dumps({"type": kind, **fields}), flush=True)
-
-
-def _content(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns a message's blocks: its pictures, the first ones as long as they fit, and its text, which names their files."""
-    pictures, room = [], _PICTURES_BYTES
-    for image in message["images"]:
-        picture = Path(image["path"])
-        try:
-            size = picture.stat().st_size
-            data = picture.read_bytes() if 0 < size <= min(_PICTURE_BYTES, room) else b""
-        except OSError:  # the agent has removed it in an earlier turn
-            data = b""
-        if data:
-            room -= len(data)
-            encoded = base64.b64encode(data).decode()
-            source = {"type": "base64", "media_type": image["media_type"], "data": encoded}
-            pictures.append({"type": "image", "source": source})
-    return [*pictures, {"type": "text", "text": clean(message["text"])}]
 
 
 def _with_cache_mark(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
