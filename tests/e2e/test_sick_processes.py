@@ -87,7 +87,8 @@ async def test_a_database_that_does_not_come_back(
         _worker(stage) as worker,
     ):
         await worker.start()
-        ts = await _ask_slowly(stage, 10)
+        # It ends while the lease is sure: later its process would wait for five minutes whether the run is still its own.
+        ts = await _ask_slowly(stage, 5)
         proxy.cut()
         unheard = await stage.client.say("@Orion hello")
         refused = await stage.deliveries(unheard, at_least=1)
