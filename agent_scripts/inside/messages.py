@@ -39,7 +39,7 @@ def blocks_of(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 class ToldMessages:
-    """What an agent is told while it works: files `ID.json` in a directory, which may come later."""
+    """Finds the messages that an agent is told while it works: files `ID.json` in a directory, which may come later."""
 
     def __init__(self, directory: str) -> None:
         self._directory = Path(directory)

@@ -343,7 +343,10 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
         case _:
             code = ended.error_code or ErrorCode.AGENT_EXECUTION_FAILED
             text = failure_text(code, escape(ended.told))
-            is_same_again = code in _SAME_AGAIN or run.request.options.command is not None
+            is_refused = (
+                code is ErrorCode.REQUEST_INVALID and run.request.options.command is not None
+            )
+            is_same_again = code in _SAME_AGAIN or is_refused
             buttons = [] if is_same_again else [_button(RETRY_ACTION, "Retry", run)]
             if run.attempt:
                 buttons.append(_button(LOG_ACTION, "Show log", run))

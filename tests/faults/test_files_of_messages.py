@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.errors import ErrorCode
-from app.runs.files import _safe_name
+from app.runs.files import _image_type, _safe_name
 from app.runs.testing import AttachedFile, MessageContent, Run, RunRequest, RunState, ThreadMessage
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.testing.fake import Operation
@@ -176,3 +176,8 @@ def test_safe_names(name: str, safe: str) -> None:
     """One file in its directory, visible, at most 120 bytes, nobody else's, whatever was sent."""
     assert _safe_name(name, taken=["taken.txt"]) == safe
     assert len(safe.encode()) <= 120
+
+
+@pytest.mark.parametrize(("size", "kind"), [(6, ""), (25, ""), (26, "image/gif")])
+def test_what_is_too_short_is_no_picture(size: int, kind: str) -> None:
+    assert _image_type(b"GIF89a".ljust(size, b"\0")) == kind

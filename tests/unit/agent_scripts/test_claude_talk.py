@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 CLI = """
-import json, sys, time
+import json, os, sys, time
 
 def say(kind, **fields):
     print(json.dumps({"type": kind, "session_id": "s", **fields}), flush=True)
@@ -29,6 +29,11 @@ def hear():
 
 mode = sys.argv[1]
 first = hear()
+if mode == "deaf":
+    os.close(0)
+    state(first, "started")
+    time.sleep(1)
+    sys.exit(7)
 if mode == "old":
     say("result", said=first["message"]["content"])
     sys.exit(0 if hear() is None else 9)
@@ -135,6 +140,16 @@ def test_a_cli_that_dies(tmp_path: Path) -> None:
     with talking(tmp_path, "dies", HELLO) as talk:
         talk.tell("run_1", "x")
         assert "heard" not in kinds(talk.rest())
+        assert talk.process.wait() == 7
+
+
+@pytest.mark.timeout(30)
+def test_a_cli_that_hears_no_more(tmp_path: Path) -> None:
+    """What it is told is lost, and its exit code is ours all the same."""
+    with talking(tmp_path, "deaf", HELLO) as talk:
+        assert talk.line()["state"] == "started"
+        talk.tell("run_1", "x")
+        assert talk.rest() == []
         assert talk.process.wait() == 7
 
 

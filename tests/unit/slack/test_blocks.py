@@ -229,6 +229,16 @@ def test_retry_is_offered_where_it_can_help(run: Run, code: ErrorCode, offered: 
     assert len(blocks_of(unbegun, "actions")) == len(offered) - 1
 
 
+@pytest.mark.parametrize(
+    ("code", "is_offered"), [(ErrorCode.REQUEST_INVALID, False), (ErrorCode.INTERNAL, True)]
+)
+def test_a_refused_command_is_refused_again(run: Run, code: ErrorCode, is_offered: bool) -> None:
+    """What went wrong on Orion's side may go right."""
+    asked = replace(run, request=run.request.model_copy(update={"text": "settings"}))
+    (part,) = render_result(asked, Outcome(state=RunState.FAILED, error_code=code))
+    assert bool(blocks_of(part, "actions")) is is_offered
+
+
 def test_a_limit_is_named(run: Run) -> None:
     """Which limit was reached is the sentence; the code is the same for all of them."""
     ended = Outcome(

@@ -31,7 +31,7 @@ _CHUNK_BYTES = 64 * 1024
 
 
 class Talk:
-    """What the CLI was told, and how far it is with it."""
+    """Knows which messages the CLI was told, and how far it is with each."""
 
     def __init__(self, process: subprocess.Popen[bytes], told: ToldMessages) -> None:
         self._process = process
@@ -52,7 +52,7 @@ class Talk:
     def look(self) -> None:
         """Tells it what has come meanwhile; what its model writes breaks off then, and a tool goes on to its end."""
         if self._is_over:
-            self._hang_up()
+            self.hang_up()
             return
         for message_id, text in self._told.new():
             self.say([{"type": "text", "text": text}], message_id)
@@ -93,7 +93,7 @@ class Talk:
     def _is_over(self) -> bool:
         return self._has_result and not (self._open and self._tells_lifecycle)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
         """The CLI ends when it can be told no more."""
         with contextlib.suppress(OSError):
             if self._process.stdin is not None:
@@ -115,6 +115,7 @@ def main(request_path: str, argv: list[str]) -> int:
         talk = Talk(process, ToldMessages(request["told_path"]))
         talk.say(blocks_of(request["message"]))
         _relay(process, talk)
+        talk.hang_up()  # here, where what it has not read is no error
         process.wait()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
