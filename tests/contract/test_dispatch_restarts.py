@@ -21,6 +21,7 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> Path | str:
     return str(request.getfixturevalue("postgres_url"))
 
 
+@pytest.mark.long
 async def test_who_only_waited_is_never_given_up(location: Path | str) -> None:
     """A run that waited for a slot through many restarts is begun in the end."""
     both = make_request(ts="1795302360.000100"), make_request(ts="1795302370.000100")

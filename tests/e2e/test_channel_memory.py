@@ -46,6 +46,7 @@ async def probe(stage: Stage, channel: str, user: str, number: int) -> None:
     assert set(CANARY.findall(answer)) <= {canary_of(channel)}
 
 
+@pytest.mark.long
 async def test_dozens_of_probes_over_http_find_nothing_of_another_place(
     world: World, start_orion: OpenOrion
 ) -> None:

@@ -60,6 +60,7 @@ async def _until_shown(stage: Stage, ts: str, words: str) -> None:
     await stage.client.wait_for_reply(ts, lambda reply: words in text_of(reply))
 
 
+@pytest.mark.long
 async def test_it_is_told_of_an_urgent_message_while_it_works(
     prepared_claude: Path, tmp_path: Path
 ) -> None:

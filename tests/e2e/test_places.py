@@ -144,6 +144,7 @@ async def test_settings_are_the_same_by_either_door(places: Stage) -> None:
     assert "I do not understand" in await _said(places, "/orion settings please, whatever")
 
 
+@pytest.mark.long
 async def test_the_command_stops_what_its_asker_asked_in_this_channel(places: Stage) -> None:
     """Theirs alone, there alone; it says what; nothing is left for a second one."""
     mine, _ = await _working(places, "@Orion !slow 40 mine")

@@ -116,6 +116,7 @@ async def test_stop_reaches_the_process_that_works(
         assert (await stage.record(ts)).state is RunState.STOPPED
 
 
+@pytest.mark.long
 async def test_what_waits_goes_on_when_a_worker_ends(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

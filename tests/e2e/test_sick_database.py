@@ -54,6 +54,7 @@ async def test_a_locked_database_refuses_in_time_and_loses_nothing(
         assert len(await stage.bot_messages(going)) == 1
 
 
+@pytest.mark.long
 @pytest.mark.mounts
 async def test_a_full_and_a_read_only_disk_refuse_and_lose_nothing(
     tmp_path: Path, prepared: Path, record_property: Callable[[str, object], None]

@@ -54,6 +54,7 @@ async def _answered_once(stage: Stage, ts: str) -> None:
     assert len(await stage.bot_messages(ts)) == 1
 
 
+@pytest.mark.long
 async def test_a_database_that_is_away_for_20_s(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:
@@ -110,6 +111,7 @@ async def _back(proxy: CuttingProxy, *processes: OrionProcess) -> None:
         await process.start()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("skew_s", [SKEW_S, -SKEW_S])
 async def test_the_clock_of_one_process_is_wrong(
     world: World, start_orion: OpenOrion, postgres_url: str, tmp_path: Path, skew_s: int

@@ -343,6 +343,7 @@ class Attachable(FakeProvider):
         return self.made[sandbox_id]
 
 
+@pytest.mark.long
 async def test_an_effect_of_a_left_agent_counts_too(tmp_path: Path) -> None:
     """One that was attached to, had an effect only then, and failed: its turn does not run again either."""
     async with open_core(

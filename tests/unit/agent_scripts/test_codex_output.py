@@ -236,6 +236,7 @@ def test_unknown_lines_give_nothing(line: str) -> None:
                     st.sampled_from(["type", "item", "id", "text", "error", "command"]), inner
                 )
             ),
+            max_leaves=12,
         )
     )
 )
