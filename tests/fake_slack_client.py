@@ -12,7 +12,7 @@ from app.playground.slack.types import YOU, JsonObject
 from tests.plain_http import NO_TLS
 from tests.waiting import pauses
 
-REQUEST_TIMEOUT_S = 10.0
+REQUEST_TIMEOUT_S = 30.0
 
 
 class FakeSlackError(Exception):
@@ -69,7 +69,7 @@ class FakeSlackClient:
         thread_ts: str,
         predicate: Callable[[JsonObject], bool] = lambda message: bool(message["is_bot"]),
         *,
-        timeout_s: float = 30.0,
+        timeout_s: float = 90.0,
         channel: str = "general",
     ) -> JsonObject:
         """The first reply for which `predicate` holds, now or within `timeout_s`.

@@ -1,9 +1,9 @@
-"""How tests wait for what another task, thread or process does."""
+"""How tests wait for what another task, thread or process does. Limits of waits are long: they judge nothing, and cost nothing where all is well."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 POLL_S = 0.02
 
 

@@ -44,7 +44,7 @@ async def scene(browser: Browser) -> AsyncIterator[Scene]:
         page.on(
             "console", lambda line: problems.append(line.text) if line.type == "error" else None
         )
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(30_000)
         await page.goto(url)
         await expect(page.locator("body[data-live]")).to_be_attached()
         yield Scene(page, url, client, web, bot, fake_slack)

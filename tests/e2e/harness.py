@@ -26,7 +26,7 @@ from tests.ports import free_port
 from tests.waiting import pauses
 
 RUN_TIMEOUT_S = 120.0
-EXPORTED_WITHIN_S = 15.0
+EXPORTED_WITHIN_S = 60.0
 POLL_S = 0.05
 AT_ONCE = ModelPace(word_s=0, slow_word_s=0.5)
 WITH_POOL = {"ORION_WARM_POOL_SIZE": "1"}
@@ -141,7 +141,7 @@ class Stage:
         *,
         channel: str = "general",
         thread_ts: str | None = None,
-        timeout_s: float = 10.0,
+        timeout_s: float = 30.0,
     ) -> JsonObject:
         """The run's message, whatever it shows by now."""
         run_id = self.run_id(ts, channel=channel)

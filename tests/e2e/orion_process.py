@@ -29,13 +29,13 @@ from tests.ports import free_port
 
 ROOT = Path("/")
 SCRUBBED = ("SLACK_", "ORION_", "LANGFUSE_", "ANTHROPIC_", "AI_GATEWAY_")
-READY_TIMEOUT_S = 40.0
+READY_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 60.0
 """As `compose.yaml` gives a worker: 10 s of grace, 2 to hand over, 20 to clean up, twice 10 for a database that is away."""
-FILLED_WITHIN_S = 30.0
-AT_REST_WITHIN_S = 20.0
+FILLED_WITHIN_S = 90.0
+AT_REST_WITHIN_S = 60.0
 """For the pool to be full again as well."""
-CLI_TIMEOUT_S = 60.0
+CLI_TIMEOUT_S = 180.0
 POLL_S = 0.05
 SLICE_S = host_environment().get("TEST_SLICE_S", "0")
 """With TEST_SLICE_S=2 all that these tests prove is proven of work in slices."""

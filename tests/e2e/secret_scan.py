@@ -17,6 +17,9 @@ KEYS = {
     "Slack's token": FakeSlackConfig().bot_token,
     "Langfuse's key": PLAYGROUND_SECRET_KEY,
 }
+LOOKS = 3
+"""On a busy machine: codex waits for a command for ten seconds, and then answers without what it says."""
+_LOOKED = re.compile(r"looked at \d+ there True hits 0")
 _TOKEN = re.compile(re.escape(PREFIX).encode() + rb"[A-Za-z0-9_-]{40,}")
 _LOOK = (
     "import os;w=[bytes.fromhex(x) for x in '{words}'.split()];"
@@ -35,9 +38,13 @@ async def scan(
 
     `there`: what stands in a file of the thread, and was shared; not to find it is a failure, too.
     """
-    looked = await _look_inside(stage, [there, *keys.values()], thread_ts=thread_ts)
-    said = text_of(await stage.answer(looked, thread_ts=thread_ts))
-    assert re.search(r"looked at \d+ there True hits 0", said), said
+    said = looked = ""
+    for _ in range(LOOKS):
+        looked = await _look_inside(stage, [there, *keys.values()], thread_ts=thread_ts)
+        said = text_of(await stage.answer(looked, thread_ts=thread_ts))
+        if _LOOKED.search(said):
+            break
+    assert _LOOKED.search(said), said
     # The thread's runs are one after the other, and so are their traces: with this one all have arrived.
     await stage.world.whole_trace((await stage.record(looked)).trace_id)
     found = _outside(stage) | {"traces": await _traces(stage)}

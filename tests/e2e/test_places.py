@@ -27,7 +27,7 @@ from tests.waiting import pauses
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
-SHOWN_WITHIN_S = 15.0
+SHOWN_WITHIN_S = 60.0
 
 
 @pytest.fixture(scope="module")
