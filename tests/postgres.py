@@ -4,7 +4,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -13,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
+
+from tests.ports import free_port
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -46,7 +47,7 @@ def run_postgres(settings: Sequence[str] = UNSAFE_BUT_QUICK) -> Iterator[str]:
         )
         rules = data / "pg_hba.conf"
         rules.write_text(f"{LOCKED_RULE}\n{rules.read_text()}")
-        port = _free_port()
+        port = free_port()
         argv = [str(_program("postgres")), "-D", str(data)]
         argv += ["-h", "127.0.0.1", "-p", str(port), "-k", ""]
         for setting in settings:
@@ -149,9 +150,3 @@ def _wait_until_ready(url: str, server: "subprocess.Popen[bytes]", log: Path) ->
             time.sleep(0.05)
         else:
             return
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -222,12 +222,6 @@ def _connection_settings(timeout_s: float) -> dict[str, Any]:
     }
 
 
-def limit_transaction(connection: sa.Connection, **limits_s: float) -> None:
-    """Sets these limits of PostgreSQL's until the transaction ends; nothing on SQLite, which has none."""
-    if connection.dialect.name != "sqlite":
-        connection.exec_driver_sql(limits_of(**limits_s))
-
-
 def limits_of(**limits_s: float) -> str:
     """Returns statements that set these limits of PostgreSQL's for the transaction."""
     return "; ".join(
@@ -327,13 +321,20 @@ def insert_for(connection: sa.Connection, table: sa.Table) -> postgresql.Insert 
 
 @contextmanager
 def lock_tables(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Opens a transaction beside which nobody else changes tables; left by an error, it has changed nothing."""
+    """Opens a transaction beside which nobody else changes tables, for as long as that takes; left by an error, it has changed nothing."""
     with engine.begin() as connection:
         if connection.dialect.name == "sqlite":
             # Python's sqlite3 begins none before CREATE and ALTER. Source: Python docs, sqlite3, transaction control.
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK_KEY)))
+            limits = limits_of(
+                lock_timeout=CALL_TIMEOUT_S,
+                statement_timeout=MIGRATION_TIMEOUT_S,
+                # A slow machine may think for seconds between two statements.
+                idle_in_transaction_session_timeout=MIGRATION_TIMEOUT_S,
+            )
+            connection.exec_driver_sql(limits)
         yield connection
 
 

@@ -128,11 +128,15 @@ async def test_a_broken_agent_never_waits(bench: Bench) -> None:
 
 
 async def test_a_wait_ends_by_itself(bench: Bench) -> None:
-    """With its agent: a host that is gone leaves nothing for ever."""
-    async with open_waiting(bench, max_wait_s=8) as waits, asyncio.timeout(40):
+    """With its agent, one that is loaded at once: a host that is gone leaves nothing for ever."""
+    mark = f"wait-ends-{os.getpid()}"
+    cat = ("sh", "-c", f"echo ready; cat >/dev/null # {mark}")
+    preloaded = AgentCommand(argv=cat, env={}, files=())
+    async with open_waiting(bench, preloaded, max_wait_s=8) as waits, asyncio.timeout(WAIT_S):
+        assert len(processes_with(mark)) == 1
         _, said = await waits.process.communicate()
         assert b"nobody needed this" in said
-    assert processes_with(waits.paths.waiting) == []
+    assert processes_with(mark) == []
 
 
 @pytest.mark.parametrize("how", ["none loaded", "another loaded"])

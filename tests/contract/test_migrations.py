@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,7 @@ from app.runs.testing import (
     Thread,
     Usage,
 )
-from app.store.engine import UnreadableStoreError, open_engine
+from app.store.engine import IDLE_TIMEOUT_S, UnreadableStoreError, open_engine
 from app.store.migrations import VERSIONS, migrate_store, newest_version, prepare
 from app.store.runs import SqlRunStore, open_store
 from app.store.tables import metadata
@@ -318,6 +319,17 @@ async def test_a_migration_is_whole_or_nothing(database: Database, tomorrow: Pat
         await asyncio.to_thread(database.migrate, versions=tomorrow)
     assert (database.columns(), database.versions()) == (before, [NEWEST])
     await _open(database)
+
+
+async def test_tables_are_made_however_slow_the_machine_is(database: Database) -> None:
+    """Between two statements it may think for longer than a transaction may idle otherwise."""
+
+    def think(*_: object, **__: object) -> None:
+        time.sleep(IDLE_TIMEOUT_S + 0.5)
+
+    sa.event.listen(metadata.tables["orion_heard"], "before_create", think, once=True)
+    database.prepare()
+    assert database.versions() == [NEWEST]
 
 
 async def test_migrating_an_empty_database_makes_its_tables(database: Database) -> None:

@@ -11,12 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from app.store.engine import (
-    CALL_TIMEOUT_S,
-    MIGRATION_TIMEOUT_S,
     UnreadableStoreError,
     describe_damage,
     describe_half_made,
-    limit_transaction,
     lock_tables,
     map_errors,
     name_of,
@@ -128,12 +125,6 @@ def _refuse_living(connection: sa.Connection, version: int, name: str) -> None:
 
 
 def _upgrade(connection: sa.Connection, before: int, versions: Path) -> None:
-    limit_transaction(
-        connection,
-        lock_timeout=CALL_TIMEOUT_S,
-        statement_timeout=MIGRATION_TIMEOUT_S,
-        idle_in_transaction_session_timeout=MIGRATION_TIMEOUT_S,
-    )
     from alembic import command  # noqa: PLC0415 - 0.2 s that only a migration costs
     from alembic.config import Config  # noqa: PLC0415
 
