@@ -1,4 +1,4 @@
-"""How tests wait for what another task, thread or process does. Limits of waits are long: they judge nothing, and cost nothing where all is well."""
+"""How tests wait for what another task, thread or process does. The default limits are long: they end what hangs, and cost nothing where all is well; a test that judges a time gives its own."""
 
 import asyncio
 from collections.abc import Callable, Iterator

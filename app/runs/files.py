@@ -242,7 +242,7 @@ def _files_of(conversation: Conversation) -> Sequence[AttachedFile]:
 
 
 class _Allowance:
-    """What is left of a run's bounds, in one direction."""
+    """Counts how many files and bytes a run may still be given, or may still share: one is made for each direction."""
 
     def __init__(self, limits: FileSettings) -> None:
         self._limits = limits

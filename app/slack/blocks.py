@@ -277,7 +277,7 @@ def no_link(trace_id: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyStyle:
-    """What is shown besides what happened."""
+    """Says how a deployment shows its runs: what of it stands in messages beside a run's own state, text and buttons."""
 
     capacity: int = 1
     """Runs that may go at once; shown to people who wait."""

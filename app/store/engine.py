@@ -47,7 +47,7 @@ _FORBIDDEN = "42501"
 _OPENED = "opened"
 """The execution option of an engine on PostgreSQL that has its driver's connections, those in use and the others."""
 MIGRATION_TIMEOUT_S = 600.0
-"""For one statement of a migration, over all rows that there are; its locks are waited for as long as any other call."""
+"""For one statement by which tables are made or changed, over all rows that there are, and between two; locks are waited for as long as by any other call."""
 
 T = TypeVar("T")
 

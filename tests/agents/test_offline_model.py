@@ -108,6 +108,7 @@ async def test_silent_model_is_unavailable(model: Bench) -> None:
     """A stream that stalls is given up after the silence limit."""
     turn = await model.ask("!stall", request={"silence_timeout_s": 1})
     assert turn.finished.error is AgentErrorCode.MODEL_UNAVAILABLE
+    assert turn.duration_s < 8
 
 
 async def test_unknown_model(model: Bench) -> None:
@@ -121,6 +122,7 @@ async def test_no_broker_is_unavailable(bench: Bench) -> None:
     """With nothing behind the socket the turn fails as a network error, once the relay has waited 15 s for it."""
     turn = await bench.ask("hello")
     assert turn.finished.error is AgentErrorCode.MODEL_UNAVAILABLE
+    assert turn.duration_s < 25
 
 
 @pytest.mark.long

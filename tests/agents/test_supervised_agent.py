@@ -65,6 +65,7 @@ async def test_background_processes_die_with_the_turn(model: Bench, nap: str) ->
     """A turn that ends well leaves nothing behind, and its answer does not wait for background processes."""
     turn = await model.ask(f"run: sleep {nap} & setsid -f sleep {nap}")
     assert turn.finished.error is None
+    assert turn.duration_s < 15
     assert turn.exited.survivors == 0
 
 

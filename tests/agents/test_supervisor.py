@@ -150,6 +150,7 @@ async def test_starting_is_not_idling(bench: Bench) -> None:
     limits = replace(_LIMITS, idle_timeout_s=1, timeout_s=20)
     late = await run_shell(bench, "sleep 2.5; echo here; sleep 60", limits=limits)
     assert (lines(late), late.exited.reason) == (["here"], "idle")
+    assert late.duration_s < 10
     mute = await run_shell(bench, "sleep 60", limits=replace(limits, timeout_s=3))
     assert mute.exited.reason == "timeout"
 

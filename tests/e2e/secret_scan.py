@@ -19,7 +19,7 @@ KEYS = {
 }
 LOOKS = 3
 """On a busy machine: codex waits for a command for ten seconds, and then answers without what it says."""
-_LOOKED = re.compile(r"looked at \d+ there True hits 0")
+_LOOKED = re.compile(r"looked at \d+ there (True|False) hits (\d+)")
 _TOKEN = re.compile(re.escape(PREFIX).encode() + rb"[A-Za-z0-9_-]{40,}")
 _LOOK = (
     "import os;w=[bytes.fromhex(x) for x in '{words}'.split()];"
@@ -42,9 +42,11 @@ async def scan(
     for _ in range(LOOKS):
         looked = await _look_inside(stage, [there, *keys.values()], thread_ts=thread_ts)
         said = text_of(await stage.answer(looked, thread_ts=thread_ts))
-        if _LOOKED.search(said):
+        if _LOOKED.search(said):  # whatever it found: a hit is not looked for again
             break
-    assert _LOOKED.search(said), said
+    found_inside = _LOOKED.search(said)
+    assert found_inside is not None, said
+    assert found_inside.groups() == ("True", "0"), said
     # The thread's runs are one after the other, and so are their traces: with this one all have arrived.
     await stage.world.whole_trace((await stage.record(looked)).trace_id)
     found = _outside(stage) | {"traces": await _traces(stage)}

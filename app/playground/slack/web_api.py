@@ -227,6 +227,9 @@ class WebApi:
             "method": name,
             "channel": args.text("channel") or args.text("channel_id"),
             "thread_ts": args.text("thread_ts"),
+            "ts": args.text("ts"),
+            "oldest": args.text("oldest"),
+            "latest": args.text("latest"),
             "error": body.get("error"),
             "at": self._clock.now().isoformat(),
         }
