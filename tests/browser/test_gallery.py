@@ -40,10 +40,10 @@ async def test_every_answer_looks_as_it_did(browser: Browser, theme: Theme) -> N
     ("style", "is_seen"),
     [
         ("position: relative; top: 1px", True),
-        ("position: relative; left: 2px", True),
-        ("color: transparent", True),
+        pytest.param("position: relative; left: 2px", True, marks=pytest.mark.long),
+        pytest.param("color: transparent", True, marks=pytest.mark.long),
         ("letter-spacing: 0.01px", False),
-        ("opacity: 0.85", False),
+        pytest.param("opacity: 0.85", False, marks=pytest.mark.long),
     ],
 )
 async def test_a_line_that_moves_is_seen_and_smoothing_is_not(

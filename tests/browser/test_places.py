@@ -45,7 +45,7 @@ async def test_a_message_is_crossed(scene: Scene) -> None:
     await until(lambda: any(one["type"] == "reaction_added" for one in scene.bot.events))
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 async def test_a_direct_message_has_a_home_and_prompts(scene: Scene, scheme: str) -> None:
     """The tab is drawn when the app publishes it; a prompt says what it stands for."""
     assert scheme in ("light", "dark")

@@ -20,7 +20,7 @@ def task(number: int, title: str, status: str) -> dict[str, Any]:
     return {"type": "task_update", "id": f"t{number}", "title": title, "status": status}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.long), "dark"])
 async def test_a_stream_is_drawn_with_its_plan_and_its_text(
     scene: Scene, tmp_path: Path, scheme: Literal["light", "dark"]
 ) -> None:

@@ -182,6 +182,7 @@ async def test_what_waits_at_who_ends_goes_on_elsewhere_at_once(crowd: Crowd) ->
         assert crowd.notes("effect")[-1].pid == other
 
 
+@pytest.mark.long
 async def test_a_database_that_is_away_for_20_s_ends_nothing(crowd: Crowd) -> None:
     """Both processes cut off from it in the middle of their runs: nobody is taken over, and each run has its effect once."""
     async with open_cutting_proxy(crowd.url) as proxy:

@@ -43,10 +43,11 @@ async def test_killed_where_it_matters_most(tmp_path: Path, prepared: Path) -> N
     assert [row for row in rows if row.faults] == []
 
 
+@pytest.mark.long
 @pytest.mark.postgresql
 @pytest.mark.parametrize(
     "shape",
-    [pytest.param(KILLED, marks=pytest.mark.long), FROZEN],
+    [KILLED, FROZEN],
     ids=lambda shape: shape.key,
 )
 async def test_of_two_processes_the_other_finishes(
@@ -61,7 +62,10 @@ async def test_of_two_processes_the_other_finishes(
 
 @pytest.mark.parametrize(
     "section",
-    [Section(scenario=CatchUp()), Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET)],
+    [
+        pytest.param(Section(scenario=CatchUp()), marks=pytest.mark.long),
+        Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET),
+    ],
     ids=["http", "socket"],
 )
 async def test_killed_while_catching_up(tmp_path: Path, prepared: Path, section: Section) -> None:

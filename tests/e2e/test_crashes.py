@@ -94,6 +94,7 @@ async def test_kill_9_right_after_the_acknowledgement(start_orion: OpenOrion) ->
         await _assert_one_message_each(stage, [ts], replies=1)
 
 
+@pytest.mark.long
 async def test_sigterm_lets_short_runs_end_and_hands_long_ones_over(
     start_orion: OpenOrion, record_property: Callable[[str, object], None]
 ) -> None:

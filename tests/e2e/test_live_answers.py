@@ -27,7 +27,7 @@ async def calls(stage: Stage, method: str) -> list[JsonObject]:
     return [call for call in found if call["method"] == method]
 
 
-@pytest.mark.parametrize("transport", ["http", "socket"])
+@pytest.mark.parametrize("transport", [pytest.param("http", marks=pytest.mark.long), "socket"])
 async def test_a_direct_message_is_answered_bit_by_bit(
     world: World, start_orion: OpenOrion, transport: str
 ) -> None:
@@ -67,6 +67,7 @@ async def test_a_stream_is_stopped_by_slacks_own_stop(world: World, start_orion:
         assert len(await stage.bot_messages(asked, channel=DM)) == 1
 
 
+@pytest.mark.long
 async def test_an_answer_goes_on_after_a_crash_and_in_slices(
     world: World, start_orion: OpenOrion
 ) -> None:

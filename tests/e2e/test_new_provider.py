@@ -25,6 +25,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.long
 def test_the_contracts_facts_hold_for_it(copied: Path, tmp_path: Path) -> None:
     """The command that asks of it what is asked of all finds it in the registry; it passes the linter, too."""
     conformance = ("-P", "-m", "app.cli", "sandboxes", "conformance", "--provider", _NAME)

@@ -74,6 +74,7 @@ async def test_a_database_that_is_away_for_a_moment_is_waited_for(
         assert (await _ready(stage.orion))["ok"]
 
 
+@pytest.mark.long
 @pytest.mark.pgbouncer
 async def test_a_pooler_by_transaction_will_do(
     world: World, start_orion: OpenOrion, postgres_url: str
@@ -124,6 +125,7 @@ async def test_processes_on_one_database_are_one_orion(
             assert await store.installation.load() == before
 
 
+@pytest.mark.long
 @pytest.mark.machines
 async def test_a_sandbox_that_reaches_another_process_is_served(
     tmp_path_factory: pytest.TempPathFactory, postgres_url: str

@@ -285,6 +285,7 @@ async def test_a_direct_message_has_prompts_a_title_and_one_welcome(places: Stag
     assert len([one for one in said if "I say this once." in one["text"]]) == 1
 
 
+@pytest.mark.long
 async def test_all_of_it_over_the_socket(world: World, start_orion: OpenOrion) -> None:
     """Commands, shortcuts, reactions and openings come the same way, and are answered in the acknowledgement."""
     async with start_orion(world, SLACK_APP_TOKEN=world.config.app_token) as stage:

@@ -97,6 +97,7 @@ async def test_a_killed_workers_run_is_answered_by_another(
             assert len(await stage.bot_messages(ts)) == 1
 
 
+@pytest.mark.long
 async def test_stop_reaches_the_process_that_works(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

@@ -89,6 +89,7 @@ async def test_a_post_that_never_arrived_is_posted_again(stage: Stage) -> None:
     row.assert_holds(await stage.record(ts))
 
 
+@pytest.mark.long
 async def test_a_deleted_thinking_message_is_replaced_by_the_answer(stage: Stage) -> None:
     """Whoever took it away under a run finds the answer in a message of its own, once."""
     ts = await stage.client.say("@Orion !slow 9")

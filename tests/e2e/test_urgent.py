@@ -40,6 +40,7 @@ async def test_another_agent_is_started_with_both(shared: Stage) -> None:
     assert "Stopped by <@U0YOU>" in text_of(await shared.answer(ts))
 
 
+@pytest.mark.long
 async def test_send_now_is_pressed(shared: Stage) -> None:
     """On the message of a question that waits in its thread: the agent at work is told of it."""
     ts = await shared.client.say("@Orion !slow 25")

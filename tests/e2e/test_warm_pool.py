@@ -33,6 +33,7 @@ async def steps_of(stage: Stage, ts: str) -> dict[str, JsonObject]:
     return {step["name"]: step for step in root["children"]}
 
 
+@pytest.mark.long
 async def test_a_new_thread_is_given_what_waits(start_orion: OpenOrion) -> None:
     """Its agent works at once, in a sandbox without any file; the next thread is given another one; both are counted."""
     async with open_world() as world, start_orion(world, **WITH_POOL) as stage:
