@@ -392,7 +392,10 @@ async def open_langfuse_tracer(
         )
         # One resource set per public key and process, even after its shutdown: a second client of the same key would
         # silently be the dead first one. Nothing else reads this registry but get_client, which we do not use.
-        LangfuseResourceManager._instances.pop(public_key, None)  # noqa: SLF001
+        resources = LangfuseResourceManager._instances.pop(public_key, None)  # noqa: SLF001
+        # Its shutdown forgets the thread that refreshes prompts, which nobody here asks for: each client would leave one.
+        if resources is not None:
+            resources.prompt_cache._task_manager.shutdown()  # noqa: SLF001
         return client
 
     client = await asyncio.to_thread(connect)

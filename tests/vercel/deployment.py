@@ -24,7 +24,6 @@ PYTHON = "3.12"
 LIBRARIES = "fastapi, httpx, slack_bolt.async_app, sqlalchemy"
 LIBRARIES_S = 0.75
 """Of processor; an instance takes 1.8 times as long."""
-TRIES = 5
 INSTALL_TIMEOUT_S, BUILD_TIMEOUT_S = 300.0, 300.0
 PROJECT = {"projectId": "prj_test", "orgId": "team_test", "settings": {"framework": "fastapi"}}
 
@@ -69,15 +68,12 @@ class Deployment:
     """By their paths, without `.func`."""
     python: Path
 
-    def import_s(self, bundle: Path, modules: str) -> float:
-        """Seconds of processor that a new process takes for them, the best of some: what else the machine does only slows it."""
-        return min(self._import_s(bundle, modules) for _ in range(TRIES))
-
     def slowness(self, bundle: Path) -> float:
-        """How many times as slow this machine is as one for which goals in seconds of processor are meant, 1 at least; judged by what no code of ours is part of."""
+        """How many times as slow this machine is now as one for which goals in seconds of processor are meant, 1 at least; judged by what no code of ours is part of."""
         return max(1.0, self.import_s(bundle, LIBRARIES) / LIBRARIES_S)
 
-    def _import_s(self, bundle: Path, modules: str) -> float:
+    def import_s(self, bundle: Path, modules: str) -> float:
+        """Seconds of processor that a new process takes for them."""
         code = f"import time; began = time.process_time(); import {modules}; print(time.process_time() - began)"
         env = {"PYTHONPATH": "_vendor", "PYTHONDONTWRITEBYTECODE": "1", "VERCEL": "1"}
         answer = subprocess.run(

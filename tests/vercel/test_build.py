@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 HEARS, WORKS = "fastapi", "_py_subscribers/app-subscriber__advance"
 MAX_MB = 150.0
 COLD_IMPORT_S = 1.5
+TRIES = 5
 PACKAGES = {"app", "sandbox_runtime", "agent_scripts"}
 
 
@@ -61,11 +62,13 @@ def test_what_is_in_a_function(deployment: Deployment, name: str) -> None:
 
 @pytest.mark.alone
 def test_cold_import(deployment: Deployment, bundles: Mapping[str, Path]) -> None:
-    """Of what an instance imports before it answers, in a new process: the best of some, in seconds of processor."""
-    bundle = bundles[HEARS]
-    took_s = {
-        module: deployment.import_s(bundle, module) for module in ("app.main", "app.subscriber")
-    }
-    slowness = deployment.slowness(bundle)
-    sys.stdout.write(f"{took_s}, on a machine that is {slowness:.2f} times as slow\n")
-    assert max(took_s.values()) <= COLD_IMPORT_S * slowness, took_s
+    """Of what an instance imports before it answers, in a new process: the best of five, in seconds of processor, each beside the machine's speed at that moment."""
+    bundle, took_s = bundles[HEARS], []
+    for _ in range(TRIES):
+        slowness = deployment.slowness(bundle)
+        took_s.append(
+            max(deployment.import_s(bundle, one) for one in ("app.main", "app.subscriber"))
+            / slowness
+        )
+    sys.stdout.write(f"{took_s}, at last on a machine {slowness:.2f} times as slow\n")
+    assert min(took_s) <= COLD_IMPORT_S

@@ -196,7 +196,7 @@ async def test_what_a_slice_costs(place: Place) -> None:
         )
         assert len(followed) >= 3
         assert max(one.api_calls for one in followed) <= MAX_CALLS
-        slowness = place.deployment.slowness(place.bundles[HEARS])
+        slowness = max(place.deployment.slowness(place.bundles[HEARS]) for _ in range(3))
         assert median(one.processor_s for one in followed) <= MAX_PROCESSOR_S * slowness
         # Placed, begun, ended; so ten minutes, by slices of 30 s, are 23 messages at the most.
         assert len(slices) <= 45 / 8 + 3

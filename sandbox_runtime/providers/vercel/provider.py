@@ -26,6 +26,7 @@ from sandbox_runtime.providers.vercel.client import (
     Credentials,
     Order,
     VercelClient,
+    create_http_client,
     end_record,
     network_policy,
 )
@@ -120,7 +121,7 @@ class VercelProvider(ManagedProvider[State, VercelSandbox]):
             credentials_factory=Credentials(settings),
             region=settings.region,
         )
-        made = sdk.SandboxClient.create(options=options)
+        made = sdk.SandboxClient.create(options=options, httpx_client_factory=create_http_client)
         stack.push_async_callback(made.aclose)
         group = await stack.enter_async_context(open_task_group())
         client = VercelClient(

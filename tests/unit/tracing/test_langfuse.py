@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -206,6 +207,18 @@ async def test_a_traces_page_is_below_its_project(
         assert tracer.link(trace_id) == ""
         await until(lambda: tracer.link(trace_id) != "")
         assert tracer.link(trace_id) == f"{wire.url}/project/playground/traces/{trace_id}"
+
+
+async def test_a_tracer_that_is_closed_leaves_no_thread(
+    wire: Wire, open_tracer: OpenTracer
+) -> None:
+    """Functions open one for each slice."""
+    before = set(threading.enumerate())
+    for _ in range(3):
+        async with open_tracer(wire.url):
+            pass
+    left = [one.name for one in set(threading.enumerate()) - before if "asyncio" not in one.name]
+    assert left == []
 
 
 async def test_trace_ids_are_langfuses_own(
