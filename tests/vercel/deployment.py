@@ -21,9 +21,6 @@ CLI = {
 }
 PYTHON = "3.12"
 """What the builder chooses for `requires-python`."""
-LIBRARIES = "fastapi, httpx, slack_bolt.async_app, sqlalchemy"
-LIBRARIES_S = 0.75
-"""Of processor; an instance takes 1.8 times as long."""
 INSTALL_TIMEOUT_S, BUILD_TIMEOUT_S = 300.0, 300.0
 PROJECT = {"projectId": "prj_test", "orgId": "team_test", "settings": {"framework": "fastapi"}}
 
@@ -67,25 +64,6 @@ class Deployment:
     functions: Mapping[str, Function]
     """By their paths, without `.func`."""
     python: Path
-
-    def slowness(self, bundle: Path) -> float:
-        """How many times as slow this machine is now as one for which goals in seconds of processor are meant, 1 at least; judged by what no code of ours is part of."""
-        return max(1.0, self.import_s(bundle, LIBRARIES) / LIBRARIES_S)
-
-    def import_s(self, bundle: Path, modules: str) -> float:
-        """Seconds of processor that a new process takes for them."""
-        code = f"import time; began = time.process_time(); import {modules}; print(time.process_time() - began)"
-        env = {"PYTHONPATH": "_vendor", "PYTHONDONTWRITEBYTECODE": "1", "VERCEL": "1"}
-        answer = subprocess.run(
-            [self.python, "-c", code],
-            cwd=bundle,
-            env={"PATH": os.defpath, **env},
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        return float(answer.stdout)
 
 
 def build(directory: Path) -> Deployment:

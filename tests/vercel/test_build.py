@@ -1,5 +1,7 @@
 """What the real `vercel build` makes of this repository."""
 
+import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -62,11 +64,29 @@ def test_what_is_in_a_function(deployment: Deployment, name: str) -> None:
 
 @pytest.mark.alone
 def test_cold_import(deployment: Deployment, bundles: Mapping[str, Path]) -> None:
-    """Of what an instance imports before it answers, in a new process: the best of five, in seconds of processor, each beside the machine's speed at that moment."""
-    bundle, rounds = bundles[HEARS], []
-    for _ in range(TRIES):
-        slowness = deployment.slowness(bundle)
-        took_s = max(deployment.import_s(bundle, one) for one in ("app.main", "app.subscriber"))
-        rounds.append((took_s / slowness, took_s, slowness))
-    sys.stdout.write("".join(f"{one}\n" for one in rounds))
-    assert min(rounds)[0] <= COLD_IMPORT_S
+    """Of what an instance imports before it answers, in a new process: the best of five. In seconds of processor: it waits for nothing else, and what else the machine does only slows it."""
+    took_s = {
+        module: min(_import_s(deployment.python, bundles[HEARS], module) for _ in range(TRIES))
+        for module in ("app.main", "app.subscriber")
+    }
+    sys.stdout.write(f"{took_s}\n")
+    assert max(took_s.values()) <= COLD_IMPORT_S, took_s
+
+
+def _import_s(python: Path, bundle: Path, module: str) -> float:
+    code = f"import time; began = time.process_time(); import {module}; print(time.process_time() - began)"
+    answer = subprocess.run(
+        [python, "-c", code],
+        cwd=bundle,
+        env={
+            "PATH": os.defpath,
+            "PYTHONPATH": "_vendor",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "VERCEL": "1",
+        },
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return float(answer.stdout)

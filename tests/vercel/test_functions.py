@@ -3,10 +3,10 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from statistics import median
 from urllib.parse import urlsplit
@@ -22,7 +22,7 @@ from tests.e2e.orion_process import OrionProcess, new_state_dir
 from tests.emulators.machine_network import Address
 from tests.relay import Connection, open_relay
 from tests.vercel.deployment import Deployment
-from tests.vercel.platform import DEPLOYMENT, HEARS, Invocation, Platform, open_platform
+from tests.vercel.platform import DEPLOYMENT, Platform, open_platform
 from tests.waiting import until
 
 pytestmark = [
@@ -91,11 +91,6 @@ def _numbers(deployed: Deployed, run_id: str) -> list[int]:
     """Of the messages of a run that have come."""
     messages = [json.loads(one.payload) for one in deployed.platform.pushed]
     return [one["number"] for one in messages if one["run_id"] == run_id]
-
-
-def _has_worked(pushed: Sequence[Invocation]) -> bool:
-    """Whether one of them has gone on with an agent, to its end: who finds nothing to do asks for no sandbox."""
-    return any(one.status == HTTPStatus.NO_CONTENT and one.api_calls for one in pushed)
 
 
 async def test_a_mention_is_answered(place: Place) -> None:
@@ -168,9 +163,9 @@ async def test_a_process_killed_in_a_slice(place: Place) -> None:
         )
         deployed.platform.kill_after_s.append(1.0)
         await until(lambda: not deployed.platform.kill_after_s, timeout_s=30)
-        done = len(deployed.platform.pushed)
-        await until(lambda: _has_worked(deployed.platform.pushed[done:]), timeout_s=60)
+        killed_s = time.monotonic()
         await deployed.answer(ts, timeout_s=ANSWERED_S)
+        assert time.monotonic() - killed_s < 60
         record = await deployed.record(ts)
         assert (record.state, record.delivery) == (RunState.SUCCEEDED, "sent")
         assert record.attempt <= 2
@@ -196,8 +191,7 @@ async def test_what_a_slice_costs(place: Place) -> None:
         )
         assert len(followed) >= 3
         assert max(one.api_calls for one in followed) <= MAX_CALLS
-        slowness = max(place.deployment.slowness(place.bundles[HEARS]) for _ in range(3))
-        assert median(one.processor_s for one in followed) <= MAX_PROCESSOR_S * slowness
+        assert median(one.processor_s for one in followed) <= MAX_PROCESSOR_S
         # Placed, begun, ended; so ten minutes, by slices of 30 s, are 23 messages at the most.
         assert len(slices) <= 45 / 8 + 3
 

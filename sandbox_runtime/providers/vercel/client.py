@@ -221,7 +221,7 @@ MAX_CONNECTIONS = 100
 
 @cache
 def _trusted() -> ssl.SSLContext:
-    """Returns whom this machine trusts, for all clients: each would take 40 ms of processor to load the same, and a function opens one for each slice."""
+    """Returns whom this machine trusts, for all clients: each would load the same anew, and a function opens one for each slice."""
     return httpx2.create_ssl_context()
 
 
