@@ -17,6 +17,7 @@ from tests.bench.costs import measure_costs
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
 from tests.bench.files import measure_files
+from tests.bench.functions import measure_functions, why_no_functions
 from tests.bench.live import measure_live
 from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
@@ -29,7 +30,7 @@ from tests.bench.turns import measure_turns
 from tests.bench.urgent import measure_urgent
 from tests.bench.workers import measure_workers
 
-TIMEOUT_S = 2400.0
+TIMEOUT_S = 3600.0
 NOTES = """\
 Baselines: for acks, thinking messages and memory Bolt on FastAPI with process_before_response and nothing durable; for
 whole runs the agent's script, started by hand. Every server and the load have processes of their own, all on 127.0.0.1.
@@ -41,6 +42,7 @@ Workers: processes on one PostgreSQL whose runs sleep; beginning elsewhere is co
 Memory: resident set, pages shared with other processes included.
 Docker: the same container for both sides of an exec; a command line by hand is its own process in a sandbox that
 is there (`docker exec` in Docker), without supervisor and service, and Orion has its default pool; the start of an agent is its first moment by its own clock, in a container of its own.
+Functions: Vercel's build and runtime, the emulated cloud; imports and slices in seconds of processor.
 Container: the image on a base of Debian's own files; from its start to its first good health check, which comes 4 s after.
 Warm: each question begins a new thread while a prepared sandbox waits; the baseline is the same with no pool, in the same
 run. By the clocks of the fake Slack and the model, in one process, from the message to the model's first byte of it."""
@@ -55,6 +57,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "urgent": measure_urgent,
     "files": measure_files,
     "clouds": measure_clouds,
+    "functions": measure_functions,
     "parsers": measure_parsers,
     "rendering": measure_rendering,
     "agents": measure_agents,
@@ -89,9 +92,10 @@ async def _possible(wanted: Collection[str]) -> list[str]:
     if reason is not None:
         sys.stdout.write(f"left out: Docker ({reason})\n")
     left_out = {*_OF_DOCKER} if reason is not None else set()
-    if "clouds" in wanted and (reason := why_no_machines()) is not None:
-        sys.stdout.write(f"left out: clouds ({reason})\n")
-        left_out.add("clouds")
+    for part, why in (("clouds", why_no_machines), ("functions", why_no_functions)):
+        if part in wanted and (reason := await asyncio.to_thread(why)) is not None:
+            sys.stdout.write(f"left out: {part} ({reason})\n")
+            left_out.add(part)
     return [part for part in PARTS if part in wanted and part not in left_out]
 
 

@@ -66,6 +66,12 @@ class Deployment:
     python: Path
 
 
+def check_tools() -> None:
+    """Raises: CannotBuildError: as `build` does."""
+    _find_python()
+    _install_cli()
+
+
 def build(directory: Path) -> Deployment:
     """Builds this checkout in a directory that is empty, offline but for package registries.
 

@@ -1,11 +1,5 @@
 """What the real `vercel build` makes of this repository."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Mapping
-from pathlib import Path
-
 import pytest
 
 from tests.vercel.deployment import Deployment
@@ -14,8 +8,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 HEARS, WORKS = "fastapi", "_py_subscribers/app-subscriber__advance"
 MAX_MB = 150.0
-COLD_IMPORT_S = 1.5
-TRIES = 5
 PACKAGES = {"app", "sandbox_runtime", "agent_scripts"}
 
 
@@ -60,33 +52,3 @@ def test_what_is_in_a_function(deployment: Deployment, name: str) -> None:
     )
     tools = ("pytest", "mypy", "hypothesis", "playwright", "anthropic", "rich", "typer", "uvloop")
     assert not [tool for tool in tools if f"_vendor/{tool}/__init__.py" in function.files]
-
-
-@pytest.mark.alone
-def test_cold_import(deployment: Deployment, bundles: Mapping[str, Path]) -> None:
-    """Of what an instance imports before it answers, in a new process: the best of five. In seconds of processor: it waits for nothing else, and what else the machine does only slows it."""
-    took_s = {
-        module: min(_import_s(deployment.python, bundles[HEARS], module) for _ in range(TRIES))
-        for module in ("app.main", "app.subscriber")
-    }
-    sys.stdout.write(f"{took_s}\n")
-    assert max(took_s.values()) <= COLD_IMPORT_S, took_s
-
-
-def _import_s(python: Path, bundle: Path, module: str) -> float:
-    code = f"import time; began = time.process_time(); import {module}; print(time.process_time() - began)"
-    answer = subprocess.run(
-        [python, "-c", code],
-        cwd=bundle,
-        env={
-            "PATH": os.defpath,
-            "PYTHONPATH": "_vendor",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "VERCEL": "1",
-        },
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return float(answer.stdout)

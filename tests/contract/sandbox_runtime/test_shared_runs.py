@@ -124,11 +124,12 @@ async def test_a_service_that_ends_between_slices(
 async def test_a_slice_that_is_cut_short_is_attached_to(
     docker_settings: DockerSettings, directory: Path
 ) -> None:
-    """Its process dies; the sandbox is there, and another service follows the agent: a second attempt, not a second start."""
+    """Its process dies; the sandbox is there, and another service follows the agent, which has begun: a second attempt, not a second start."""
     store = MemoryRunStore()
     async with service(docker_settings, "one", store, directory) as one:
         run_id = await placed(store, WORK)
-        assert await one_slice(one, run_id)
+        while not (one.replies.shown and one.replies.shown[-1].steps):
+            assert await one_slice(one, run_id)
     await store.update(run_id, checkpoint=None)  # as the next slice does before it dies
     async with service(docker_settings, "two", store, directory) as two:
         run = await found_ended(two, run_id)
