@@ -42,7 +42,7 @@ async def test_every_answer_looks_as_it_did(browser: Browser, theme: Theme) -> N
         ("position: relative; top: 1px", True),
         pytest.param("position: relative; left: 2px", True, marks=pytest.mark.long),
         pytest.param("color: transparent", True, marks=pytest.mark.long),
-        ("letter-spacing: 0.01px", False),
+        pytest.param("letter-spacing: 0.01px", False, marks=pytest.mark.long),
         pytest.param("opacity: 0.85", False, marks=pytest.mark.long),
     ],
 )

@@ -52,6 +52,7 @@ async def test_dark_and_light(scene: Scene) -> None:
     assert await scene.page.evaluate(background) == light
 
 
+@pytest.mark.long
 async def test_escape_on_a_narrow_page(scene: Scene) -> None:
     """At 375 px it closes the menu of channels, and a thread; the keyboard goes on where it should."""
     page = scene.page
@@ -90,6 +91,7 @@ async def test_a_narrow_window_needs_no_sideways_scrolling(scene: Scene) -> None
     assert await scene.page.evaluate("document.documentElement.scrollWidth") == 380
 
 
+@pytest.mark.long
 async def test_banners_and_links_are_shown(scene: Scene) -> None:
     """Banners stand on top, and the traces and deliveries are one link away."""
     await expect(scene.page.locator("#banners")).to_contain_text("This is a test.")

@@ -43,6 +43,7 @@ async def test_a_mention_is_answered_in_its_thread(shared: Stage) -> None:
     assert record.result.usage.model_calls == 1
 
 
+@pytest.mark.long
 async def test_the_thinking_message_stands_within_a_second(
     shared: Stage, record_property: Callable[[str, object], None]
 ) -> None:

@@ -80,6 +80,7 @@ async def test_dozens_of_probes_over_http_find_nothing_of_another_place(
                 await probe(stage, channel, user, ROUNDS + number)
 
 
+@pytest.mark.long
 async def test_what_an_operator_says_of_a_channel_and_who_writes_there(
     world: World, start_orion: OpenOrion
 ) -> None:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 DECIDED_WITHIN_S = 90.0
 
 
-@pytest.fixture(params=["http", "socket"])
+@pytest.fixture(params=["http", pytest.param("socket", marks=pytest.mark.long)])
 async def via(request: pytest.FixtureRequest, world: World) -> dict[str, str]:
     """The settings of a way in."""
     tokens = {"SLACK_APP_TOKEN": world.config.app_token}

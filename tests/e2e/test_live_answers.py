@@ -84,6 +84,7 @@ async def test_an_answer_goes_on_after_a_crash_and_in_slices(
         assert only["streaming_state"] == "completed"
 
 
+@pytest.mark.long
 async def test_in_a_channel_the_message_is_edited_below_slacks_line(
     world: World, start_orion: OpenOrion
 ) -> None:

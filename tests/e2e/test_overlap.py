@@ -133,6 +133,7 @@ async def test_two_messages_in_the_same_moment_keep_their_order(shared: Stage) -
         assert before.ended_at <= after.started_at
 
 
+@pytest.mark.long
 async def test_try_again_answers_a_failed_question(shared: Stage) -> None:
     """A new run of the same message with a message of its own, linked in record and trace; pressed twice it is one."""
     ts = await shared.client.say("@Orion !529 3 of its own")

@@ -28,6 +28,7 @@ async def _key_of(stage: Stage, question: str, *, user: str = YOU) -> tuple[str,
     return asked[-1]["headers"]["x-api-key"], said
 
 
+@pytest.mark.long
 async def test_a_persons_requests_are_asked_with_their_own_key(
     world: World, start_orion: OpenOrion
 ) -> None:

@@ -245,6 +245,7 @@ async def test_the_home_tab_shows_ones_own_and_operators_the_whole(places: Stage
     assert pressed["view"]["callback_id"] == "orion_keys"
 
 
+@pytest.mark.long
 async def test_a_direct_message_has_prompts_a_title_and_one_welcome(places: Stage) -> None:
     """And what the person looks at beside it reaches the agent by name and link, and is not fetched."""
     for _ in range(2):
@@ -353,6 +354,7 @@ async def test_an_old_manifest_is_told_and_what_it_lacks_is_off(start_orion: Ope
         assert "stop by ❌ (lacks reactions:read); paste `orion manifest` into" in said
 
 
+@pytest.mark.long
 async def test_a_plan_without_agent_features_and_limits_everywhere(start_orion: OpenOrion) -> None:
     """Prompts and titles are off with one line each; everything else works, also when Slack wants to be left alone at each method."""
     config = FakeSlackConfig(rate_limits="off", has_agents=False)

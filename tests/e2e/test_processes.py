@@ -75,6 +75,7 @@ async def test_one_hears_and_another_answers(
             assert await worker.terminate() == 0
 
 
+@pytest.mark.long
 async def test_a_killed_workers_run_is_answered_by_another(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

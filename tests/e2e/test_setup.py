@@ -49,6 +49,7 @@ def _logging_as_before() -> Iterator[None]:
     structlog.configure(**configured)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_a_cloud_is_set_up(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

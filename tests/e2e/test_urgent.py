@@ -14,7 +14,11 @@ SLOW_WORDS = "offline model and I write"
 
 
 @pytest.mark.parametrize(
-    ("asked", "shown"), [("!slow 25", SLOW_WORDS), ("run: sleep 4; echo first", "sleep 4")]
+    ("asked", "shown"),
+    [
+        pytest.param("!slow 25", SLOW_WORDS, marks=pytest.mark.long),
+        ("run: sleep 4; echo first", "sleep 4"),
+    ],
 )
 async def test_an_agent_at_work_is_told_of_an_urgent_message(
     shared: Stage, asked: str, shown: str
@@ -31,6 +35,7 @@ async def test_an_agent_at_work_is_told_of_an_urgent_message(
     assert (first.state, first.result.heard) == ("succeeded", (shared.run_id(urgent),))
 
 
+@pytest.mark.long
 async def test_another_agent_is_started_with_both(shared: Stage) -> None:
     """Where the urgent message wants another model, what goes on stops, with its work kept."""
     ts = await shared.client.say("@Orion !slow 25")

@@ -318,6 +318,7 @@ async def test_a_thousand_probes_find_nothing_of_another_place(tmp_path: Path, t
         assert len(everything) == 2 * len(PLACES)
 
 
+@pytest.mark.long
 async def test_agents_of_other_places_are_told_nothing(talk: Talk, agent: PlanAdapter) -> None:
     """Two dozen runs of agents, with all of the core around them: what each is told and shown."""
     places = [("T1", "C1"), ("T1", "C2"), ("T1", "D1"), ("T1", "D2"), ("T2", "C1"), ("T2", "D1")]

@@ -27,7 +27,7 @@ pathlib.Path("result").write_text(f"{sys.argv[1]} {digest.hex()[:8]}")
     ("kind", "count"),
     [
         pytest.param("local", 20, marks=pytest.mark.bubblewrap),
-        pytest.param("docker", 10, marks=pytest.mark.docker),
+        pytest.param("docker", 10, marks=(pytest.mark.docker, pytest.mark.long)),
     ],
 )
 @pytest.mark.timeout(60)

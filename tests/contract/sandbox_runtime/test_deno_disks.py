@@ -109,6 +109,7 @@ async def test_failing_setup(organisation: Emulator, settings: DenoSettings) -> 
     assert organisation.organisation.slugs == before
 
 
+@pytest.mark.long
 async def test_long_thread(organisation: Emulator, provider: DenoProvider) -> None:
     """Turn after turn begins from what the one before saved; its past is let go in time, and all of it at the end."""
     before = organisation.organisation.slugs
