@@ -127,6 +127,7 @@ async def test_a_broken_agent_never_waits(bench: Bench) -> None:
     assert b"no module" in words
 
 
+@pytest.mark.long
 async def test_a_wait_ends_by_itself(bench: Bench) -> None:
     """With its agent, one that is loaded at once: a host that is gone leaves nothing for ever."""
     mark = f"wait-ends-{os.getpid()}"

@@ -28,6 +28,7 @@ async def test_a_question_is_asked_and_answered_live(scene: Scene) -> None:
     assert scene.bot.events[0]["text"] == "<@U0ORION> hello"
 
 
+@pytest.mark.long
 async def test_an_update_keeps_the_message_in_place(scene: Scene) -> None:
     """An update changes the body of the same element, and a reader who scrolled up stays where they are."""
     root = await scene.client.say("root")

@@ -82,6 +82,7 @@ async def test_markdown_is_drawn(scene: Scene) -> None:
     await expect(body.locator("p", has_text="snake_case_name")).to_have_text("snake_case_name")
 
 
+@pytest.mark.long
 async def test_rarer_markdown_is_drawn(scene: Scene) -> None:
     """Underlined headings, code by its indent, fences that only their own mark closes, and both emphases at once."""
     text = (

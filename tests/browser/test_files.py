@@ -35,6 +35,7 @@ async def test_files_go_along_with_a_message(scene: Scene) -> None:
     assert answer["file"]["size"] == 102_400
 
 
+@pytest.mark.long
 async def test_a_message_is_forwarded(scene: Scene) -> None:
     """From its own tools into the box; it stands quoted below the words, with its author and its files."""
     await scene.client.say("the deploy is red", user=COLLEAGUE, files={"trace.log": b"boom"})
@@ -49,6 +50,7 @@ async def test_a_message_is_forwarded(scene: Scene) -> None:
     await expect(quoted).to_contain_text("trace.log 4 bytes")
 
 
+@pytest.mark.long
 async def test_a_card_of_another_app_is_drawn(scene: Scene) -> None:
     """Title, text, fields and footer; the app is marked as one."""
     card = {

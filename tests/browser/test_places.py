@@ -35,6 +35,7 @@ async def test_a_message_is_asked_about(scene: Scene) -> None:
     assert "why%5Cnis+that" in scene.bot.actions[-1]["form"]
 
 
+@pytest.mark.long
 async def test_a_message_is_crossed(scene: Scene) -> None:
     """The reaction stands below it, and the app hears of it."""
     ts = (await scene.web.chat_postMessage(channel=GENERAL, text="Thinking"))["ts"]
@@ -66,6 +67,7 @@ async def test_a_direct_message_has_a_home_and_prompts(scene: Scene, scheme: str
     await expect(scene.page.get_by_role("tab", name="Home")).to_be_hidden()
 
 
+@pytest.mark.long
 async def test_a_permalink_opens_the_thread(scene: Scene) -> None:
     """As Slack's do."""
     ts = await scene.client.say("the root of it", user=COLLEAGUE)

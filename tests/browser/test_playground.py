@@ -146,6 +146,7 @@ async def test_feedback_becomes_a_score(page: Page) -> None:
     await _shot(page, "10-score")
 
 
+@pytest.mark.long
 async def test_what_was_wrong_is_asked_and_kept(page: Page) -> None:
     """In a modal after a thumb down; what is written stands with the score on the run's trace."""
     reply = _reply(await _send(page, "@Orion is this wrong?"))

@@ -152,6 +152,7 @@ def test_a_wrong_password_is_told_and_not_shown(postgres_url: str, state_dir: Pa
     assert SECRET not in doctor
 
 
+@pytest.mark.long
 async def test_a_server_that_never_answers_is_given_up_in_time(silent_server: str) -> None:
     began = time.monotonic()
     words = r"orion:\*\*\*@.+ cannot be reached \(connection timeout expired"
@@ -364,6 +365,7 @@ async def test_what_was_refused_beside_a_locked_table_is_not_stored_later(
         assert await store.add(make_run())
 
 
+@pytest.mark.long
 async def test_a_server_that_is_frozen_keeps_no_store_from_closing(postgres_url: str) -> None:
     """Its sockets are as good as ever: neither an acceptance nor a call would ever end."""
 

@@ -11,6 +11,7 @@ from tests.e2e.harness import Stage, World
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 
+@pytest.mark.long
 async def test_lists_outsiders_and_the_hourly_limit(world: World, start_orion: OpenOrion) -> None:
     """Each refusal is an ephemeral message to the asker that names the reason."""
     async with start_orion(

@@ -39,6 +39,7 @@ def prepared_both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return both
 
 
+@pytest.mark.long
 async def test_two_agents_in_one_service(prepared_both: Path, tmp_path: Path) -> None:
     """The thread keeps its agent and its files when it changes the agent, and the new one knows what was said."""
     async with (

@@ -81,6 +81,7 @@ async def test_a_thread_of_two_is_a_talk_until_somebody_joins(
         assert 'orion_follow_ups{outcome="silent",reason="people"} 2.0' in metrics
 
 
+@pytest.mark.long
 async def test_a_model_judges_in_a_thread_of_more(
     world: World, start_orion: OpenOrion, via: dict[str, str]
 ) -> None:

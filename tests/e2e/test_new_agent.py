@@ -31,6 +31,7 @@ def test_it_passes_the_linter(copied: Path) -> None:
     lint_folder(copied, f"agent_scripts/agents/{_NAME}", files=4)
 
 
+@pytest.mark.long
 def test_the_conformance_suite_holds_for_it(copied: Path) -> None:
     """The same tests as for all others, which find it in the registry."""
     paths = f"{copied} {REPOSITORY}"
@@ -52,6 +53,7 @@ def test_it_has_settings_and_a_name(copied: Path) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.bubblewrap
 def test_verify_holds_for_it(copied: Path, tmp_path: Path) -> None:
     """It uses its shell in a sandbox and answers, without Slack."""

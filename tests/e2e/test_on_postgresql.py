@@ -60,6 +60,7 @@ async def test_a_mention_is_answered_from_a_server(
         assert not (stage.orion.state_dir / "broker.key").exists()
 
 
+@pytest.mark.long
 async def test_a_database_that_is_away_for_a_moment_is_waited_for(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

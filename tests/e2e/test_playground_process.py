@@ -73,6 +73,7 @@ def _environment(pid: int) -> bytes:
     return Path(f"/proc/{pid}/environ").read_bytes()
 
 
+@pytest.mark.long
 async def test_alone_it_serves_processes_of_ones_own(tmp_path: Path, prepared: Path) -> None:
     """By the settings that it prints; they need nothing else."""
     playground = await asyncio.create_subprocess_exec(

@@ -32,6 +32,7 @@ async def test_a_follow_up_finds_its_files(start_orion: OpenOrion) -> None:
         assert stage.orion.sandbox_directories() == []
 
 
+@pytest.mark.long
 async def test_what_was_changed_is_told_and_shared(start_orion: OpenOrion) -> None:
     """The count under the answer, the patch as a file in the thread; patch and log on the command line."""
     async with open_world() as world, start_orion(world) as stage:

@@ -107,6 +107,7 @@ async def test_each_slice_by_another_service(
         assert count(docker_settings, "ps") == 0
 
 
+@pytest.mark.long
 async def test_a_service_that_ends_between_slices(
     docker_settings: DockerSettings, directory: Path
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_slice_that_is_cut_short_is_attached_to(
         await two.workspaces.end_idle(session_id_for(run.thread))
 
 
+@pytest.mark.long
 async def test_a_kept_sandbox_is_taken_by_another_service(
     docker_settings: DockerSettings, directory: Path
 ) -> None:
