@@ -14,7 +14,7 @@ from tests.bench.scale import Bench
 from tests.bench.table import Row
 from tests.e2e.harness import text_of
 from tests.postgres import create_database, run_postgres
-from tests.vercel.deployed import ANSWERED_S, Place
+from tests.vercel.deployed import ANSWERED_S, SLOW_WORDS, Place
 from tests.vercel.deployment import CannotBuildError, Deployment, build, check_tools
 from tests.vercel.platform import Invocation
 from tests.waiting import until
@@ -25,7 +25,6 @@ LIBRARIES = "fastapi, slack_bolt.adapter.fastapi.async_handler"
 TRIES = 5
 SLICE_S, FOLLOWED_S = 8, 45
 KILLED_SLICE_S, KILLED_AFTER_S, KILLED_FOR_S = 3, 1.0, 25
-SLOW_WORDS = "offline model and I write slowly"
 
 
 def why_no_functions() -> str | None:
@@ -127,7 +126,7 @@ def _processor_s(found: Sequence[Invocation]) -> float:
 
 
 async def _killed(place: Place, times: int) -> Row:
-    """kill -9 while an agent works; the baseline is how long it had still to work."""
+    """kill -9 while an agent works; the baseline is how long it had still to work, at the most."""
     took_s, left_s = [], []
     async with place.deploy(ORION_SLICE_S=str(KILLED_SLICE_S)) as deployed:
         await deployed.ask("@Orion hello")

@@ -16,6 +16,8 @@ from tests.vercel.platform import Platform, open_platform
 
 CRON = "cron-secret-of-the-test"
 ANSWERED_S = 300.0
+SLOW_WORDS = "offline model and I write slowly"
+"""Of an answer to `!slow`, while it is written."""
 
 
 @dataclass(frozen=True, kw_only=True)
