@@ -25,12 +25,12 @@ from app.compose.factories import (
     run_policy,
     start_logging,
 )
+from app.compose.maintenance import Retention
 from app.compose.models import missing_for_serving
 from app.compose.providers import join_installation
 from app.dispatch.slices import SliceDispatcher, WakeUps
 from app.log import export_failures, get_logger
 from app.runs.intake import Intake
-from app.runs.maintenance import Retention
 from app.runs.ports import Dispatcher
 from app.settings.group import SettingsError
 from app.settings.settings import Settings, host_environment, load_settings, make_private

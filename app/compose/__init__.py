@@ -6,6 +6,7 @@ __all__ = [
     "budgets",
     "core",
     "factories",
+    "maintenance",
     "models",
     "providers",
 ]

@@ -14,13 +14,13 @@ from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_repositories, create_runner, pool_size
+from app.compose.maintenance import Retention, Watchdog, maintain_runtime
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
 from app.runs.budget import Ledger
 from app.runs.executor import AgentRunner
 from app.runs.intake import Intake
-from app.runs.maintenance import Retention, Watchdog, maintain_runtime
 from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts

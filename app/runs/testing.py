@@ -74,14 +74,6 @@ from app.runs.history import (
     build_messages,
 )
 from app.runs.intake import MUTED, UNMUTED, Intake, Pick, RetryIntent, Revision
-from app.runs.maintenance import (
-    OVERDUE_GRACE_S,
-    RETENTION_INTERVAL_S,
-    START_DELAY_S,
-    Retention,
-    Watchdog,
-    maintain_runtime,
-)
 from app.runs.model import (
     UNFINISHED_STATES,
     WAITING_STATES,

@@ -11,6 +11,7 @@ from typing import cast
 
 from agent_scripts.adapter import AgentAdapter
 from app.aio import Gate, always_open
+from app.compose.maintenance import maintain_runtime
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease
 from app.errors import ErrorCode
@@ -61,7 +62,6 @@ from app.runs.testing import (
     UnreadableFileError,
     WarmPool,
     Workspaces,
-    maintain_runtime,
 )
 from app.store.memory import MemoryOwnKeyStore, MemoryRunStore
 from app.tracing.null import NullTracer

@@ -7,17 +7,16 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from app.compose.maintenance import OVERDUE_GRACE_S, Watchdog
 from app.errors import ErrorCode
 from app.runs.testing import (
     MAX_PLACE_ATTEMPTS,
-    OVERDUE_GRACE_S,
     Run,
     RunId,
     RunService,
     RunState,
     StopSignals,
     SystemClock,
-    Watchdog,
 )
 from tests.building import T0, make_request
 from tests.faults.building import POLICY, Core, core_of, ended, request_of

@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 import pytest
 from typing_extensions import override
 
-from app.runs.testing import RETENTION_INTERVAL_S, START_DELAY_S, Retention, RunState
+from app.compose.maintenance import RETENTION_INTERVAL_S, START_DELAY_S, Retention
+from app.runs.testing import RunState
 from app.store.memory import MemoryRunStore
 from tests.building import T0, make_request, make_run
 
