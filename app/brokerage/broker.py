@@ -29,9 +29,9 @@ from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, error_
 from app.brokerage.rules import PROTOCOLS, Endpoint, WireProtocol
 from app.brokerage.usage import BYTES_PER_TOKEN, ProxiedCall, UsageReader
 from app.log import get_logger
+from app.runs.broker import ModelGrant
 from app.runs.budget import BudgetRefusal
 from app.runs.model import Clock
-from app.runs.ports import ModelGrant
 
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A model may think for minutes before its first token; the run's own deadline is the real bound."""

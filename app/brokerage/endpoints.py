@@ -10,7 +10,7 @@ from typing import Protocol
 from fastapi import APIRouter
 
 from app.brokerage.registry import GrantRegistry
-from app.runs.ports import BrokerEndpoint, GrantHooks, ModelGrant
+from app.runs.broker import BrokerEndpoint, GrantHooks, ModelGrant
 from app.runs.request import RunId
 from app.runs.session import SessionId
 

@@ -36,7 +36,7 @@ from app.brokerage.registry import (
     read_git_token,
     record_effect,
 )
-from app.runs.ports import RepositoryGrant
+from app.runs.broker import RepositoryGrant
 
 LOOK_UP_TIMEOUT_S = 5.0
 _EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))

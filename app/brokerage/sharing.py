@@ -16,9 +16,9 @@ from typing import Protocol
 from app.aio import open_task_group, retry_store
 from app.brokerage.registry import GrantRegistry, LiveGrant, record_effect
 from app.log import get_logger
+from app.runs.broker import GrantHooks, ModelGrant
 from app.runs.budget import Spending
 from app.runs.model import GrantNews, ModelCall, ReportedCall
-from app.runs.ports import GrantHooks, ModelGrant
 from app.runs.request import RunId
 
 TAKE_INTERVAL_S = 1.0

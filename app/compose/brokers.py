@@ -28,10 +28,11 @@ from app.compose.models import (
     name_at,
     own_source,
 )
+from app.runs.broker import ModelBroker, ModelGrant
 from app.runs.budget import Ledger
 from app.runs.history import Judge, NoJudge
 from app.runs.model import SystemClock
-from app.runs.ports import ModelBroker, ModelGrant, OwnKeyStore, RunPorts, RunStore
+from app.runs.ports import OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
 from app.web.hosting import serve_sockets

@@ -19,12 +19,13 @@ from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, 
 from app.compose.providers import usable_words
 from app.log import configure_logging
 from app.redaction import Masker
+from app.runs.broker import ModelBroker
 from app.runs.environment import Additions, AgentEnvironment, AgentSettings
 from app.runs.executor import AgentRunner
 from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
 from app.runs.policy import FollowUps, RunPolicy
-from app.runs.ports import Dispatcher, ModelBroker, Tracer
+from app.runs.ports import Dispatcher, Tracer
 from app.runs.repository import Repositories, RepositoryPolicy
 from app.runs.selection import find_problem
 from app.runs.session import Session, SessionStore

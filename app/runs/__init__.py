@@ -3,6 +3,7 @@
 __all__ = [
     "agent_process",
     "attempt",
+    "broker",
     "budget",
     "commands",
     "environment",
@@ -10,7 +11,6 @@ __all__ = [
     "follow_ups",
     "history",
     "intake",
-    "maintenance",
     "model",
     "options",
     "policy",

@@ -38,10 +38,10 @@ from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.agent_tail import AgentTail
 from app.runs.attempt import Attempt, RecalledStart
+from app.runs.broker import ModelBroker
 from app.runs.environment import SAVING_S, AgentSettings
 from app.runs.model import Checkpoint, Run
 from app.runs.policy import RunPolicy
-from app.runs.ports import ModelBroker
 from app.runs.session import AgentMemory, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent, assign_task
 from app.runs.workspace import Workspace

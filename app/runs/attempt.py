@@ -17,6 +17,7 @@ from agent_scripts.events import (
 from app.aio import Gate, always_open, retry_store
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
+from app.runs.broker import GrantHooks
 from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
@@ -30,7 +31,7 @@ from app.runs.model import (
     RunState,
     SharedFile,
 )
-from app.runs.ports import HOW_TO_CHANGE, GrantHooks, RunPorts, RunTrace, TraceStep
+from app.runs.ports import HOW_TO_CHANGE, RunPorts, RunTrace, TraceStep
 from app.runs.progress import SHOW_INTERVAL, Display, ProgressTracker, Transcript
 from app.runs.request import RunId
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model

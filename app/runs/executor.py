@@ -24,6 +24,7 @@ from app.runs.agent_process import (
     run_directory,
 )
 from app.runs.attempt import Attempt, RecalledStart
+from app.runs.broker import ModelBroker, ModelGrant
 from app.runs.environment import (
     SAVING_S,
     AgentEnvironment,
@@ -36,7 +37,7 @@ from app.runs.environment import (
 from app.runs.files import OUTBOX, FileWatch, bring_files, people_directory, share_files
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
-from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE, ModelBroker, ModelGrant
+from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE
 from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
 from app.runs.sandboxes import POOL_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for

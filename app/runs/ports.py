@@ -1,8 +1,8 @@
 """What the core needs from the outside, as Protocols; adapters implement them, `main` joins them."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Protocol, TypedDict
@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 
 from app.aio import Gate, always_open
 from app.errors import ErrorCode
-from app.runs.budget import AskLeave, Ledger
+from app.runs.budget import Ledger
 from app.runs.history import FileExchange, Judge, ThreadReader
 from app.runs.model import (
     UNFINISHED_STATES,
@@ -32,7 +32,7 @@ from app.runs.model import (
 )
 from app.runs.options import DefaultChanges, Defaults
 from app.runs.request import RunId, RunRequest, Thread
-from app.runs.session import SessionId, SessionStore, ThreadStore
+from app.runs.session import SessionStore, ThreadStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,97 +380,6 @@ class RunStore(Protocol):
 
     async def deliveries(self) -> Mapping[str, int]:
         """Counts ended runs by whether the thread was told: `sent`, or `failed(reason)`."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryGrant:
-    """Says what a run may do with git: read one repository, write one branch of it."""
-
-    url: str
-    """Where it really is, without credentials."""
-    branch: str
-    """The thread's own; empty = none may be written yet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelGrant:
-    """Says what a run may ask of the models, and of git."""
-
-    run_id: RunId
-    models: tuple[str, ...]
-    expires_at: datetime
-    max_output_tokens: int = 8192
-    """Per call."""
-    max_calls: int = 1000
-    """Of the whole run, repeated ones included."""
-    session_id: str = ""
-    """Of the run's thread; at the endpoint of another one the token is refused."""
-    repository: RepositoryGrant | None = None
-    own_key: str = field(default="", repr=False)
-    """Of the person who asked, to be used in place of the operator's; empty = there is none."""
-    own_key_protocol: str = ""
-    """That it is for; models of other protocols must not be asked beside it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerEndpoint:
-    """Says how a sandbox reaches the model."""
-
-    address: str
-    """Absolute path of a unix socket, or a URL."""
-    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What the sandbox's network must add to each request: keys."""
-    has_broker: bool = True
-    """False: the address is the model's own, and nothing else is reached."""
-
-    def url(self, protocol: str) -> str:
-        """Returns the base URL of the models of a `ModelProtocol`, as `AgentTurn.model_url` wants it."""
-        return f"{{relay}}/broker/{protocol}" if self.has_broker else "{relay}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantHooks:
-    """Holds what the broker calls of a run, as long as the run's grant is open."""
-
-    on_call: Callable[[ModelCall], None]
-    """Hears of each model call that has ended, and of what was refused to the thread's sandbox."""
-    on_effect: Callable[[], Awaitable[None]] | None = None
-    """Awaited before the first request that may change something outside is let through; None = none is."""
-    refusal: AskLeave | None = None
-    """Asked before each model call; None = all may be made."""
-    may_act: Gate = always_open
-    """Before each request that may change something outside."""
-
-
-class ModelBroker(Protocol):
-    """Keeps provider keys outside sandboxes."""
-
-    def endpoint_for(self, session_id: SessionId) -> BrokerEndpoint:
-        """Returns what the thread's sandbox is given; the directory of a socket is there until `close`."""
-        ...
-
-    def open_grant(
-        self,
-        grant: ModelGrant,
-        hooks: GrantHooks,
-    ) -> AbstractAsyncContextManager[str]:
-        """Yields a run token, good while inside (and never after `expires_at`), with a listener at the thread's endpoint."""
-        ...
-
-    def keep(self, run_id: RunId) -> None:
-        """Lets the grant of a run outlive its block, with its listener and its hooks, until it expires or is opened again: its agent works on between two slices."""
-        ...
-
-    def rebind(self, session_id: SessionId, endpoint_id: SessionId) -> None:
-        """Gives the thread the endpoint that a prepared sandbox has under `endpoint_id`; the thread's own is closed.
-
-        Closing the thread's endpoint closes this one from now on.
-        """
-        ...
-
-    def close(self, session_id: SessionId) -> None:
-        """Closes the thread's endpoint: its sandbox is gone, or will be without another run. May be repeated."""
         ...
 
 

@@ -23,11 +23,8 @@ from app.aio import retry_store
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.broker import ModelBroker, RepositoryGrant
 from app.runs.environment import RepositoryFact
-from app.runs.ports import (
-    ModelBroker,
-    RepositoryGrant,
-)
 from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.warm_pool import UnhealthySandboxError
 from app.runs.workspace import Workspace

@@ -3,6 +3,7 @@
 from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.attempt import Asker, Attempt, AttemptTime
+from app.runs.broker import BrokerEndpoint, GrantHooks, ModelBroker, ModelGrant, RepositoryGrant
 from app.runs.budget import (
     JUDGEMENTS,
     KEPT_DAYS,
@@ -127,17 +128,12 @@ from app.runs.policy import (
 from app.runs.ports import (
     Advance,
     AgainIn,
-    BrokerEndpoint,
     DefaultStore,
     Dispatcher,
     Done,
-    GrantHooks,
     LiveReply,
-    ModelBroker,
-    ModelGrant,
     OwnKeyStore,
     ReplySink,
-    RepositoryGrant,
     RunChanges,
     RunFiles,
     RunHandlers,

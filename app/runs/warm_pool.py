@@ -16,7 +16,7 @@ from typing_extensions import override
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.supervision import is_waiting, supervise_later
 from app.log import get_logger
-from app.runs.ports import ModelBroker
+from app.runs.broker import ModelBroker
 from app.runs.sandboxes import agent_paths
 from app.runs.session import SessionId
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode

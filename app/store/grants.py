@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import sqlalchemy as sa
 
+from app.runs.broker import ModelGrant
 from app.runs.model import FINAL_STATES, GrantNews, ReportedCall
-from app.runs.ports import ModelGrant
 from app.runs.request import RunId
 from app.store.engine import Database, insert_for
 from app.store.tables import grant_calls, grants, in_states, runs

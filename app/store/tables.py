@@ -17,10 +17,10 @@ from sqlalchemy.ext.compiler import compiles
 from typing_extensions import override
 
 from app.errors import ErrorCode
+from app.runs.broker import ModelGrant
 from app.runs.budget import SpentCall
 from app.runs.model import ChannelChange, ChannelNote, ModelCall, Process, Run, RunState
 from app.runs.options import Defaults
-from app.runs.ports import ModelGrant
 from app.runs.session import Session
 
 metadata = sa.MetaData()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.brokerage.http import IncomingRequest, ModelRequest, Refusal, RenderError
 from app.brokerage.rules import anthropic, gemini, openai
 from app.brokerage.usage import ReadEvent
-from app.runs.ports import ModelGrant
+from app.runs.broker import ModelGrant
 
 Check = Callable[[IncomingRequest, ModelGrant], ModelRequest | Refusal]
 

@@ -15,7 +15,7 @@ from app.brokerage.http import (
     read_object,
 )
 from app.brokerage.usage import EventUsage, text_bytes
-from app.runs.ports import ModelGrant
+from app.runs.broker import ModelGrant
 
 CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "computer_", "memory_")
 """Prefixes of tools that run where the agent is. Others run at the provider and reach the internet for the sandbox.

@@ -24,7 +24,7 @@ from app.brokerage.http import (
     without_empty,
 )
 from app.brokerage.usage import EventUsage, text_bytes
-from app.runs.ports import ModelGrant
+from app.runs.broker import ModelGrant
 
 FIELDS = frozenset(
     {

@@ -16,7 +16,7 @@ from app.cli.commands.shell import ShellSandbox, quieten, save, spec_of
 from app.cli.commands.terminal import Print
 from app.cli.commands.verify import open_model
 from app.compose.brokers import open_broker
-from app.runs.ports import GrantHooks, ModelBroker, ModelGrant
+from app.runs.broker import GrantHooks, ModelBroker, ModelGrant
 from app.runs.request import RunId
 from app.runs.session import Session
 from app.settings.settings import Settings, host_environment
