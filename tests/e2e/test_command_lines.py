@@ -100,6 +100,7 @@ async def _ask(stage: Stage, agent: str) -> str:
     assert shared["files"][0]["name"].endswith(".patch")
     first = await stage.record(ts)
     assert (first.agent, first.result.error_code) == (agent, None)
+    assert first.result.hosts == ()
     assert first.result.usage.input_tokens > 0
     return ts
 

@@ -48,6 +48,8 @@ class OpenCodeAdapter(NpmAdapter):
         system_path = files.add("system.md", turn.system_prompt)
         config = _config(turn, token_path=token_path, system_path=system_path)
         config_path = files.add("opencode.json", json.dumps(config))
+        for name, text in _INSTALLED.items():
+            files.add(f"config/opencode/{name}", text)
         arguments = [*_FIXED_ARGUMENTS, "--model", _model(turn), *turn.extra_arguments]
         arguments += _SESSION.of(turn.session)
         return AgentCommand(
@@ -92,6 +94,12 @@ _FIXED_ARGUMENTS = (
     # On stderr: it tells of an MCP server that did not start nowhere else.
     *("--print-logs", "--log-level", "WARN"),
 )
+_PLUGIN_API = "@opencode-ai/plugin"
+_INSTALLED = {
+    "package-lock.json": json.dumps({"packages": {"": {"dependencies": {_PLUGIN_API: "*"}}}}),
+    "node_modules/none": "",
+}
+"""Else it installs this package for plugins that it may not have, or asks for it in vain. Source: its `Npm.install`."""
 _FIXED_ENV = {
     "ORION_RELAY": "{relay}",
     "OPENCODE_DISABLE_PROJECT_CONFIG": "1",
