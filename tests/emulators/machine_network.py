@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from app.egress.hello import HelloError, read_hello
 from sandbox_runtime.task_group import open_task_group
 
 Headers = list[tuple[str, str]]
@@ -41,17 +42,24 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Which hosts may be reached, by name, with or without `:port`; None = all. A value rewrites what is sent there."""
+    """Which hosts may be reached, by name, with or without `:port`; None = all. A value rewrites what is sent there.
+
+    `*.name` are all names below one.
+    """
 
     hosts: Mapping[str, Rewrite | None] | None = field(default_factory=dict)
+    reads_tls: bool = False
+    """Where a connection is to be is what the beginning of its TLS says, if it has one."""
 
-    def find(self, address: Address) -> tuple[bool, Rewrite | None]:
+    def find(self, name: str, port: int) -> tuple[bool, Rewrite | None]:
         """Whether it may be reached, and what is done to its requests."""
         if self.hosts is None:
             return True, None
-        for name in (f"{address.host}:{address.port}", address.host):
-            if name in self.hosts:
-                return True, self.hosts[name]
+        for host, rewrite in self.hosts.items():
+            pattern, _, only_port = host.partition(":")
+            is_below = pattern.startswith("*.") and name.endswith(pattern[1:])
+            if (name == pattern or is_below) and only_port in ("", str(port)):
+                return True, rewrite
         return False, None
 
 
@@ -147,12 +155,16 @@ class Network:
     async def _filter(
         self, to: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        allowed, rewrite = self._policy.find(to)
+        allowed, rewrite, first = False, None, b""
         self._open.add(writer)
         try:
+            name = to.host
+            if self._policy.reads_tls and self._policy.hosts is not None:
+                name, first = await _server_name(reader, to.host)
+            allowed, rewrite = self._policy.find(name, to.port)
             if allowed:
                 with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                    await self._forward(to, rewrite, reader, writer)
+                    await self._forward(to, rewrite, first, reader, writer)
         finally:
             self._open.discard(writer)
             writer.transport.abort() if not allowed else writer.close()
@@ -161,21 +173,35 @@ class Network:
         self,
         to: Address,
         rewrite: Rewrite | None,
+        first: bytes,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        head = await reader.readuntil(b"\r\n\r\n") if rewrite is not None else b""
+        head = first + await reader.readuntil(b"\r\n\r\n") if rewrite is not None else b""
         async with asyncio.timeout(_CONNECT_S):
             upstream, out = await asyncio.open_connection(to.target_host, to.target or to.port)
         try:
-            if rewrite is not None:
-                out.write(_rewritten(head, rewrite))
+            out.write(first if rewrite is None else _rewritten(head, rewrite))
             async with open_task_group() as group:
                 sending = group.create_task(_pipe(reader, out))
                 await _pipe(upstream, writer)
                 sending.cancel()
         finally:
             out.close()
+
+
+async def _server_name(reader: asyncio.StreamReader, otherwise: str) -> tuple[str, bytes]:
+    """Returns the name in the beginning of a TLS connection, and what was read; what is no TLS has the other name.
+
+    TLS without a name has none.
+    """
+    first = await reader.read(1)
+    if first != b"\x16":
+        return otherwise, first
+    try:
+        return await read_hello(reader, first)
+    except HelloError:
+        return "", first
 
 
 def _rewritten(head: bytes, rewrite: Rewrite) -> bytes:

@@ -250,7 +250,7 @@ def parse_policy(body: Mapping[str, Any]) -> Policy:
         if ":" in host or "/" in host:
             raise Refused(400, "bad_request", f"not a domain: {host}")
         hosts[host] = adding(headers) if headers else None
-    return Policy(hosts=hosts)
+    return Policy(hosts=hosts, reads_tls=True)
 
 
 def _check(name: str, body: Mapping[str, Any]) -> None:
