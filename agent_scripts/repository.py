@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Literal
@@ -110,6 +110,11 @@ def repository_command(task: RepositoryTask, paths: AgentPaths) -> AgentCommand:
     )
 
 
+def with_egress(argv: Sequence[str], paths: AgentPaths, broker: str) -> Sequence[str]:
+    """Returns a command that finds the proxy of its sandbox, where `repository_command` has put its files; `broker` as its task's."""
+    return ("python3", "-I", script_path(paths, "inside/relay.py"), broker, *argv)
+
+
 def parse_report(text: str) -> RepositoryReport:
     """Returns what the script reported; what cannot be read is a failure."""
     try:
@@ -147,14 +152,23 @@ def find_reason(detail: str) -> str:
     return next(found, "")
 
 
-def git_environment(token: str, *, name: str, email: str) -> Mapping[str, str]:
-    """Returns what lets the agent's own git reach its repository through the broker, at the relay of the supervisor."""
-    relay = "{relay}"
+def git_environment(token: str, *, url: str, name: str, email: str) -> Mapping[str, str]:
+    """Returns what lets the agent's own git reach its repository through the broker, at the relay of the supervisor.
+
+    Git goes to all others as other programs do; but where the address has no `.git` at its end, also to those whose addresses begin with
+    it, which the broker refuses.
+    """
+    relay, place = "{relay}", url.partition("://")[2]
+    # What begins with it is led there: `owner/name` alone would lead `owner/name-2` there, too.
+    places = [place, f"{place.removesuffix('.git')}/"] if place.endswith(".git") else [place]
     values = (
-        (f"url.{relay}/broker/git/.insteadOf", "https://"),
-        (f"url.{relay}/broker/git/.insteadOf", "http://"),
+        *(
+            (f"url.{relay}/broker/git/{one}.insteadOf", f"{scheme}://{one}")
+            for one in places
+            for scheme in ("https", "http")
+        ),
         (f"http.{relay}/.extraHeader", f"Authorization: Bearer {token}"),
-        ("http.proxy", ""),
+        (f"http.{relay}/.proxy", ""),
         ("user.name", name),
         ("user.email", email),
     )

@@ -1,7 +1,9 @@
-"""What the service needs of asyncio beside the standard library: task groups, work in the background, retries of a store, gates."""
+"""What the service needs of asyncio beside the standard library: task groups, work in the background, retries of a store, gates, unix sockets."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_not_exception_type, stop_after_delay, wait_fixed
@@ -14,6 +16,7 @@ __all__ = [
     "TaskGroup",
     "always_open",
     "background",
+    "bind_unix_socket",
     "open_task_group",
     "retry_store",
     "together",
@@ -61,3 +64,31 @@ async def background(*work: Coroutine[None, None, None]) -> AsyncIterator[Callab
 
         yield end
         end()
+
+
+@contextmanager
+def bind_unix_socket(path: Path, *, mode: int) -> Iterator[socket.socket]:
+    """Yields a socket that is bound there in place of an earlier one, for whoever may reach the path and `mode` lets write.
+
+    Whoever listens at it closes it. Its name goes with the block, unless it is another one's by now: another process may listen in
+    its place.
+
+    Raises:
+        OSError: the path cannot be bound.
+    """
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        bound.bind(str(path))
+    except OSError:
+        bound.close()
+        raise
+    path.chmod(mode)  # before listen(): nobody else can have connected
+    bound.setblocking(False)  # noqa: FBT003 - the socket module takes no keyword
+    made = path.lstat().st_ino
+    try:
+        yield bound
+    finally:
+        with suppress(FileNotFoundError):
+            if path.lstat().st_ino == made:
+                path.unlink()

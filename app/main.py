@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from app.aio import background
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, create_catch_up, open_core
+from app.compose.egress import learn_host_sets
 from app.compose.factories import (
     channel_options,
     create_health,
@@ -116,6 +117,8 @@ async def open_service(
     """
     if missing := missing_for_serving(settings, hears=role.hears):
         raise SettingsError("\n".join(missing))
+    if role.is_working:
+        settings = await learn_host_sets(settings)
     policy = run_policy(settings)
     policy = replace(policy, channels=channel_options(settings, policy))
     if role.is_brief:

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.types import BrokeredNetwork, SandboxSpec, endpoint_of
+from sandbox_runtime.types import EGRESS_PORT, BrokeredNetwork, SandboxSpec, endpoint_of
 
 _PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 _CA_NAMES = (
@@ -73,6 +73,27 @@ def open_view(host_env: Mapping[str, str]) -> HostView:
 def ca_env(bundle: Path) -> dict[str, str]:
     """Returns variables by which the common programs find a CA bundle."""
     return dict.fromkeys(_CA_FILE_NAMES, str(bundle))
+
+
+def egress_env() -> dict[str, str]:
+    """Returns variables by which clients find the proxy of a brokered network.
+
+    In both cases and for all schemes: each client obeys some of them alone. Loopback stays direct, as the broker is there. In
+    `NO_PROXY`, `[::1]` would make httpx refuse every request. Source: run with the clients' versions of 2026-11.
+    """
+    url = f"http://127.0.0.1:{EGRESS_PORT}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY")
+    java = " ".join(
+        f"-D{scheme}.proxyHost=127.0.0.1 -D{scheme}.proxyPort={EGRESS_PORT}"
+        for scheme in ("http", "https")
+    )
+    return {
+        **{spelling: url for name in names for spelling in (name, name.lower())},
+        **dict.fromkeys(("NO_PROXY", "no_proxy"), "127.0.0.1,localhost,::1"),
+        "ORION_EGRESS_PORT": str(EGRESS_PORT),
+        "NODE_USE_ENV_PROXY": "1",
+        "JAVA_TOOL_OPTIONS": java,
+    }
 
 
 def python_prefixes() -> tuple[Path, ...]:

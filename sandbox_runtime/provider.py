@@ -354,6 +354,8 @@ class ProviderSpec:
     """False: its commands are plain processes of this machine, for trusted code."""
     has_mount: bool = False
     """Its sandboxes can work in a directory of the host's."""
+    tells_ports: bool = True
+    """False: of hosts that sandboxes may reach its networks know the name alone, and only by TLS."""
     regions: tuple[str, ...] = ()
     """The first is the default."""
     max_vcpus: float | None = None

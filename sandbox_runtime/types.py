@@ -11,6 +11,10 @@ SnapshotId = NewType("SnapshotId", str)
 
 DEFAULT_MAX_OUTPUT_BYTES = 10 * 1024 * 1024
 """Per stream of one exec; the same bound as inspect_ai's sandbox contract."""
+EGRESS_NAME = "egress"
+"""Of the socket to the proxy, in the directory of a brokered network's endpoint."""
+EGRESS_PORT = 3128
+"""Inside, where a relay serves that socket. Each sandbox's loopback is its own. Any would do; this is the one that Squid made customary."""
 
 
 class Capability(StrEnum):
@@ -61,6 +65,12 @@ class BrokeredNetwork:
     """Put on each request to the endpoint outside the sandbox, which never sees them; needs Capability.HEADER_INJECTION.
 
     Where a provider does that by replacing a text, the environment variable `ORION_BROKER_KEY` inside holds that text.
+    """
+    hosts: tuple[str, ...] = ()
+    """That may be reached beside it: `name`, `name:port` or `*.name:port`, port 443 where none is said.
+
+    With Capability.REMOTE the provider's own policy lets them through. Elsewhere commands find a proxy in their environment, at
+    the loopback port `EGRESS_PORT`: whoever serves the socket `EGRESS_NAME` beside the endpoint's decides, whatever is said here.
     """
 
 

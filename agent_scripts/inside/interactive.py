@@ -18,7 +18,7 @@ from typing import Any
 # -I leaves the script's own folder out of the path; files keep their package layout inside the sandbox.
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from agent_scripts.inside.relay import broker_url
+from agent_scripts.inside.relay import broker_url, start_egress
 
 
 def main(path: str) -> int:
@@ -28,6 +28,7 @@ def main(path: str) -> int:
     for name, members in config["settings"].items():
         _set_members(Path(name), members)
     url = broker_url(config["broker"])
+    start_egress(config["broker"])
     env = {name: value.replace("{relay}", url) for name, value in config["env"].items()}
     # Handlers, not SIG_IGN, which the agent would inherit: Ctrl-C is for it alone.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP):

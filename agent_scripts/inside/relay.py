@@ -1,11 +1,19 @@
-"""How an agent's SDK gets a URL of the broker: its own, or that of a loopback port which leads to its unix socket."""
+"""How what runs in a sandbox gets out by the unix sockets of its thread: loopback ports that lead to the broker, and to the proxy.
+
+Usage, for one command that shall find the proxy: `python3 -I relay.py BROKER COMMAND [ARGUMENT ...]`
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 _MAX_CONNECTIONS = 64
 _CONNECT_TIMEOUT_S = 10
@@ -15,6 +23,9 @@ _CROWDED_PAUSE_S = 0.05
 _CHUNK_BYTES = 64 * 1024
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
+_PORT_NAME = "ORION_EGRESS_PORT"
+_EGRESS = "egress"
+"""Both as `sandbox_runtime.types` has them."""
 
 
 def broker_url(broker: str) -> str:
@@ -22,14 +33,34 @@ def broker_url(broker: str) -> str:
     return broker.rstrip("/") if broker.startswith(("http://", "https://")) else start_relay(broker)
 
 
-def start_relay(broker_socket: str, wait_s: float = _BROKER_WAIT_S) -> str:
+def start_egress(broker: str) -> None:
+    """Serves the proxy beside the broker's socket at the port that the sandbox's environment names; without one there is no proxy.
+
+    Its connections are counted by themselves: an install must not keep the agent from its model.
+    """
+    port = os.environ.get(_PORT_NAME)
+    if not port:
+        return
+    try:
+        start_relay(str(Path(broker).with_name(_EGRESS)), port=int(port))
+    except OSError as exc:
+        if exc.errno != errno.EADDRINUSE:  # else another relay of this sandbox is there
+            raise
+
+
+def start_relay(broker_socket: str, wait_s: float = _BROKER_WAIT_S, *, port: int = 0) -> str:
     """Serves from daemon threads until this process ends. A broker that is not there is waited for so long.
+
+    `port`: 0 = any that is free.
 
     Returns:
         The relay's base URL, `http://127.0.0.1:PORT`.
+
+    Raises:
+        OSError: the port is taken.
     """
     threading.stack_size(_STACK_BYTES)
-    listener = socket.create_server(("127.0.0.1", 0), backlog=_MAX_CONNECTIONS)
+    listener = socket.create_server(("127.0.0.1", port), backlog=_MAX_CONNECTIONS)
     threading.Thread(
         target=_accept, args=(listener, broker_socket, _Absence(wait_s)), daemon=True
     ).start()
@@ -127,3 +158,18 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         for side in (source, target):
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
+
+
+def main(broker: str, command: list[str]) -> int:
+    """Runs a command with the proxy; returns its exit code, as a shell would."""
+    start_egress(broker)
+    try:
+        code = subprocess.run(command, check=False).returncode
+    except OSError as exc:
+        print(f"cannot start {command[0]}: {exc}", file=sys.stderr)
+        return 126 if isinstance(exc, PermissionError) else 127
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

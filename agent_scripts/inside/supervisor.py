@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from agent_scripts.inside import process_tree
 from agent_scripts.inside.preload import EndedError, PreloadedAgent, wait_for_config
-from agent_scripts.inside.relay import broker_url
+from agent_scripts.inside.relay import broker_url, start_egress
 
 _STDOUT = 1
 _WRITE_BYTES = 4096
@@ -274,6 +274,8 @@ class Supervision:
     def _open_process(self) -> subprocess.Popen[bytes]:
         config = self._config
         relay = broker_url(config["broker"]) if config["broker"] else ""
+        if config["broker"]:
+            start_egress(config["broker"])
         for name in config["naming_relay"]:
             path = Path(name)
             path.write_text(path.read_text("utf-8").replace("{relay}", relay), "utf-8")

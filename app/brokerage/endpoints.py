@@ -10,13 +10,15 @@ from typing import Protocol
 from fastapi import APIRouter
 
 from app.brokerage.registry import GrantRegistry
+from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.tally import Tally
 from app.runs.broker import BrokerEndpoint, GrantHooks, ModelGrant
 from app.runs.request import RunId
 from app.runs.session import SessionId
 
 NAME_CHARS = 12
-SOCKET_NAME = "sock"
-"""Short: the path of a unix socket has 107 bytes. Source: Linux, unix(7)."""
+SOCKET_NAME, EGRESS_NAME = "sock", "egress"
+"""Of the sockets to the broker and to the proxy, as sandboxes know them. Short: the path of a unix socket has 107 bytes. Source: Linux, unix(7)."""
 MAX_PATH_BYTES = 107
 
 
@@ -29,7 +31,8 @@ class OpenListener(Protocol):
 class SocketBroker:
     """Implements ModelBroker by a unix socket for each thread: a token is good only in the sandbox that it was made for.
 
-    An endpoint's directory exists as long as a sandbox that mounts it; its socket while a run goes.
+    Beside it is another one, of the proxy to the hosts that the thread's run may reach. An endpoint's directory exists as long as a
+    sandbox that mounts it; its sockets while a run goes.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class SocketBroker:
         router: APIRouter,
         directory: Path,
         open_listener: OpenListener,
+        egress: EgressProxy,
     ) -> None:
         """Raises: OSError: `directory` has too long a path."""
         self.registry = registry
@@ -46,7 +50,8 @@ class SocketBroker:
         """For the public address, where only the token counts: no sandbox of this machine reaches it."""
         self._directory = directory
         self._open_listener = open_listener
-        longest = directory / ("x" * NAME_CHARS) / SOCKET_NAME
+        self._egress = egress
+        longest = directory / ("x" * NAME_CHARS) / max(SOCKET_NAME, EGRESS_NAME, key=len)
         if len(bytes(longest)) > MAX_PATH_BYTES:
             raise OSError(f"too long for a unix socket: {longest}")
 
@@ -63,9 +68,22 @@ class SocketBroker:
     ) -> AsyncIterator[str]:
         path = Path(self.endpoint_for(SessionId(grant.session_id)).address)
         # It listens within the grant: an agent that waits for its broker must not be told that its run is over.
-        listening = partial(self._open_listener, path, grant.session_id)
+        listening = partial(self._listen, path, grant)
         async with self.registry.hold_grant(grant, hooks, listening) as token:
             yield token
+
+    @asynccontextmanager
+    async def _listen(self, path: Path, grant: ModelGrant) -> AsyncIterator[None]:
+        def current() -> EgressGrant:
+            live = self.registry.live(grant.run_id)
+            hosts, tally = (live.grant.hosts, live.hooks.tally) if live else ((), Tally())
+            return EgressGrant(run_id=grant.run_id, entries=hosts, tally=tally)
+
+        async with (
+            self._open_listener(path, grant.session_id),
+            self._egress.listen(path.with_name(EGRESS_NAME), current),
+        ):
+            yield
 
     def keep(self, run_id: RunId) -> None:
         self.registry.keep(run_id)

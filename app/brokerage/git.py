@@ -6,9 +6,7 @@ gitprotocol-common(5), pkt-line; git 2.39.
 
 import asyncio
 import base64
-import ipaddress
 import re
-import socket
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
@@ -36,11 +34,9 @@ from app.brokerage.registry import (
     read_git_token,
     record_effect,
 )
+from app.egress.addresses import UnnameableError, is_public, look_up
 from app.runs.broker import RepositoryGrant
 
-LOOK_UP_TIMEOUT_S = 5.0
-_EMBEDDING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
-"""Networks whose last 32 bits are an IPv4 address. Source: RFC 6052, 2.1; RFC 4291, 2.5.5.1. Teredo's are not public themselves."""
 MAX_COMMAND_BYTES = 64 * 1024
 """For all commands of a push. Orion's own pushes have one; a push by hand may have hundreds."""
 _LENGTH_CHARS = 4
@@ -102,29 +98,14 @@ class GitRemotes:
         if parts.scheme != "https":
             return "only https:// leads to repositories"
         try:
-            async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
-                found = await asyncio.get_running_loop().getaddrinfo(
-                    parts.hostname, parts.port or 443, type=socket.SOCK_STREAM
-                )
-        except UnicodeError:  # a part of the name is empty, or longer than DNS has them
-            return f"{parts.hostname} cannot be the name of a server"
-        except (OSError, TimeoutError):
+            found = await look_up(parts.hostname or "", parts.port or 443)
+        except UnnameableError as exc:
+            return str(exc)
+        except OSError:
             return ""  # a proxy may know it; otherwise it cannot be reached
-        if all(_is_public(str(one[4][0])) for one in found):
+        if all(map(is_public, found)):
             return ""
         return f"{parts.hostname} is not a public server"
-
-
-def _is_public(address: str) -> bool:
-    """Whether an address is public, and also the IPv4 address that a gateway may translate it to."""
-    found = ipaddress.ip_address(address)
-    if isinstance(found, ipaddress.IPv4Address):
-        return found.is_global
-    inner = found.ipv4_mapped or found.sixtofour
-    if any(found in network for network in _EMBEDDING):
-        inner = ipaddress.IPv4Address(found.packed[-4:])
-    # Of 6to4 and mapped addresses themselves, versions of Python say different things.
-    return (inner or found).is_global
 
 
 class CommandError(ValueError):

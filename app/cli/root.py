@@ -17,11 +17,13 @@ from app.cli.output import (
     run_async,
     show_failures,
 )
-from app.cli.sandboxes import sandboxes, snapshots
+from app.cli.sandboxes import Provider, sandboxes, snapshots
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
 notes = typer.Typer(no_args_is_help=True, help="What people told Orion to remember in channels.")
+egress = typer.Typer(no_args_is_help=True, help="The hosts that sandboxes may reach.")
+app.add_typer(egress, name="egress")
 app.add_typer(runs, name="runs")
 app.add_typer(notes, name="notes")
 app.add_typer(sandboxes, name="sandboxes")
@@ -137,6 +139,15 @@ def doctor(as_json: AsJson = False) -> None:
         return is_ok
 
     exit_with(0 if run_async(collect()) else 1)
+
+
+@egress.command("check")
+def check_egress(provider: Provider = None) -> None:
+    """Print the lists of hosts, and try from inside a new sandbox: all of theirs, and one that must be refused."""
+    from app.cli.commands.egress import check_hosts
+
+    settings = read_settings(orion_sandbox=provider)
+    exit_with(0 if run_async(check_hosts(settings, write=print)) else 1)
 
 
 @app.command()

@@ -5,6 +5,7 @@ __all__ = [
     "brokers",
     "budgets",
     "core",
+    "egress",
     "factories",
     "maintenance",
     "models",

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
+from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
 from app.brokerage.git import GitBroker, GitRemotes
@@ -28,6 +29,7 @@ from app.compose.models import (
     name_at,
     own_source,
 )
+from app.egress.proxy import EgressProxy
 from app.runs.broker import ModelBroker, ModelGrant
 from app.runs.budget import Ledger
 from app.runs.history import Judge, NoJudge
@@ -79,10 +81,17 @@ async def open_broker(
             router.include_router(part)
         # Everyone may connect who can reach a socket: the state directory is closed to others, and a sandbox, whose user is
         # another one, sees its own socket alone, through its own binding.
-        async with serve_sockets(create_broker_app(router)) as listeners:
+        async with (
+            serve_sockets(create_broker_app(router)) as listeners,
+            open_task_group() as group,
+        ):
             try:
                 yield SocketBroker(
-                    registry, router=router, directory=directory, open_listener=listeners.open
+                    registry,
+                    router=router,
+                    directory=directory,
+                    open_listener=listeners.open,
+                    egress=EgressProxy(group),
                 )
             finally:
                 await registry.close()

@@ -15,6 +15,7 @@ from agent_scripts.registry import agent_names, create_adapter
 from app.brokerage.github import GitHub
 from app.brokerage.http import trusted
 from app.compose.brokers import git_remotes
+from app.compose.egress import host_lists
 from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
 from app.log import configure_logging
@@ -74,6 +75,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         mount=settings.mount,
         instructions=settings.toml.instructions,
         rules=settings.toml.rules,
+        hosts=host_lists(settings),
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
         agents=usable_agents(settings),

@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Protocol
@@ -15,6 +15,7 @@ from agent_scripts.events import (
     TurnFinished,
 )
 from app.aio import Gate, always_open, retry_store
+from app.egress.tally import Tally
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.broker import GrantHooks
@@ -140,6 +141,8 @@ class Attempt:
     """`Outcome.files`."""
     heard: dict[RunId, None] = field(default_factory=dict)
     """`Outcome.heard`, in order."""
+    tally: Tally = field(default_factory=Tally)
+    """Of the hosts that its sandbox reached by the proxy, or reached for."""
 
     @property
     def tracker(self) -> ProgressTracker:
@@ -160,6 +163,7 @@ class Attempt:
             on_effect=self.on_effect,
             refusal=self.cost.refusal,
             may_act=self.may_act,
+            tally=self.tally,
         )
 
     def leave(
@@ -184,6 +188,7 @@ class Attempt:
             is_cut_short=cost.is_cut_short,
             excess=cost.excess.sentence if cost.excess else "",
             notes=tuple(self.notes),
+            hosts=self.tally.uses,
             was_handed_over=self.hand_over.is_set()
             or (earlier is not None and earlier.was_handed_over),
         )
@@ -334,6 +339,7 @@ async def open_attempt(
             attempt.agent_started_at = checkpoint.started_at
             attempt.resumed = checkpoint.resumed
             attempt.notes.extend(checkpoint.notes)
+            attempt.tally = Tally(checkpoint.hosts)
             attempt.traced_seq, attempt.event_offset = checkpoint.traced_seq, run.event_offset
             attempt.read_conversation = partial(read_conversation, run, ports)
             attempt.load_spending = partial(ports.ledger.load_spending, run)
@@ -414,6 +420,7 @@ def _outcome_of(
         code, detail = ErrorCode.REQUEST_INVALID, _OWN_KEY_REFUSED[code]
     if (excess := attempt.cost.excess) is not None:
         code, detail = ErrorCode.BUDGET_EXCEEDED, excess.sentence
+    notes = [*attempt.notes, *_note_refused(attempt.tally)]
     stopped_by = attempt.stop.user
     if stopped_by is not None and (code is not None or not answer):
         state, code = RunState.STOPPED, None
@@ -421,7 +428,7 @@ def _outcome_of(
         state = RunState.SUCCEEDED if code is None else RunState.FAILED
     return Outcome(
         state=state,
-        answer=mask("\n\n".join((answer, *attempt.notes)) if answer else answer),
+        answer=mask("\n\n".join((answer, *notes)) if answer else answer),
         error_code=code,
         detail=mask(detail)[:MAX_DETAIL_CHARS],
         is_told=code in TOLD_WITH_DETAIL,
@@ -431,9 +438,30 @@ def _outcome_of(
         changes=attempt.difference.changes if attempt.difference else None,
         files=attempt.shared,
         heard=tuple(attempt.heard) if state is RunState.SUCCEEDED else (),
+        hosts=tuple(replace(one, host=mask(one.host)) for one in attempt.tally.uses),
         resumed=attempt.resumed,
         usage=attempt.cost.usage,
         cost_usd=attempt.cost_usd,
+    )
+
+
+MAX_TOLD_HOSTS = 5
+
+
+def _note_refused(tally: Tally) -> Iterator[str]:
+    """Yields what the sandbox reached for in vain, for the person who asked."""
+    refused = [one for one in tally.refused if one.host]
+    if not refused:
+        return
+    told = [
+        f"`{one.host}`" + (f" ({one.refusals} times)" if one.refusals > 1 else "")
+        for one in refused[:MAX_TOLD_HOSTS]
+    ]
+    if len(refused) > len(told):
+        told.append(f"{len(refused) - len(told)} more")
+    yield (
+        f"Reached for and refused: {', '.join(told)}. "
+        "The operator can allow hosts: ORION_EGRESS_HOSTS, or `egress_hosts` in orion.toml."
     )
 
 

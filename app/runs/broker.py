@@ -1,16 +1,19 @@
 """What a run's sandbox is let do at the broker, which keeps keys outside, and how it gets there."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
 from app.aio import Gate, always_open
+from app.egress.hosts import HostEntry
+from app.egress.tally import Tally
 from app.runs.budget import AskLeave
 from app.runs.model import ModelCall
 from app.runs.request import RunId
 from app.runs.session import SessionId
+from sandbox_runtime.types import BrokeredNetwork, Network, OpenNetwork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class ModelGrant:
     """Of the person who asked, to be used in place of the operator's; empty = there is none."""
     own_key_protocol: str = ""
     """That it is for; models of other protocols must not be asked beside it."""
+    hosts: tuple[HostEntry, ...] = ()
+    """That its sandbox reaches by the proxy at its thread's endpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +58,20 @@ class BrokerEndpoint:
     """What the sandbox's network must add to each request: keys."""
     has_broker: bool = True
     """False: the address is the model's own, and nothing else is reached."""
+
+    def network(self, hosts: Iterable[HostEntry], *, is_open: bool) -> Network:
+        """Returns the network of a sandbox that reaches it, and beside it these hosts, or everything.
+
+        By a socket hosts are the proxy's matter, which knows those of each run whichever sandbox it has.
+        """
+        if is_open:
+            return OpenNetwork(endpoint=self.address)
+        hosts = () if self.address.startswith("/") else hosts
+        return BrokeredNetwork(
+            endpoint=self.address,
+            headers=self.headers,
+            hosts=tuple(dict.fromkeys(entry.pattern for entry in hosts)),
+        )
 
     def url(self, protocol: str) -> str:
         """Returns the base URL of the models of a `ModelProtocol`, as `AgentTurn.model_url` wants it."""
@@ -71,6 +90,8 @@ class GrantHooks:
     """Asked before each model call; None = all may be made."""
     may_act: Gate = always_open
     """Before each request that may change something outside."""
+    tally: Tally = field(default_factory=Tally)
+    """Of what goes by the proxy."""
 
 
 class ModelBroker(Protocol):

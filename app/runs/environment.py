@@ -254,6 +254,8 @@ class RunFacts:
     """The thread's next message finds them."""
     repository: RepositoryFact | None = None
     network: NetworkFact
+    hosts: Sequence[str] = ()
+    """That are reached besides."""
     time_s: float
     disk_bytes: int
     """Of working directory, home and temporary files together."""
@@ -311,10 +313,13 @@ def _outbox(facts: RunFacts) -> str:
 def _network(facts: RunFacts) -> str:
     if facts.network is NetworkFact.OPEN:
         return "Commands in the sandbox reach the internet."
+    has_repository = facts.network is NetworkFact.BROKERED and facts.repository is not None
+    git = f"git reaches {facts.repository.name}" if facts.repository and has_repository else ""
+    if facts.hosts:
+        reached = f"these hosts and nothing else, by the proxy that the environment names: {', '.join(facts.hosts)}"
+        return f"Commands in the sandbox reach {reached}{f'; {git} besides' if git else ''}."
     closed = "The sandbox has no network: downloads, package installs and web pages fail"
-    if facts.network is NetworkFact.BROKERED and facts.repository is not None:
-        return f"{closed}; git reaches {facts.repository.name} and nothing else."
-    return f"{closed}."
+    return f"{closed}; {git} and nothing else." if git else f"{closed}."
 
 
 def _limits(facts: RunFacts) -> str:

@@ -9,6 +9,7 @@ from functools import partial
 
 from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.events import AgentError, TurnFinished
+from app.egress.hosts import HostEntry
 from app.errors import ErrorCode, OrionError, mapped_errors
 from app.log import get_logger
 from app.runs.agent_process import (
@@ -45,7 +46,7 @@ from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import BrokeredNetwork, Capability, OpenNetwork, SandboxSpec, SnapshotRef
+from sandbox_runtime.types import Capability, SandboxSpec, SnapshotRef
 
 _log = get_logger(__name__)
 
@@ -402,7 +403,8 @@ class AgentRunner:
         if snapshot is None:
             return None
         lifetime_s = wait_s + SAVING_S
-        return self._spec(snapshot, endpoint_id, lifetime_s=lifetime_s, labels={POOL_LABEL: "true"})
+        hosts, labels = self._policy.hosts.everywhere, {POOL_LABEL: "true"}
+        return self._spec(snapshot, endpoint_id, hosts, lifetime_s=lifetime_s, labels=labels)
 
     async def _open_workspace(
         self, attempt: Attempt, stack: AsyncExitStack, *, may_have_waited: bool
@@ -438,6 +440,7 @@ class AgentRunner:
         spec = self._spec(
             snapshot,
             session_id_for(attempt.run.thread),
+            self._hosts(attempt),
             lifetime_s=attempt.remaining_s + SAVING_S,
             labels={"orion.run": attempt.run.id},
         )
@@ -448,17 +451,16 @@ class AgentRunner:
         self,
         snapshot: SnapshotRef,
         session_id: SessionId,
+        hosts: Iterable[HostEntry],
         *,
         lifetime_s: float,
         labels: Mapping[str, str],
     ) -> SandboxSpec:
-        endpoint = self._broker.endpoint_for(session_id)
+        endpoint, is_open = self._broker.endpoint_for(session_id), bool(self._settings.vendor_key)
         return SandboxSpec(
             snapshot_id=snapshot.id,
             work_dir=self._settings.work_dir,
-            network=OpenNetwork(endpoint=endpoint.address)
-            if self._settings.vendor_key
-            else BrokeredNetwork(endpoint=endpoint.address, headers=endpoint.headers),
+            network=endpoint.network(hosts, is_open=is_open),
             lifetime_s=lifetime_s,
             labels={"orion.managed": "true", "orion.agent": self._adapter.name, **labels},
             limits=self._settings.sandbox_limits,
@@ -467,10 +469,7 @@ class AgentRunner:
     def _open_grant(
         self, attempt: Attempt, work: Checkout | None
     ) -> AbstractAsyncContextManager[str]:
-        return self._broker.open_grant(self._grant(attempt, work), attempt.hooks)
-
-    def _grant(self, attempt: Attempt, work: Checkout | None) -> ModelGrant:
-        return ModelGrant(
+        grant = ModelGrant(
             run_id=attempt.run.id,
             models=(self._model(attempt), *self._adapter.spec.helper_models),
             expires_at=attempt.time.deadline_at + timedelta(minutes=1),
@@ -480,7 +479,13 @@ class AgentRunner:
             repository=work.found.grant if work else None,
             own_key=attempt.asker.own_keys.get(attempt.cost.own_key_protocol, ""),
             own_key_protocol=attempt.cost.own_key_protocol,
+            hosts=self._hosts(attempt),
         )
+        return self._broker.open_grant(grant, attempt.hooks)
+
+    def _hosts(self, attempt: Attempt) -> tuple[HostEntry, ...]:
+        """Returns what its sandbox reaches beside the broker."""
+        return self._policy.hosts.of(attempt.run.request.channel, attempt.choice.repo.value)
 
     async def _conclude(self, attempt: Attempt, workspace: Workspace, watch: FileWatch) -> None:
         has_worked = attempt.tracker.steps > 0
@@ -519,6 +524,7 @@ class AgentRunner:
                 are_files_saved=Capability.SNAPSHOT in self._provider.capabilities,
                 repository=work.fact(attempt) if work else None,
                 network=NetworkFact.OPEN if settings.vendor_key else network,
+                hosts=[entry.pattern for entry in self._hosts(attempt)],
                 time_s=attempt.remaining_s,
                 disk_bytes=self._policy.max_disk_bytes,
                 memory_bytes=settings.sandbox_limits.memory_bytes,

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NewType, Protocol
 
+from app.egress.tally import HostUse
 from app.errors import ErrorCode
 from app.runs.request import NO_CONTENT, MessageContent, RunId, RunRequest, Thread
 
@@ -147,6 +148,8 @@ class Outcome:
     """Shared below the answer."""
     heard: tuple[RunId, ...] = ()
     """Runs of messages that were told to its agent while it worked, and that it has answered with its own."""
+    hosts: tuple[HostUse, ...] = ()
+    """That its sandbox reached by the proxy, or reached for in vain. None where its provider's own network lets it through: those are unknown."""
     candidates: tuple[str, ...] = ()
     """Repositories of which the person who asked is to choose one, with `NO_REPO`; a click goes on with the question."""
     resumed: Resumption | None = None
@@ -206,6 +209,8 @@ class Checkpoint:
     """The budget that has ended it."""
     notes: tuple[str, ...] = field(default=(), repr=False)
     """To be told below the answer."""
+    hosts: tuple[HostUse, ...] = ()
+    """`Outcome.hosts`, so far."""
     was_handed_over: bool = False
     """A process has ended while it followed the agent, and with it whatever the agent was asking a model for."""
 

@@ -1,7 +1,7 @@
 """Who may ask, how much, how long: pure decisions."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from app.egress.hosts import HostEntry
 from app.errors import ErrorCode
 from app.runs.model import Run
 from app.runs.options import INVISIBLE, RunOptions, check_model, unknown_word
@@ -324,6 +325,24 @@ class FollowUpSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostLists:
+    """Says which hosts sandboxes reach beside the model."""
+
+    everywhere: tuple[HostEntry, ...] = ()
+    channels: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
+    """By channels' ids."""
+    repositories: Mapping[str, tuple[HostEntry, ...]] = field(default_factory=dict)
+    """By what `key_of` returns for their names."""
+    key_of: Callable[[str], str] = str
+
+    def of(self, channel: str, repo: str) -> tuple[HostEntry, ...]:
+        """Returns the hosts of a thread, each once; an empty `repo` is none."""
+        in_channel = self.channels.get(channel, ())
+        in_repository = self.repositories.get(self.key_of(repo), ()) if repo else ()
+        return tuple(dict.fromkeys((*self.everywhere, *in_channel, *in_repository)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, DeliverySettings):
     """The operator's limits, and what follows from other settings. Times in seconds."""
 
@@ -345,6 +364,7 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     """The operator's texts for channels, by their ids."""
     rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
     """`Catalog.rules`."""
+    hosts: HostLists = field(default_factory=HostLists)
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False

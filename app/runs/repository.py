@@ -18,6 +18,7 @@ from agent_scripts.repository import (
     git_environment,
     parse_report,
     repository_command,
+    with_egress,
 )
 from app.aio import retry_store
 from app.errors import ErrorCode, OrionError
@@ -29,7 +30,6 @@ from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.warm_pool import UnhealthySandboxError
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import Sandbox
 
 _log = get_logger(__name__)
 
@@ -351,13 +351,14 @@ class Checkout:
             )
             workspace.session = updated or session  # what is written of it later keeps this
         if report.is_new:
-            await self._initialise(attempt, workspace.sandbox, found)
+            await self._initialise(attempt, context, found)
         return found
 
     async def _initialise(
-        self, attempt: Attempt, sandbox: Sandbox, found: ThreadRepository
+        self, attempt: Attempt, context: GitContext, found: ThreadRepository
     ) -> None:
-        """Runs the operator's commands; one that fails is told with the answer, and the agent works on."""
+        """Runs the operator's commands, with the network of the agent; one that fails is told with the answer, and the agent works on."""
+        sandbox = context.workspace.sandbox
         commands = self._repositories.commands_after_clone(found.name)
         for number, command in enumerate(commands, 1):
             attempt.enter(f"Preparing {found.name}")
@@ -365,7 +366,7 @@ class Checkout:
                 step.set(number=number)
                 try:
                     result = await sandbox.exec(
-                        ["sh", "-c", command],
+                        with_egress(["sh", "-c", command], context.paths, sandbox.paths.broker),
                         timeout_s=INIT_TIMEOUT_S,
                         cwd=found.directory,
                         max_output_bytes=MAX_COMMAND_OUTPUT_BYTES,
@@ -490,7 +491,9 @@ class Checkout:
 
     def git_environment(self, token: str) -> Mapping[str, str]:
         policy = self._repositories.policy
-        return git_environment(git_token(token), name=policy.git_name, email=policy.git_email)
+        return git_environment(
+            git_token(token), url=self.found.url, name=policy.git_name, email=policy.git_email
+        )
 
 
 def find_checkout(

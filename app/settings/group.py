@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import Annotated, get_type_hints
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, SecretStr, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    PlainValidator,
+    SecretStr,
+    field_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
+
+from app.egress.hosts import Item, read_items
 
 
 class SettingsGroup(BaseModel):
@@ -72,6 +81,17 @@ def fields_of(group: type) -> Mapping[str, FieldInfo]:
         one.name: FieldInfo.from_annotated_attribute(hints[one.name], one.default)
         for one in fields(group)  # type: ignore[arg-type] # a dataclass, whose type cannot be named
     }
+
+
+def _read_hosts(value: object) -> object:
+    words = value.replace(",", " ").split() if isinstance(value, str) else value
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) for word in words):
+        raise ValueError("must be a list of hosts")
+    return read_items(words)
+
+
+Hosts = Annotated[tuple[Item, ...], PlainValidator(_read_hosts)]
+"""Hosts that sandboxes may reach, and sets of them, as `app.egress.hosts` has them."""
 
 
 def one_of(words: Collection[str]) -> AfterValidator:

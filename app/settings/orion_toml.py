@@ -8,6 +8,7 @@
     follow_ups = "judged"
     instructions = "Answer in German. Deploys are on Tuesdays."
     repo = "acme/shop"
+    egress_hosts = ["api.example.com", "@npm"]
     rules = [{ words = ["invoice", "tax rate"], repo = "acme/billing" }]
 
     [[rules]]
@@ -20,6 +21,7 @@
 
     [repositories."acme/api"]
     init = ["make deps"]
+    egress_hosts = ["*.example.org", "private:mirror.example.com"]
 
     [prices."claude-*"]
     input = 3
@@ -35,7 +37,9 @@ is kept in the cache for an hour, need not be said: it is twice the input.
 `repo`: of the channel's new threads, where nobody says another one. `rules`, of a channel or of all: the repository of a message that has
 one of these words in it, as they are written or with an `s`; where several may be meant, the person is asked.
 
-`init`: lines of a shell, run in the repository when a thread has cloned it, without a network. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
+`egress_hosts`: that sandboxes of the channel, or of threads in the repository, reach beside those of ORION_EGRESS_HOSTS.
+
+`init`: lines of a shell, run in the repository when a thread has cloned it, with the network that its agent has. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
 """
 
@@ -61,13 +65,14 @@ from pydantic import (
 )
 
 from agent_scripts.registry import agent_names
+from app.egress.hosts import Item
 from app.runs.budget import ANY_ENDING, Price
 from app.runs.commands import find_instructions_problem
 from app.runs.environment import AddedFile, Additions
 from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
 from app.runs.policy import FollowUps
 from app.runs.selection import RepositoryRule
-from app.settings.group import SettingsError
+from app.settings.group import Hosts, SettingsError
 from app.settings.service import MAX_USD
 
 ORION_TOML = Path("orion.toml")
@@ -225,6 +230,7 @@ class _ChannelTable(BaseModel):
     follow_ups: _FollowUps | None = None
     instructions: Annotated[str, AfterValidator(_check_instructions)] | None = None
     repo: _Repository | None = None
+    egress_hosts: Hosts = ()
     rules: list[_RuleTable] | None = None
 
     @model_validator(mode="after")
@@ -239,6 +245,7 @@ class _RepositoryTable(BaseModel):
     model_config = _CLOSED
 
     init: list[_Line] = Field(default_factory=list)
+    egress_hosts: Hosts = ()
 
 
 class _PriceTable(BaseModel):
@@ -286,6 +293,10 @@ class OrionToml:
     """Of channels, by ids; those of the empty id are for all."""
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands that run after a repository was cloned, by `owner/name` or URL."""
+    channel_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
+    """That their sandboxes reach beside others', by channels' ids."""
+    repository_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
+    """The same by `owner/name` or URL."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """Of models, by their names or the beginnings of them."""
 
@@ -332,6 +343,16 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             if rules
         },
         repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
+        channel_hosts={
+            name: table.egress_hosts
+            for name, table in parsed.channels.items()
+            if table.egress_hosts
+        },
+        repository_hosts={
+            name: table.egress_hosts
+            for name, table in parsed.repositories.items()
+            if table.egress_hosts
+        },
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},
     )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, ConfigDict, Field, SecretStr, create_model, model_validator
 
 from app.runs.policy import Mount
-from app.settings.group import SettingsGroup, existing_file, one_of, whole_path
+from app.settings.group import Hosts, SettingsGroup, existing_file, one_of, whole_path
 from sandbox_runtime.provider import ProviderSpec
 from sandbox_runtime.registry import provider_names, provider_spec, provider_specs
 
@@ -72,6 +72,11 @@ class SandboxSettings(_SettingsOfProviders):
         None,
         alias="ORION_SANDBOX_REGION",
         description="Where cloud sandboxes run, one region for each cloud: vercel iad1 (the default) or another of its regions; deno ord (the default) or ams.",
+    )
+    egress_hosts: Hosts = Field(
+        (),
+        alias="ORION_EGRESS_HOSTS",
+        description="Hosts that sandboxes may reach beside the model: api.example.com, api.example.com:8443, *.example.com; with :80 plain HTTP, to read; @pip, @npm, @uv, @apt or packages (all four) for what these tools on this machine install from; private: before one that leads to a private address. Empty = none.",
     )
     ca_bundle: Annotated[Path, AfterValidator(existing_file)] | None = Field(
         None,

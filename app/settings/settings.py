@@ -2,7 +2,7 @@
 
 import difflib
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +13,7 @@ from dotenv import dotenv_values
 from pydantic import SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from app.egress.hosts import HostEntry, HostSet, Item
 from app.runs.options import nearest
 from app.runs.policy import (
     AccessSettings,
@@ -118,6 +119,8 @@ class Settings:
     mcp_servers: McpServers = field(default_factory=McpServers, repr=False)
     """Those of ORION_MCP_CONFIG_FILE; read with the settings, as masker, broker and agents must know the same ones."""
     toml: OrionToml = field(default_factory=OrionToml)
+    host_sets: Mapping[HostSet, Sequence[HostEntry]] = field(default_factory=dict)
+    """The hosts of sets, as far as the tools of this machine were asked; see `app.egress.sets`."""
     namespace: str = ""
     """The name by which providers know the sandboxes of this Orion, where it is kept in the database; empty = it follows from
     the state directory."""
@@ -141,6 +144,20 @@ class Settings:
         """Returns the path of the SQLite file, or the `postgresql://…` URL, which holds a password."""
         url = self.service.database_url
         return url.get_secret_value() if url else self.service.state_dir / "orion.db"
+
+    def entries(self, items: Iterable[Item]) -> tuple[HostEntry, ...]:
+        """Returns the hosts of a list, of sets those that are known."""
+        found: list[HostEntry] = []
+        for item in items:
+            found += self.host_sets.get(item, ()) if isinstance(item, HostSet) else [item]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def host_lists(self) -> Iterator[tuple[Item, ...]]:
+        """Yields all lists of hosts that sandboxes may reach: everyone's, then those of channels and repositories."""
+        yield self.sandbox.egress_hosts
+        yield from self.toml.channel_hosts.values()
+        yield from self.toml.repository_hosts.values()
 
     @property
     def broker_directory(self) -> Path:
@@ -176,7 +193,7 @@ class Settings:
         return getattr(getattr(self, group), attribute)
 
 
-_READ_LATER = ("mcp_servers", "toml", "namespace")
+_READ_LATER = ("mcp_servers", "toml", "host_sets", "namespace")
 
 
 def groups() -> Mapping[str, type]:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -156,6 +156,11 @@ def result_attributes(
     }
     if files := sanitizer.files(result.files):
         output["files"] = files
+    if result.hosts:
+        output["hosts"] = [
+            {**asdict(one), "host": sanitizer.name(one.host), "reason": one.reason}
+            for one in result.hosts
+        ]
     if sanitizer.trace_content:
         output["answer"] = sanitizer.content(result.answer)
     attributes: Attributes = {

@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from typing_extensions import override
 
-from app.aio import open_task_group
+from app.aio import bind_unix_socket, open_task_group
 
 ABORT_EXTENSION = "orion.abort"
 """ASGI scope extension: a callable that cuts the client's connection without an answer."""
@@ -123,25 +123,16 @@ def _abort(connection: Any) -> None:  # noqa: ANN401 - uvicorn's protocol classe
         transport.abort()
 
 
-def _listen(*, host: str, port: int, uds: Path | None, uds_mode: int) -> socket.socket:
-    if uds is not None:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        uds.unlink(missing_ok=True)
-        listener.bind(str(uds))
-        uds.chmod(uds_mode)  # before listen(): nobody else can have connected
-    else:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # asyncio sets TCP_NODELAY on connections of sockets that name their protocol only. Without it the body of an answer,
-        # sent after its head, waits for the client's delayed acknowledgement: 40 ms on Linux.
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+@contextmanager
+def _bind(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio sets TCP_NODELAY on connections of sockets that name their protocol only. Without it the body of an answer,
+    # sent after its head, waits for the client's delayed acknowledgement: 40 ms on Linux.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError:
-            listener.close()
-            raise
-    listener.setblocking(False)  # noqa: FBT003 - the socket module takes no keyword
-    return listener
+        listener.bind((host, port))
+        listener.setblocking(False)  # noqa: FBT003 - the socket module takes no keyword
+        yield listener
 
 
 @asynccontextmanager
@@ -163,16 +154,11 @@ async def serve(
         OSError: the address is in use.
         RuntimeError: the app's lifespan failed to start.
     """
-    path = Path(uds) if uds is not None else None
-    listener = _listen(host=host, port=port, uds=path, uds_mode=uds_mode)
     bound = f"[{host}]" if ":" in host else host
-    base_url = "http://localhost" if path else f"http://{bound}:{listener.getsockname()[1]}"
-    try:
+    with bind_unix_socket(Path(uds), mode=uds_mode) if uds else _bind(host, port) as listener:
+        base_url = "http://localhost" if uds else f"http://{bound}:{listener.getsockname()[1]}"
         async with _running(EmbeddedServer(app, grace_s=grace_s), [listener]):
             yield base_url
-    finally:
-        if path is not None:
-            path.unlink(missing_ok=True)
 
 
 class SocketListeners:
@@ -195,25 +181,12 @@ class SocketListeners:
                 config=config, server_state=self._server.server_state, app_state={"endpoint": name}
             )
 
-        listener = _listen(host="", port=0, uds=path, uds_mode=0o666)
-        made = _inode(path)
-        server = await asyncio.get_running_loop().create_unix_server(protocol, sock=listener)
-        try:
-            yield
-        finally:
-            server.close()
-            _unlink(path, made)
-
-
-def _inode(path: Path) -> int:
-    return path.lstat().st_ino
-
-
-def _unlink(path: Path, made: int) -> None:
-    """Removes it unless it is another one by now: another process may listen in its place."""
-    with suppress(FileNotFoundError):
-        if _inode(path) == made:
-            path.unlink()
+        with bind_unix_socket(path, mode=0o666) as bound:
+            server = await asyncio.get_running_loop().create_unix_server(protocol, sock=bound)
+            try:
+                yield
+            finally:
+                server.close()
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ async def test_a_turn_changes_a_file_and_the_next_one_knows(
         first = await stage.record(ts)
         assert (first.agent, first.result.changes is not None) == ("claude", True)
         assert first.result.cost_usd is not None
+        assert first.result.hosts == ()
         second = await stage.client.say("@Orion run: cat notes.txt", thread_ts=ts)
         assert "No such file" not in text_of(await stage.answer(second, thread_ts=ts))
         third = await stage.client.say("@Orion what did I ask before?", thread_ts=ts)

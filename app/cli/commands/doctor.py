@@ -8,8 +8,10 @@ from functools import partial
 import httpx
 
 from agent_scripts.adapter import ModelProtocol
+from app.cli.commands.egress import describe_try, listed_hosts
 from app.compose.adapters import check_own_keys, create_own_keys
 from app.compose.budgets import find_problems
+from app.compose.egress import learn_host_sets, try_hosts
 from app.compose.factories import (
     channel_options,
     pool_size,
@@ -71,6 +73,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("engine", _engine),
         ("sandbox", _sandbox),
         *((f"sandbox {name}", partial(_named_sandbox, name)) for name in _elsewhere(settings)),
+        *((("network", _network),) if any(settings.host_lists) else ()),
         *((("mount", _mount),) if settings.mount is not None else ()),
         ("pool", _pool),
         ("slack", _slack),
@@ -163,6 +166,23 @@ async def _sandbox(settings: Settings) -> str:
             return f"{provider.name}{because}: {finding}{lost}"
     except SandboxError as exc:
         raise _ProblemError(str(exc), provider_spec(choice.name).fix) from exc
+
+
+async def _network(settings: Settings) -> str:
+    fix = "`orion egress check` shows each host"
+    try:
+        settings = await learn_host_sets(settings)
+        async with create_provider(settings, await choose_provider(settings)) as provider:
+            canary, tried = await try_hosts(settings, provider, listed_hosts(settings))
+    except SettingsError as exc:
+        raise _ProblemError(str(exc), "change ORION_EGRESS_HOSTS or orion.toml") from exc
+    except SandboxError as exc:
+        raise _ProblemError(str(exc), fix) from exc
+    if canary.is_reached:
+        raise _ProblemError(f"a host on no list is reached: {describe_try(canary)}", fix)
+    failed = ", ".join(one.host for one in tried if not one.is_reached)
+    found = f"{len(tried)} hosts tried from a sandbox; {canary.host}, on no list, is not reached"
+    return f"! {found}; nor are {failed}; {fix}" if failed else found
 
 
 def _elsewhere(settings: Settings) -> Sequence[str]:

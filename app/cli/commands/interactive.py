@@ -16,6 +16,8 @@ from app.cli.commands.shell import ShellSandbox, quieten, save, spec_of
 from app.cli.commands.terminal import Print
 from app.cli.commands.verify import open_model
 from app.compose.brokers import open_broker
+from app.compose.egress import host_lists, learn_host_sets
+from app.egress.hosts import HostEntry
 from app.runs.broker import GrantHooks, ModelBroker, ModelGrant
 from app.runs.request import RunId
 from app.runs.session import Session
@@ -76,7 +78,9 @@ async def _work(
                 network=BrokeredNetwork(endpoint=broker.endpoint_for(session.id).address),
             )
             async with open_sandbox(provider, spec) as sandbox:
-                code = await _run(sandbox, session, adapter, broker, say=say)
+                hosts = host_lists(await learn_host_sets(settings))
+                grant = _grant(session, hosts.of(session.thread.channel, session.repo))
+                code = await _run(sandbox, session, adapter, broker, grant, say=say)
                 opened = ShellSandbox(sandbox=sandbox, is_of_thread=False)
                 say(f"{session.name}: {await save(admin, session, opened, is_alone=is_alone)}")
     return code
@@ -86,23 +90,28 @@ async def _noted() -> None:
     """A person who sits there knows what the agent does outside."""
 
 
-async def _run(
-    sandbox: Sandbox,
-    session: Session,
-    adapter: InteractiveAdapter,
-    broker: ModelBroker,
-    *,
-    say: Print,
-) -> int:
-    paths = sandbox.paths
-    grant = ModelGrant(
+def _grant(session: Session, hosts: tuple[HostEntry, ...]) -> ModelGrant:
+    return ModelGrant(
         run_id=RunId(f"person_{uuid.uuid4().hex}"),
         models=(session.model,),
         expires_at=datetime.now(UTC) + timedelta(hours=MAX_HOURS),
         max_output_tokens=MAX_OUTPUT_TOKENS,
         max_calls=MAX_CALLS,
         session_id=session.id,
+        hosts=hosts,
     )
+
+
+async def _run(
+    sandbox: Sandbox,
+    session: Session,
+    adapter: InteractiveAdapter,
+    broker: ModelBroker,
+    grant: ModelGrant,
+    *,
+    say: Print,
+) -> int:
+    paths = sandbox.paths
     async with broker.open_grant(
         grant, GrantHooks(on_call=lambda _call: None, on_effect=_noted)
     ) as token:

@@ -112,6 +112,7 @@ def as_row(run: Run) -> Mapping[str, object]:
         "changes": asdict(run.result.changes) if run.result.changes else None,
         "files_in": _files(run.request.content.files),
         "files_out": _files(run.result.files),
+        "hosts": [asdict(one) for one in run.result.hosts],
         "stopped_by": run.stop_requested_by,
         "input_tokens": run.result.usage.input_tokens,
         "output_tokens": run.result.usage.output_tokens,
@@ -136,8 +137,18 @@ def short_line_of(row: Mapping[str, object]) -> str:
 def lines_of(row: Mapping[str, object]) -> Iterator[str]:
     """Yields the same for a person. What has not begun has cost nothing; of the rest that may be unknown."""
     for name, value in row.items():
+        if name == "hosts" and isinstance(value, list):
+            yield from (f"{name:14} {_line_of_host(one)}" for one in value)
+            continue
         nothing = "unknown" if name == "cost_usd" and row["attempt"] else ""
         yield f"{name:14} {nothing if value is None else value}"
+
+
+def _line_of_host(use: Mapping[str, object]) -> str:
+    told = f"{use['host']}: {use['connections']} connections, {use['sent_bytes']} bytes out, {use['received_bytes']} in"
+    return (
+        f"{told}; refused {use['refusals']} times: it {use['reason']}" if use["refusals"] else told
+    )
 
 
 class By(StrEnum):

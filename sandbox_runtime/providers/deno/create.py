@@ -263,7 +263,8 @@ def _allowed_hosts(network: Network) -> list[str] | None:
         case BrokeredNetwork():
             url = _split(network)
             port = url.port or (443 if url.scheme == "https" else 80)
-            return [f"{_bracketed(url.hostname or '')}:{port}"]
+            hosts = [host if ":" in host else f"{host}:443" for host in network.hosts]
+            return [f"{_bracketed(url.hostname or '')}:{port}", *hosts]
         case _:
             return []
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from sandbox_runtime.host import UID, HostView, ca_env, user_env
+from sandbox_runtime.host import UID, HostView, ca_env, egress_env, user_env
 from sandbox_runtime.providers.inside_scripts import script_source
 from sandbox_runtime.providers.seccomp import engine_profile
 from sandbox_runtime.types import (
+    BrokeredNetwork,
     OpenNetwork,
     SandboxLimits,
     SandboxPaths,
@@ -67,6 +68,8 @@ def sandbox_env(spec: SandboxSpec, hosting: Hosting) -> dict[str, str]:
     env = user_env(HOME, scratch=_TMP if spec.environment_writable else None)
     if hosting.ca_bundle is not None:
         env |= ca_env(Path(_CA_BUNDLE))
+    if isinstance(spec.network, BrokeredNetwork):
+        env |= egress_env()
     if isinstance(spec.network, OpenNetwork):
         env |= hosting.view.env
     return env | dict(spec.env)

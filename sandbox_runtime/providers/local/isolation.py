@@ -23,6 +23,7 @@ from sandbox_runtime.host import (
     HostView,
     ca_env,
     cache_env,
+    egress_env,
     python_prefixes,
     search_path,
 )
@@ -33,7 +34,14 @@ from sandbox_runtime.providers.local.processes import (
     StatusFile,
     mark_of,
 )
-from sandbox_runtime.types import Network, OpenNetwork, SandboxLimits, SandboxPaths, endpoint_of
+from sandbox_runtime.types import (
+    BrokeredNetwork,
+    Network,
+    OpenNetwork,
+    SandboxLimits,
+    SandboxPaths,
+    endpoint_of,
+)
 
 # Changing directory is the command's own first step, so that a missing one is its failure and not the sandbox's.
 _IN_DIRECTORY = 'cd -- "$0" || exit 126; exec "$@"'
@@ -227,6 +235,8 @@ class BubblewrapIsolation(Isolation):
         env |= cache_env(_TMP if place.environment_writable else None)
         if self.ca_bundle is not None:
             env |= ca_env(_CA_BUNDLE)
+        if isinstance(place.network, BrokeredNetwork):
+            env |= egress_env()
         if isinstance(place.network, OpenNetwork):
             env |= self.host.env
         return env

@@ -47,6 +47,7 @@ SPEC = ProviderSpec(
     ),
     credentials=(("VERCEL_TOKEN", "VERCEL_TEAM_ID", "VERCEL_PROJECT_ID"), ("VERCEL_OIDC_TOKEN",)),
     auto="credentials",
+    tells_ports=False,
     is_cloud=True,
     # Source: documentation of Vercel, Sandbox Regions and Sandbox pricing (its largest plan), read 2026-11.
     regions=("iad1", *_OTHER_REGIONS.split()),

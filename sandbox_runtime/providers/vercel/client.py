@@ -235,7 +235,11 @@ def create_http_client() -> httpx2.AsyncClient:
 
 
 def network_policy(network: Network) -> NetworkPolicy:
-    """Returns the policy of a network. Raises: SandboxError: UNSUPPORTED when the endpoint is no URL: nothing of this machine is in reach from there."""
+    """Returns the policy of a network.
+
+    Raises:
+        SandboxError: UNSUPPORTED when the endpoint is no URL, as nothing of this machine is in reach from there, or a host has a port of its own.
+    """
     match network:
         case ClosedNetwork():
             return NetworkPolicy.deny_all()
@@ -246,7 +250,21 @@ def network_policy(network: Network) -> NetworkPolicy:
             if network.headers:
                 transform = NetworkPolicyTransform(headers=network.headers)
                 transforms.append(NetworkPolicyRule(transform=[transform]))
-            return NetworkPolicy.custom({_host(network.endpoint): transforms})
+            hosts: dict[str, list[NetworkPolicyRule]] = {
+                _policy_host(host): [] for host in network.hosts
+            }
+            return NetworkPolicy.custom({**hosts, _host(network.endpoint): transforms})
+
+
+def _policy_host(host: str) -> str:
+    """Returns a host as policies have it. Raises: SandboxError: UNSUPPORTED: it is not of TLS's own port."""
+    name, _, port = host.partition(":")
+    if port not in ("", "443"):
+        raise SandboxError(
+            SandboxErrorCode.UNSUPPORTED,
+            f"a network at Vercel knows no ports, and hosts by TLS alone: {host} cannot be on its list",
+        )
+    return name
 
 
 def _host(endpoint: str) -> str:

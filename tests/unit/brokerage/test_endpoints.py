@@ -15,10 +15,12 @@ import pytest
 from fastapi import APIRouter, FastAPI, Request, Response
 
 from agent_scripts.adapter import ModelProtocol
+from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import STAND_IN, DirectBroker, PublicBroker, SocketBroker
 from app.brokerage.registry import GrantRegistry, RequestKind
 from app.compose.models import injected_headers
+from app.egress.proxy import EgressProxy
 from app.playground.model.server import ModelPace, create_model_app
 from app.runs.testing import GrantHooks, ModelCall, ModelGrant, RunId, SessionId, SystemClock
 from app.web.hosting import serve, serve_sockets
@@ -74,9 +76,16 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
             clock=SystemClock(),
         )
         router = messages.router()
-        async with serve_sockets(create_broker_app(router)) as listeners:
+        async with (
+            serve_sockets(create_broker_app(router)) as listeners,
+            open_task_group() as group,
+        ):
             made = SocketBroker(
-                registry, router=router, directory=tmp_path, open_listener=listeners.open
+                registry,
+                router=router,
+                directory=tmp_path,
+                open_listener=listeners.open,
+                egress=EgressProxy(group),
             )
             yield World(broker=made, directory=tmp_path)
 
@@ -238,6 +247,7 @@ async def test_a_path_that_no_socket_can_have(world: World, tmp_path: Path) -> N
             router=world.broker.router,
             directory=tmp_path / ("x" * 90),
             open_listener=None,  # type: ignore[arg-type]  # never opened
+            egress=None,  # type: ignore[arg-type]  # never asked
         )
 
 

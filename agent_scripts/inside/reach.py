@@ -1,0 +1,69 @@
+"""Tries to reach hosts as programs of this sandbox would, by its proxy and past it, and prints what became of each as a JSON object.
+
+Usage: `python3 -I reach.py BROKER NAME:PORT ...`; the first is the path of the broker's socket, or its URL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+# -I leaves the script's own folder out of the path; files keep their package layout inside the sandbox.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from agent_scripts.inside.relay import start_egress
+
+_TIMEOUT_S = 5
+_TRIES_AT_ONCE = 16
+_PORT_NAME = "ORION_EGRESS_PORT"
+_PLAIN_PORT = 80
+_REACHED = "reached"
+
+
+def main(broker: str, hosts: list[str]) -> int:
+    """Prints the object; returns 0."""
+    proxy = int(os.environ.get(_PORT_NAME, "0"))
+    if proxy:
+        start_egress(broker)
+    with ThreadPoolExecutor(_TRIES_AT_ONCE) as pool:
+        direct = pool.map(lambda host: _try(host, 0), hosts)
+        by_proxy = pool.map(lambda host: _try(host, proxy) if proxy else "", hosts)
+        found = zip(hosts, direct, by_proxy)  # noqa: B905 - Python 3.9, which has no `strict`
+        print(json.dumps({host: {"direct": one, "by_proxy": two} for host, one, two in found}))
+    return 0
+
+
+def _try(host: str, proxy: int) -> str:
+    name, _, port = host.rpartition(":")
+    place = ("127.0.0.1", proxy) if proxy else (name, int(port))
+    try:
+        with socket.create_connection(place, timeout=_TIMEOUT_S) as connection:
+            if int(port) == _PLAIN_PORT:
+                return _ask(connection, f"GET http://{name}/ HTTP/1.1\r\nHost: {name}\r\n\r\n")
+            if proxy:
+                refusal = _ask(connection, f"CONNECT {host} HTTP/1.1\r\nHost: {host}\r\n\r\n")
+                if refusal != _REACHED:
+                    return refusal
+            context = ssl.create_default_context()
+            context.check_hostname = False  # whether it is reached, not whether it is trusted
+            context.verify_mode = ssl.CERT_NONE
+            with context.wrap_socket(connection, server_hostname=name):
+                return _REACHED
+    except OSError as exc:
+        return f"failed: {exc}"
+
+
+def _ask(connection: socket.socket, request: str) -> str:
+    connection.sendall(request.encode())
+    answer = connection.recv(4096).decode("utf-8", "replace")
+    status = answer.split(" ", 2)[1:2]
+    return f"refused: {status[0]}" if "\r\n\r\nOrion: " in answer and status else _REACHED
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

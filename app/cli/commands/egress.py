@@ -1,0 +1,64 @@
+"""Which hosts sandboxes may reach, and whether it is so."""
+
+from collections.abc import Iterator, Sequence
+
+from agent_scripts.reaching import HostTry
+from app.cli.commands.shell import quieten
+from app.cli.commands.terminal import Print
+from app.compose.egress import learn_host_sets, try_hosts
+from app.compose.providers import choose_provider, create_provider
+from app.egress.hosts import HostEntry, HostSet
+from app.settings.settings import Settings
+
+
+async def check_hosts(settings: Settings, *, write: Print) -> bool:
+    """Prints the lists, and what a new sandbox reaches of them; returns whether it reaches nothing else.
+
+    Raises:
+        SettingsError: a provider that is set up cannot keep to the lists.
+        SandboxError: there is no sandbox to try it from.
+    """
+    quieten(settings)
+    settings = await learn_host_sets(settings)
+    for line in describe_lists(settings):
+        write(line)
+    async with create_provider(settings, await choose_provider(settings)) as provider:
+        canary, tried = await try_hosts(settings, provider, listed_hosts(settings))
+        write(f"From a sandbox of {provider.name}:")
+        for one in tried:
+            write(f"  {describe_try(one)}")
+        write(f"  {describe_try(canary)} (on no list)")
+    if canary.is_reached:
+        write("! A host that is on no list is reached.")
+    return not canary.is_reached
+
+
+def listed_hosts(settings: Settings) -> Sequence[HostEntry]:
+    """Returns the hosts of all lists together."""
+    entries = (entry for items in settings.host_lists for entry in settings.entries(items))
+    return list(dict.fromkeys(entries))
+
+
+def describe_lists(settings: Settings) -> Iterator[str]:
+    """Yields a line for each entry, below the list that it is of."""
+    toml = settings.toml
+    lists = {
+        "ORION_EGRESS_HOSTS": settings.sandbox.egress_hosts,
+        **{f"channel {name}": items for name, items in toml.channel_hosts.items()},
+        **{f"repository {name}": items for name, items in toml.repository_hosts.items()},
+    }
+    for name, items in lists.items():
+        yield f"{name}:{'' if items else ' none'}"
+        for item in items:
+            hosts = (
+                ", ".join(map(str, settings.entries([item]))) or "unknown: its tool does not answer"
+            )
+            yield f"  {item}{f' = {hosts}' if isinstance(item, HostSet) else ''}"
+
+
+def describe_try(one: HostTry) -> str:
+    """Returns what became of one host."""
+    if not one.by_proxy:
+        return f"{one.host} {one.direct}"
+    past = "" if one.direct.startswith("failed") else f"; past the proxy: {one.direct}"
+    return f"{one.host} {one.by_proxy}{past}"

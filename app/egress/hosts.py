@@ -1,0 +1,166 @@
+"""Which hosts a sandbox may reach: entries as an operator writes them, and the one spelling that a host's name has behind them.
+
+    api.example.com          port 443
+    api.example.com:8443
+    *.example.com            every name below it, at any depth, and not itself
+    deb.example.com:80       plain HTTP, and nothing but GET and HEAD
+    @pip                     what pip on Orion's machine installs from
+    packages                 all such sets together
+    private:mirror.example   may lead to an address that is not public; sets, too
+
+Addresses are no entries: a name is what the list, the look-up, the TLS handshake and the log have in common.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from typing_extensions import override
+
+TLS_PORT: Final = 443
+PLAIN_PORT: Final = 80
+MAX_PORT: Final = 65535
+MAX_NAME_CHARS: Final = 253
+"""Source: RFC 1035, 2.3.4: 255 octets, of which the root and the first length are two."""
+MAX_LABEL_CHARS: Final = 63
+MIN_WILDCARD_LABELS: Final = 2
+"""Behind a star: one would allow a whole top-level domain."""
+_WILDCARD: Final = "*."
+_PRIVATE: Final = "private:"
+_LABEL = re.compile(r"[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?")
+_NUMBER = re.compile(r"0x[0-9a-f]*|[0-9]+")
+"""What resolvers take for the end of an IPv4 address, in any base. Source: WHATWG URL, "ends in a number checker"."""
+_TARGET = re.compile(r"(?P<name>[A-Za-z0-9._-]+):(?P<port>[1-9][0-9]{0,4})", re.ASCII)
+
+
+class HostError(ValueError):
+    """Not the name of a host, or an entry that cannot be meant; the message is for whoever wrote it."""
+
+
+def canonical_name(written: str) -> str:
+    """Returns the one spelling of a host's name: lower case, without a trailing dot.
+
+    Raises:
+        HostError: it is empty, an address in any spelling, longer than DNS has names, or not of DNS's letters.
+    """
+    name = written.lower() if written.isascii() else ""
+    name = name.removesuffix(".")
+    labels = name.split(".")
+    if len(name) > MAX_NAME_CHARS or not all(
+        len(label) <= MAX_LABEL_CHARS and _LABEL.fullmatch(label) for label in labels
+    ):
+        raise HostError("is not the name of a host")
+    if _NUMBER.fullmatch(labels[-1]):
+        raise HostError("is an address; only names are allowed")
+    return name
+
+
+def read_target(written: str) -> tuple[str, int]:
+    """Returns name and port of what a client asks for, `name:port`.
+
+    Raises:
+        HostError: it is of another form.
+    """
+    found = _TARGET.fullmatch(written)
+    if found is None or int(found["port"]) > MAX_PORT:
+        raise HostError("is not a host's name and a port")
+    return canonical_name(found["name"]), int(found["port"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostEntry:
+    """One entry of a list."""
+
+    name: str
+    """In its canonical spelling, without the star."""
+    port: int = TLS_PORT
+    is_wildcard: bool = False
+    is_private: bool = False
+    """It may lead to addresses that are not public, such as a company's registry."""
+
+    @override
+    def __str__(self) -> str:
+        port = "" if self.port == TLS_PORT else f":{self.port}"
+        private = _PRIVATE if self.is_private else ""
+        return f"{private}{_WILDCARD if self.is_wildcard else ''}{self.name}{port}"
+
+    @property
+    def pattern(self) -> str:
+        """Returns it as sandboxes' networks take it."""
+        return str(self).removeprefix(_PRIVATE)
+
+    def covers(self, name: str, port: int) -> bool:
+        """Whether a host of that canonical name may be reached at that port."""
+        if port != self.port:
+            return False
+        return name.endswith(f".{self.name}") if self.is_wildcard else name == self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSet:
+    """Hosts that a tool on Orion's machine is asked for at start."""
+
+    name: str
+    """One of `SETS`."""
+    is_private: bool = False
+
+    @override
+    def __str__(self) -> str:
+        return f"{_PRIVATE if self.is_private else ''}@{self.name}"
+
+
+SETS: Final = ("apt", "npm", "pip", "uv")
+ALL_SETS: Final = "packages"
+Item = HostEntry | HostSet
+
+
+def read_items(words: Iterable[str]) -> tuple[Item, ...]:
+    """Reads entries and names of sets.
+
+    Raises:
+        HostError: one is none; the message names it.
+    """
+    items: list[Item] = []
+    for word in words:
+        try:
+            items += _read_item(word)
+        except HostError as exc:
+            raise HostError(f"{word!r} {exc}") from None
+    return tuple(dict.fromkeys(items))
+
+
+def _read_item(word: str) -> Iterator[Item]:
+    is_private, written = word.startswith(_PRIVATE), word.removeprefix(_PRIVATE)
+    if written == ALL_SETS:
+        yield from (HostSet(name=name, is_private=is_private) for name in SETS)
+    elif written.startswith("@"):
+        if written[1:] not in SETS:
+            raise HostError(f"is no set; there are {', '.join('@' + name for name in SETS)}")
+        yield HostSet(name=written[1:], is_private=is_private)
+    else:
+        yield read_entry(written, is_private=is_private)
+
+
+def read_entry(written: str, *, is_private: bool = False) -> HostEntry:
+    """Reads an entry.
+
+    Raises:
+        HostError: it is none; the message says why, and does not repeat it.
+    """
+    is_wildcard = written.startswith(_WILDCARD)
+    host, colon, port = written.removeprefix(_WILDCARD).partition(":")
+    if not host or "*" in host:
+        raise HostError(
+            "must name a host; a star stands for what is before a name, as in *.example.com"
+        )
+    name, number = read_target(f"{host}:{port if colon else TLS_PORT}")
+    if is_wildcard and name.count(".") + 1 < MIN_WILDCARD_LABELS:
+        raise HostError("allows too much: at least two parts of a name must follow the star")
+    return HostEntry(name=name, port=number, is_wildcard=is_wildcard, is_private=is_private)
+
+
+def find_entry(entries: Collection[HostEntry], name: str, port: int) -> HostEntry | None:
+    """Returns the entry that lets this host be reached; one that is private before others."""
+    found = [entry for entry in entries if entry.covers(name, port)]
+    return max(found, key=lambda entry: entry.is_private, default=None)

@@ -1,0 +1,285 @@
+"""The one way out of a sandbox beside the broker: a forward proxy at a unix socket, for hosts that are on a list, which looks inside nothing.
+
+Whatever speaks TLS goes through CONNECT, and the name in its handshake must be the one that was asked for; plain HTTP, for entries with
+port 80, is GET and HEAD alone. A name is looked up once, outside, and the address that was checked is the one that is dialled. Whoever
+is refused is answered, at once: clients wait for minutes for what does not answer.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final
+
+from app.aio import TaskGroup, bind_unix_socket, together
+from app.egress.addresses import LookUp, is_public, is_this_machine, look_up, may_be_private
+from app.egress.hello import HelloError, read_hello
+from app.egress.hosts import PLAIN_PORT, HostEntry, find_entry
+from app.egress.requests import (
+    CHUNK_BYTES,
+    ProxyRequest,
+    RefusedError,
+    read_request,
+    render_refusal,
+)
+from app.egress.tally import Tally
+from app.log import get_logger
+
+_log = get_logger(__name__)
+
+ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
+LOGGED_REFUSALS: Final = 20
+"""Of a run, one by one: a loop in its sandbox must not fill the log. All are counted."""
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Dial = Callable[[str, int], Awaitable[Streams]]
+
+
+async def dial(address: str, port: int) -> Streams:
+    """Connects to an address. Raises: OSError: nothing takes the connection there."""
+    return await asyncio.open_connection(address, port, limit=CHUNK_BYTES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressBounds:
+    """Of one run, but where it says otherwise."""
+
+    head_s: float = 15.0
+    hello_s: float = 10.0
+    dial_s: float = 10.0
+    """For all addresses of a host together."""
+    idle_s: float = 300.0
+    """Without a byte in either direction."""
+    connections: int = 64
+    all_connections: int = 1024
+    """Of all runs of this process together."""
+    sent_bytes: int = 50 * 1024**2
+    """What a sandbox gives away goes this way; to ask for packages takes little."""
+    received_bytes: int = 5 * 1024**3
+
+
+_BOUNDS = EgressBounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EgressGrant:
+    """What a run may reach, and has."""
+
+    run_id: str
+    entries: Collection[HostEntry]
+    tally: Tally
+
+
+class EgressProxy:
+    """Serves the lists of runs at their threads' sockets; one for all runs of a process."""
+
+    def __init__(
+        self,
+        group: TaskGroup,
+        *,
+        look_up: LookUp = look_up,
+        dial: Dial = dial,
+        is_own: Callable[[str], bool] = is_this_machine,
+        bounds: EgressBounds = _BOUNDS,
+    ) -> None:
+        """`group`: serves connections, each until its socket is closed."""
+        self._group = group
+        self._look_up = look_up
+        self._dial = dial
+        self._is_own = is_own
+        self._bounds = bounds
+        self._connections = 0
+
+    @asynccontextmanager
+    async def listen(self, path: Path, grant: Callable[[], EgressGrant]) -> AsyncIterator[None]:
+        """Serves a sandbox at a unix socket while inside; then all its connections are cut.
+
+        `grant`: asked at each connection, as the next slice of a run may go on with the socket.
+
+        Raises:
+            OSError: the path cannot be bound.
+        """
+        served: set[asyncio.Task[None]] = set()
+        accept = partial(self._accept, served, grant)
+        with bind_unix_socket(path, mode=0o666) as bound:  # its directory keeps others away
+            server = await asyncio.start_unix_server(accept, sock=bound, limit=CHUNK_BYTES)
+            try:
+                yield
+            finally:
+                server.close()
+                for task in list(served):
+                    task.cancel()
+
+    def _accept(
+        self,
+        served: set[asyncio.Task[None]],
+        grant: Callable[[], EgressGrant],
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        task = self._group.create_task(self._serve((reader, writer), grant()))
+        served.add(task)
+        task.add_done_callback(served.discard)
+
+    async def _serve(self, client: Streams, grant: EgressGrant) -> None:
+        writer, tally = client[1], grant.tally
+        self._connections += 1
+        tally.open_connections += 1
+        try:
+            await self._answer(client, grant)
+        except RefusedError as exc:
+            self._refuse(grant, exc.host, exc.reason)
+            with suppress(OSError):
+                writer.write(render_refusal(exc))
+                await writer.drain()
+                writer.close()
+        except OSError:
+            pass  # one of the two has gone
+        except Exception:  # noqa: BLE001 - what a sandbox sends ends no more than its own connection
+            _log.exception("egress.crashed", run_id=grant.run_id)
+        finally:
+            self._connections -= 1
+            tally.open_connections -= 1
+            if not writer.is_closing():
+                writer.transport.abort()
+
+    def _refuse(self, grant: EgressGrant, host: str, reason: str) -> None:
+        number = grant.tally.refuse(host, reason)
+        if number <= LOGGED_REFUSALS:
+            _log.warning(
+                "egress.refused",
+                run_id=grant.run_id,
+                host=host,
+                reason=reason,
+                is_last_told=number == LOGGED_REFUSALS,
+            )
+
+    async def _answer(self, client: Streams, grant: EgressGrant) -> None:
+        reader, writer = client
+        try:
+            async with asyncio.timeout(self._bounds.head_s):
+                request = await read_request(reader)
+        except TimeoutError:
+            raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "was not asked for in time") from None
+        if request is None:
+            return
+        entry = self._admit(request, grant)
+        upstream = await self._connect(request, entry)
+        try:
+            first = request.head
+            if request.is_tunnel:
+                writer.write(ESTABLISHED)
+                first = await self._checked_hello(request, reader, grant)
+            with grant.tally.connected(request.host):
+                await self._pass(first, client, upstream, (request.host, grant.tally))
+        finally:
+            upstream[1].transport.abort()
+
+    def _admit(self, request: ProxyRequest, grant: EgressGrant) -> HostEntry:
+        """Returns the entry that lets the request through. Raises: RefusedError: none does, or it is too much."""
+        bounds, tally = self._bounds, grant.tally
+        if (
+            tally.open_connections > bounds.connections
+            or self._connections > bounds.all_connections
+        ):
+            raise RefusedError(
+                HTTPStatus.TOO_MANY_REQUESTS, "too many connections at once", host=request.host
+            )
+        if tally.sent_bytes >= bounds.sent_bytes or tally.received_bytes >= bounds.received_bytes:
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN,
+                "the run has used up what it may send or get",
+                host=request.host,
+            )
+        entry = find_entry(grant.entries, request.name, request.port)
+        if entry is None:
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "is not on the list of hosts", host=request.host
+            )
+        if request.is_tunnel == (request.port == PLAIN_PORT):
+            way = "plain HTTP" if request.port == PLAIN_PORT else "TLS"
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, f"{way} alone goes to this port", host=request.host
+            )
+        return entry
+
+    async def _connect(self, request: ProxyRequest, entry: HostEntry) -> Streams:
+        """Connects to an address of the host that was checked. Raises: RefusedError: there is none, or none answers."""
+        try:
+            addresses = await self._look_up(f"{request.name}.", request.port)
+        except OSError as exc:
+            raise RefusedError(
+                HTTPStatus.BAD_GATEWAY, "cannot be looked up", host=request.host
+            ) from exc
+        if not addresses or not all(self._may_dial(address, entry) for address in addresses):
+            raise RefusedError(
+                HTTPStatus.FORBIDDEN, "leads to an address that is not public", host=request.host
+            )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._bounds.dial_s):
+                for address in addresses:
+                    with suppress(OSError):
+                        return await self._dial(address, request.port)
+        raise RefusedError(HTTPStatus.BAD_GATEWAY, "cannot be reached", host=request.host)
+
+    def _may_dial(self, address: str, entry: HostEntry) -> bool:
+        is_allowed = is_public(address) or (entry.is_private and may_be_private(address))
+        return is_allowed and not self._is_own(address)
+
+    async def _checked_hello(
+        self, request: ProxyRequest, reader: asyncio.StreamReader, grant: EgressGrant
+    ) -> bytes:
+        """Returns the beginning of a TLS connection to the host that was asked for; there is no answer to another one."""
+        reason = "names another server in its TLS"
+        try:
+            async with asyncio.timeout(self._bounds.hello_s):
+                name, sent = await read_hello(reader, request.rest)
+            if name == request.name:
+                return sent
+        except HelloError as exc:
+            reason = str(exc)
+        except TimeoutError:
+            reason = "its TLS did not begin in time"
+        self._refuse(grant, request.host, reason)
+        raise ConnectionAbortedError(reason)
+
+    async def _pass(
+        self,
+        first: bytes,
+        client: Streams,
+        upstream: Streams,
+        counted: tuple[str, Tally],
+    ) -> None:
+        """Passes bytes on in both directions, each until its own end, until neither moves or the run has had enough."""
+        loop, bounds = asyncio.get_running_loop(), self._bounds
+        host, tally = counted
+        async with asyncio.timeout(bounds.idle_s) as until:
+
+            def moved(*, sent_bytes: int = 0, received_bytes: int = 0) -> None:
+                tally.move(host, sent_bytes=sent_bytes, received_bytes=received_bytes)
+                if (
+                    tally.sent_bytes > bounds.sent_bytes
+                    or tally.received_bytes > bounds.received_bytes
+                ):
+                    raise ConnectionAbortedError
+                until.reschedule(loop.time() + bounds.idle_s)
+
+            moved(sent_bytes=len(first))
+            upstream[1].write(first)
+            await together(
+                _copy(client[0], upstream[1], lambda size: moved(sent_bytes=size)),
+                _copy(upstream[0], client[1], lambda size: moved(received_bytes=size)),
+            )
+
+
+async def _copy(
+    source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]
+) -> None:
+    """Copies until the end, and closes that direction alone: a half-closed peer may still be answered."""
+    while data := await source.read(CHUNK_BYTES):
+        count(len(data))
+        target.write(data)
+        await target.drain()
+    target.write_eof()

@@ -1,0 +1,130 @@
+"""Hosts that package tools install from, asked of the tools themselves on this machine: so a company's mirror is meant where one is set up.
+
+A tool's index and the files that it names may be at different hosts. What no tool tells is not in a set: what scripts of packages
+fetch from elsewhere.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from app.aio import open_task_group
+from app.egress.hosts import HostEntry, HostError, HostSet, canonical_name
+from app.log import get_logger
+
+_log = get_logger(__name__)
+
+ASK_TIMEOUT_S: Final = 30.0
+"""For one tool, which may ask its index."""
+_PIP_DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+"""Pip prints no default. Source: pip 23.2 and 26.0."""
+_KNOWN: Final = {"pip": "pip", "npm": "semver"}
+"""A small package that each index has: where its file is, the files are."""
+_PORTS: Final = {"https": 443, "http": 80}
+_URL = re.compile(r"https?://\S+")
+
+
+class SetError(Exception):
+    """A tool cannot be asked; the message says why."""
+
+
+async def learn_sets(sets: Iterable[HostSet]) -> Mapping[HostSet, Sequence[HostEntry]]:
+    """Returns the hosts of sets; those of a tool that cannot be asked are missing, with a warning in the log."""
+    learnt: dict[HostSet, Sequence[HostEntry]] = {}
+
+    async def learn(one: HostSet) -> None:
+        try:
+            learnt[one] = await ask_tool(one)
+        except SetError as exc:
+            _log.warning("egress.set_unknown", set=str(one), reason=str(exc))
+
+    async with open_task_group() as group:
+        for one in dict.fromkeys(sets):
+            group.create_task(learn(one))
+    return learnt
+
+
+async def ask_tool(one: HostSet) -> Sequence[HostEntry]:
+    """Returns the hosts of a set.
+
+    Raises:
+        SetError: its tool is not there, does not answer in time, or names no host.
+    """
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            urls = await _ASK[one.name]()
+    except TimeoutError:
+        raise SetError(f"{one.name} does not answer within {ASK_TIMEOUT_S:g} s") from None
+    entries = dict.fromkeys(_entries(urls, is_private=one.is_private))
+    if not entries:
+        raise SetError(f"{one.name} names no host")
+    return tuple(entries)
+
+
+def _entries(urls: Iterable[str], *, is_private: bool) -> Iterable[HostEntry]:
+    for url in urls:
+        with suppress(HostError, ValueError):
+            parts = urlsplit(url)
+            port = parts.port or _PORTS[parts.scheme]
+            name = canonical_name(parts.hostname or "")
+            yield HostEntry(name=name, port=port, is_private=is_private)
+
+
+async def _ask_pip() -> Collection[str]:
+    pip = (sys.executable, "-m", "pip")
+    asked = ["install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
+    report = _read_json(await _run(*pip, *asked, _KNOWN["pip"]))
+    files = [one["download_info"]["url"] for one in report.get("install", ())]
+    configured = _URL.findall(await _run(*pip, "config", "list"))
+    default = [] if configured else [await _run(sys.executable, "-c", _PIP_DEFAULT)]
+    return [*configured, *(url.strip() for url in default), *files]
+
+
+async def _ask_npm() -> Collection[str]:
+    registry = await _run("npm", "config", "get", "registry")
+    tarball = await _run("npm", "view", _KNOWN["npm"], "dist.tarball")
+    return [registry.strip(), tarball.strip()]
+
+
+async def _ask_apt() -> Collection[str]:
+    return (await _run("apt-get", "indextargets", "--format", "$(SITE)")).split()
+
+
+_ASK: Final = {"apt": _ask_apt, "npm": _ask_npm, "pip": _ask_pip, "uv": _ask_pip}
+"""Uv reads other settings than pip, but installs from the same index where nobody says another one."""
+
+
+def _read_json(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as exc:
+        raise SetError(f"it says {text[:80]!r}") from exc
+    return found if isinstance(found, dict) else {}
+
+
+async def _run(*command: str) -> str:
+    """Returns what a command prints. Raises: SetError: it fails, or is not there."""
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as exc:
+        raise SetError(f"{command[0]} cannot be started: {exc}") from exc
+    try:
+        out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        said = err.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        raise SetError(f"{command[0]} fails: {said[:200]}")
+    return out.decode("utf-8", "replace")

@@ -1,0 +1,85 @@
+"""What one run reached by the proxy, and what it reached for in vain, by host."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+MAX_HOSTS: Final = 100
+"""The most hosts of a run that are told one by one: whoever asks for more names is told as the last."""
+OTHERS: Final = "others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostUse:
+    """Of one host and port, over all connections of a run."""
+
+    host: str
+    """`name:port`; `OTHERS` for all above `MAX_HOSTS`; empty where a client did not say it in a form that is read."""
+    connections: int = 0
+    """That came to the host."""
+    seconds: float = 0.0
+    """For which they were open, together."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    refusals: int = 0
+    """Connections that did not come to it."""
+    reason: str = ""
+    """Of the first of them."""
+
+
+class Tally:
+    """Adds up the uses of one run."""
+
+    def __init__(self, earlier: Iterable[HostUse] = ()) -> None:
+        """`earlier`: of the run's slices before this one."""
+        self._uses = {one.host: one for one in earlier}
+        self.sent_bytes = sum(one.sent_bytes for one in self._uses.values())
+        """To all hosts."""
+        self.received_bytes = sum(one.received_bytes for one in self._uses.values())
+        self.open_connections = 0
+
+    @property
+    def uses(self) -> tuple[HostUse, ...]:
+        """Returns all uses in the order in which their hosts were asked for first."""
+        return tuple(self._uses.values())
+
+    @property
+    def refused(self) -> Sequence[HostUse]:
+        """Returns those that were refused and never reached."""
+        return [one for one in self._uses.values() if one.refusals and not one.connections]
+
+    @contextmanager
+    def connected(self, host: str) -> Iterator[None]:
+        """Counts a connection that has come to its host, and for how long it is open."""
+        began_s = time.monotonic()
+        use = self._of(host)
+        self._uses[use.host] = replace(use, connections=use.connections + 1)
+        try:
+            yield
+        finally:
+            use = self._uses[use.host]
+            self._uses[use.host] = replace(use, seconds=use.seconds + time.monotonic() - began_s)
+
+    def move(self, host: str, *, sent_bytes: int = 0, received_bytes: int = 0) -> None:
+        """Adds bytes that passed."""
+        use = self._of(host)
+        self.sent_bytes += sent_bytes
+        self.received_bytes += received_bytes
+        self._uses[use.host] = replace(
+            use,
+            sent_bytes=use.sent_bytes + sent_bytes,
+            received_bytes=use.received_bytes + received_bytes,
+        )
+
+    def refuse(self, host: str, reason: str) -> int:
+        """Counts a connection that does not come to its host; returns how many of the run did not."""
+        use = self._of(host)
+        self._uses[use.host] = replace(use, refusals=use.refusals + 1, reason=use.reason or reason)
+        return sum(one.refusals for one in self._uses.values())
+
+    def _of(self, host: str) -> HostUse:
+        if host not in self._uses and len(self._uses) >= MAX_HOSTS:
+            host = OTHERS
+        return self._uses.setdefault(host, HostUse(host=host))

@@ -1,0 +1,262 @@
+"""The named network of local and Docker sandboxes: real package tools install by the proxy, and nothing else gets out."""
+
+import asyncio
+import inspect
+import shlex
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from agent_scripts.inside import relay
+from agent_scripts.repository import git_environment
+from app.aio import open_task_group
+from app.egress.hosts import HostEntry, HostSet, read_items
+from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.sets import learn_sets
+from app.egress.tally import Tally
+from app.settings.settings import host_environment
+from sandbox_runtime import BrokeredNetwork, Sandbox, SandboxSpec, open_sandbox
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.providers.docker import DockerSettings
+from sandbox_runtime.providers.docker.provider import DockerProvider
+from sandbox_runtime.providers.local.provider import LocalProvider
+from tests.docker_image import ensure_image
+from tests.long import long_but
+
+pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+
+INSTALL_TIMEOUT_S = 200.0
+KINDS = ("local", pytest.param("docker", marks=(pytest.mark.docker, pytest.mark.long)))
+ELSEWHERE = "elsewhere.example"
+CA_NAMES = ("SSL_CERT_FILE", "PIP_CERT", "CURL_CA_BUNDLE")
+
+
+def _apt(sandbox: Sandbox) -> dict[str, bytes]:
+    """Returns what this machine's apt installs from, and its keys, for one that is not root."""
+    etc = Path("/etc/apt")
+    found = [etc / "sources.list", *etc.glob("sources.list.d/*"), *etc.glob("trusted.gpg.d/*")]
+    work = sandbox.paths.work
+    settings = f'Dir::Etc "{work}/apt";\nDir::State "{work}/state";\nDir::Cache "{work}/cache";\n'
+    return {
+        f"{work}/apt.conf": settings.encode(),
+        f"{work}/state/lists/partial/none": b"",
+        f"{work}/cache/archives/partial/none": b"",
+    } | {
+        f"{work}/apt/{path.relative_to(etc)}": path.read_bytes() for path in found if path.is_file()
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A sandbox whose proxy lets it reach what package tools of this machine install from."""
+
+    sandbox: Sandbox
+    tally: Tally
+    hosts: Sequence[HostEntry]
+
+    async def run(self, script: str, *, timeout_s: float = INSTALL_TIMEOUT_S) -> tuple[int, str]:
+        """Returns the exit code and what was printed."""
+        command = ["python3", "-I", self._relay, self.sandbox.paths.broker, "sh", "-c"]
+        done = await self.sandbox.exec([*command, f"exec 2>&1; {script}"], timeout_s=timeout_s)
+        return done.exit_code, done.text
+
+    @property
+    def _relay(self) -> str:
+        return f"{self.sandbox.paths.work}/relay.py"
+
+
+@asynccontextmanager
+async def open_provider(kind: str, state_dir: Path) -> AsyncIterator[SandboxProvider]:
+    env = host_environment()
+    ca_bundle = next((Path(env[name]) for name in CA_NAMES if env.get(name)), None)
+    if kind == "local":
+        async with LocalProvider(state_dir, ca_bundle=ca_bundle) as local:
+            yield local
+    else:
+        settings = DockerSettings(name=f"egress-{state_dir.name[-8:].lower().replace('_', 'x')}")
+        image = await asyncio.to_thread(ensure_image)
+        async with DockerProvider(replace(settings, image=image, ca_bundle=ca_bundle)) as docker:
+            yield docker
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Sandboxes, which do not run as root, reach through it."""
+    with TemporaryDirectory(prefix="egress-") as name:
+        Path(name).chmod(0o711)
+        (Path(name) / "door").mkdir(mode=0o711)
+        yield Path(name)
+
+
+@pytest.fixture(params=KINDS)
+async def place(request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[Place]:
+    sets = await learn_sets(
+        one for one in read_items(["private:packages"]) if isinstance(one, HostSet)
+    )
+    hosts = tuple(dict.fromkeys(host for found in sets.values() for host in found))
+    tally = Tally()
+    door = directory / "door"
+    grant = EgressGrant(run_id="run_1", entries=hosts, tally=tally)
+    spec = SandboxSpec(
+        network=BrokeredNetwork(endpoint=str(door / "sock")),
+    )
+    async with (
+        open_provider(request.param, directory / "state") as provider,
+        open_task_group() as group,
+        EgressProxy(group).listen(door / "egress", lambda: grant),
+        open_sandbox(provider, spec) as sandbox,
+    ):
+        source = inspect.getsource(relay).encode()
+        await sandbox.write_files({f"{sandbox.paths.work}/relay.py": source, **_apt(sandbox)})
+        yield Place(sandbox=sandbox, tally=tally, hosts=hosts)
+
+
+INSTALLS = {
+    "pip": (
+        "python3 -m venv v && v/bin/pip install --quiet six && v/bin/python -c 'import six; print(six.__name__)'",
+        "six",
+    ),
+    "uv": (
+        "python3 -m venv v && v/bin/pip install --quiet uv && v/bin/uv pip install --quiet --python v/bin/python idna && v/bin/python -c 'import idna; print(idna.__name__)'",
+        "idna",
+    ),
+    "npm": (
+        "npm install --silent --no-audit --no-fund is-odd && node -p 'require(\"is-odd\")(3)'",
+        "true",
+    ),
+    "pnpm": (
+        "npm install --silent --no-audit --no-fund --prefix tool pnpm@9 && mkdir app && cd app && ../tool/node_modules/.bin/pnpm add is-even@1 && node -p 'require(\"is-even\")(4)'",
+        "true",
+    ),
+    "apt": (
+        "export APT_CONFIG=$PWD/apt.conf; apt-get -qq update && apt-get -qq download hello && ls *.deb",
+        "hello_",
+    ),
+}
+"""What installs and tries something, and what that prints."""
+
+
+@pytest.mark.parametrize("tool", long_but(list(INSTALLS), lambda tool: tool == "pip"))
+async def test_real_tools_install(place: Place, tool: str) -> None:
+    """From this machine's own indexes; their hosts are counted."""
+    install, shown = INSTALLS[tool]
+    code, printed = await place.run(install)
+    assert (code, shown in printed) == (0, True), printed[-2000:]
+    reached = {use.host for use in place.tally.uses if use.connections}
+    assert reached <= {f"{host.name}:{host.port}" for host in place.hosts}
+    assert reached
+    assert place.tally.received_bytes > 1000
+
+
+async def test_whoever_is_refused_is_told_at_once(place: Place) -> None:
+    """By curl's exit code for a proxy that refuses; the host is counted with its reason."""
+    code, printed = await place.run(f"curl -sS https://{ELSEWHERE}/ 2>&1", timeout_s=20)
+    assert (code, "403" in printed) == (56, True), printed
+    (refused,) = place.tally.refused
+    assert (refused.host, refused.refusals) == (f"{ELSEWHERE}:443", 1)
+
+
+PAST = """
+import ctypes, os, socket, sys, urllib.request
+host, port, door, abstract = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+def attempt(name, act):
+    try:
+        act()
+    except (OSError, ValueError):
+        print(name, "fails")
+    else:
+        print(name, "PASSES")
+def connect(family, address):
+    with socket.socket(family) as client:
+        client.settimeout(3)
+        client.connect(address)
+        client.sendall(b"x")
+def send(address):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.sendto(b"x", address)
+def ask_proxy(target):
+    with socket.create_connection(("127.0.0.1", int(os.environ["ORION_EGRESS_PORT"])), 3) as client:
+        client.sendall(f"CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n".encode())
+        if b" 200 " not in client.recv(4096):
+            raise OSError("refused")
+def open_url(variables, handlers):
+    os.environ.update(variables)
+    urllib.request.build_opener(*handlers).open(f"http://{host}:{port}/", timeout=3)
+def make_ring():
+    if ctypes.CDLL(None, use_errno=True).syscall(425, 8, ctypes.create_string_buffer(120)) < 0:
+        raise OSError("refused")
+attempt("IPv4", lambda: connect(socket.AF_INET, (host, port)))
+attempt("IPv6", lambda: connect(socket.AF_INET6, ("2001:db8::1", port)))
+attempt("DNS by UDP", lambda: send((host, 53)))
+attempt("QUIC", lambda: send((host, port)))
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
+attempt("packets", lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW))
+attempt("a look-up", lambda: socket.getaddrinfo("example.com", 443))
+attempt("no proxy", lambda: open_url({}, [urllib.request.ProxyHandler({})]))
+attempt("NO_PROXY", lambda: open_url({"NO_PROXY": "*", "no_proxy": "*"}, []))
+attempt("another door", lambda: connect(socket.AF_UNIX, door))
+attempt("an abstract socket", lambda: connect(socket.AF_UNIX, chr(0) + abstract))
+attempt("the engine", lambda: connect(socket.AF_UNIX, "/var/run/docker.sock"))
+attempt("AF_VSOCK", lambda: socket.socket(40, socket.SOCK_STREAM))
+attempt("io_uring", make_ring)
+attempt("the proxy to an address", lambda: ask_proxy(f"{host}:{port}"))
+attempt("the proxy to this machine", lambda: ask_proxy(f"localhost:{port}"))
+"""
+
+
+async def test_no_way_leads_past_the_proxy(place: Place, directory: Path) -> None:
+    """Everything that a program can try without it fails, and nothing of it arrives at the host."""
+    arrived: list[str] = []
+
+    def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        del reader
+        arrived.append(str(writer.get_extra_info("sockname")))
+        writer.close()
+
+    other, abstract = directory / "other", f"orion-{directory.name}"
+    host = own_address()
+    async with (
+        await asyncio.start_server(hear, host, 0) as server,
+        await asyncio.start_unix_server(hear, other),
+        await asyncio.start_unix_server(hear, f"\0{abstract}"),
+    ):
+        port = server.sockets[0].getsockname()[1]
+        argv = shlex.join(["python3", "-c", PAST, host, str(port), str(other), abstract])
+        code, printed = await place.run(argv, timeout_s=60)
+    lines = printed.splitlines()
+    assert (code, len(lines)) == (0, PAST.count("\nattempt(")), printed
+    assert [line for line in lines if not line.endswith(" fails")] == []
+    assert arrived == []
+
+
+def own_address() -> str:
+    """This machine's own, by which a sandbox with any network would reach it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return str(probe.getsockname()[0])
+
+
+async def test_git_goes_to_the_broker_for_its_own_repository_alone(place: Place) -> None:
+    """Others, such as submodules and dependencies, go by the proxy and obey the list."""
+    variables = git_environment(
+        "token", url="https://git.example/acme/api.git", name="Orion", email="orion@localhost"
+    )
+    nowhere = "http://127.0.0.1:9"
+    settings = " ".join(
+        f"{name}={shlex.quote(value.replace('{relay}', nowhere))}"
+        for name, value in variables.items()
+    )
+    for repository, said in (
+        ("https://git.example/acme/api.git", "127.0.0.1 port 9"),
+        ("https://git.example/acme/api-2.git", "response 403"),
+        (f"https://{ELSEWHERE}/lib.git", "response 403"),
+    ):
+        code, printed = await place.run(f"{settings} git ls-remote {repository}", timeout_s=20)
+        assert (code, said in printed) == (128, True), printed
+    refused = {use.host for use in place.tally.refused}
+    assert refused == {"git.example:443", f"{ELSEWHERE}:443"}

@@ -1,0 +1,137 @@
+"""Entries of the list, and the one spelling of a name."""
+
+import pytest
+
+from app.egress.hosts import HostError, canonical_name, find_entry, read_entry, read_target
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("api.example.com", "api.example.com"),
+        ("API.Example.COM", "api.example.com"),
+        ("api.example.com.", "api.example.com"),
+        ("xn--pple-43d.example", "xn--pple-43d.example"),
+        ("a_b.example", "a_b.example"),
+        ("1password.example", "1password.example"),
+        ("localhost", "localhost"),
+    ],
+)
+def test_a_name_has_one_spelling(written: str, name: str) -> None:
+    assert canonical_name(written) == name
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        ".",
+        ".example.com",
+        "api..example.com",
+        "api.example.com..",
+        "api example.com",
+        "api.example.com\0",
+        "api.example.com/x",
+        "api.example.com#x",
+        "api\\.example.com",
+        "user@api.example.com",
+        "%61pi.example.com",
+        "-api.example.com",
+        "api-.example.com",
+        "\u0430pi.example.com",
+        "api\u3002example\u3002com",
+        "api.example.com:443",
+        "127.0.0.1",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0x7f.1",
+        "0177.0.0.1",
+        "api.0x",
+        "[::1]",
+        "::1",
+        "::ffff:127.0.0.1",
+        f"{'a' * 64}.example.com",
+        ".".join(["a" * 60] * 5),
+    ],
+)
+def test_what_is_no_name(written: str) -> None:
+    with pytest.raises(HostError):
+        canonical_name(written)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "api.example.com",
+        "api.example.com:",
+        "api.example.com:0",
+        "api.example.com:00443",
+        "api.example.com:0443",
+        "api.example.com:+443",
+        "api.example.com:65536",
+        "api.example.com:99999",
+        "api.example.com:443:443",
+        "api.example.com:\uff14\uff14\uff13",
+        "api.example.com:443 ",
+        "api.example.com:443\n",
+        ":443",
+    ],
+)
+def test_what_is_no_target(written: str) -> None:
+    with pytest.raises(HostError):
+        read_target(written)
+
+
+@pytest.mark.parametrize(
+    ("entry", "covered", "not_covered"),
+    [
+        (
+            "api.example.com",
+            [("api.example.com", 443)],
+            [("api.example.com", 80), ("b.api.example.com", 443)],
+        ),
+        ("api.example.com:8443", [("api.example.com", 8443)], [("api.example.com", 443)]),
+        (
+            "*.example.com",
+            [("a.example.com", 443), ("b.a.example.com", 443)],
+            [("example.com", 443), ("notexample.com", 443), ("a.example.com.evil.example", 443)],
+        ),
+    ],
+)
+def test_what_an_entry_covers(
+    entry: str, covered: list[tuple[str, int]], not_covered: list[tuple[str, int]]
+) -> None:
+    read = read_entry(entry)
+    assert str(read) == entry
+    assert all(read.covers(*one) for one in covered)
+    assert not any(read.covers(*one) for one in not_covered)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "",
+        "*",
+        "*.",
+        "*.com",
+        "a.*.example.com",
+        "*a.example.com",
+        "10.0.0.1",
+        "*.0.0.1",
+        "https://api.example.com",
+        "api.example.com:x",
+        "api.example.com/x",
+    ],
+)
+def test_entries_that_cannot_be_meant(entry: str) -> None:
+    with pytest.raises(HostError):
+        read_entry(entry)
+
+
+def test_a_private_entry_is_found_first() -> None:
+    entries = [read_entry("*.example.com"), read_entry("mirror.example.com", is_private=True)]
+    found = find_entry(entries, "mirror.example.com", 443)
+    assert found is not None
+    assert found.is_private
+    assert find_entry(entries, "example.com", 443) is None
