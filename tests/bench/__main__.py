@@ -16,6 +16,7 @@ from tests.bench.container import measure_container
 from tests.bench.costs import measure_costs
 from tests.bench.crowd import measure_crowd
 from tests.bench.docker import measure_docker, why_not
+from tests.bench.egress import measure_egress
 from tests.bench.files import measure_files
 from tests.bench.functions import measure_functions, why_no_functions
 from tests.bench.live import measure_live
@@ -56,6 +57,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "pool": measure_pool,
     "urgent": measure_urgent,
     "files": measure_files,
+    "egress": measure_egress,
     "clouds": measure_clouds,
     "functions": measure_functions,
     "parsers": measure_parsers,

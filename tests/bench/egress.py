@@ -1,0 +1,155 @@
+"""What the way by the proxy costs: a download over TLS from inside a local sandbox, against the same without any of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from inspect import getsource
+from pathlib import Path
+from statistics import median
+
+from agent_scripts.inside import relay
+from app.aio import open_task_group
+from app.egress.hosts import HostEntry
+from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.tally import Tally
+from sandbox_runtime import BrokeredNetwork, Sandbox, SandboxSpec, open_sandbox
+from sandbox_runtime.providers.local.provider import LocalProvider
+from tests.bench.processes import BenchError
+from tests.bench.scale import Bench
+from tests.bench.table import Row
+from tests.egress.bypasses import PUBLIC_ADDRESS
+
+NAME, BYTES = "files.example.com", 62_000_000
+TRIES = 5
+LEAST_SHARE, LATER_MS = 0.8, 5.0
+CURL = "curl --silent --insecure --output /dev/null --write-out '%{speed_download} %{time_starttransfer}'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Download:
+    mb_s: float
+    first_byte_s: float
+
+
+async def measure_egress(bench: Bench) -> Sequence[Row]:
+    """By turns, medians; curl is the client of both, and the server is a process's of its own.
+
+    Raises:
+        BenchError: curl has failed.
+    """
+    directory = bench.directory / "egress"
+    directory.mkdir(mode=0o711)
+    async with open_origin(directory) as port, open_place(directory, port) as sandbox:
+        url = f"https://{NAME}/"
+        direct = f"{CURL} --connect-to {NAME}:443:127.0.0.1:{port} {url}"
+        inside = ["python3", "-I", f"{sandbox.paths.work}/relay.py", sandbox.paths.broker]
+        found: dict[str, list[Download]] = {"direct": [], "by proxy": []}
+        for _ in range(TRIES):
+            found["direct"].append(_read(await _run(direct)))
+            done = await sandbox.exec([*inside, "sh", "-c", f"{CURL} {url}"], timeout_s=60)
+            found["by proxy"].append(_read(done.text))
+    mb_s = {name: median(one.mb_s for one in tries) for name, tries in found.items()}
+    first_ms = {
+        name: 1000 * median(one.first_byte_s for one in tries) for name, tries in found.items()
+    }
+    return (
+        Row(
+            figure="download of 62 MB by the proxy, local sandbox (baseline: direct)",
+            unit="MB/s",
+            orion=mb_s["by proxy"],
+            baseline=mb_s["direct"],
+            sign=">=",
+            target=LEAST_SHARE * mb_s["direct"],
+        ),
+        Row(
+            figure="its first byte after (baseline: direct)",
+            unit="ms",
+            orion=first_ms["by proxy"],
+            baseline=first_ms["direct"],
+            target=first_ms["direct"] + LATER_MS,
+        ),
+    )
+
+
+@asynccontextmanager
+async def open_origin(directory: Path) -> AsyncIterator[int]:
+    """A server of `BYTES` over TLS; yields its port."""
+    key, certificate = directory / "key.pem", directory / "certificate.pem"
+    await _run(
+        f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {certificate} -days 2 -subj /CN={NAME} 2>&1"
+    )
+    script = directory / "origin.py"
+    script.write_text(_ORIGIN)
+    process = await asyncio.create_subprocess_exec(
+        "python3", script, certificate, key, str(BYTES), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        yield int(await process.stdout.readline())
+    finally:
+        process.kill()
+        await process.wait()
+
+
+_ORIGIN = """
+import socket, ssl, sys, threading
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+size = int(sys.argv[3])
+piece = b"x" * 65536
+def serve(connection):
+    with context.wrap_socket(connection, server_side=True) as client:
+        client.recv(65536)
+        client.sendall(f"HTTP/1.1 200 OK\\r\\nContent-Length: {size}\\r\\n\\r\\n".encode())
+        left = size
+        while left > 0:
+            left -= client.send(piece[:left])
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+
+@asynccontextmanager
+async def open_place(directory: Path, port: int) -> AsyncIterator[Sandbox]:
+    """A local sandbox whose proxy leads to the origin."""
+
+    async def look_up(name: str, _port: int) -> Sequence[str]:
+        del name
+        return [PUBLIC_ADDRESS]
+
+    async def dial(_address: str, _port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", port)
+
+    door = directory / "door"
+    door.mkdir(mode=0o711)
+    grant = EgressGrant(run_id="bench", entries=[HostEntry(name=NAME)], tally=Tally())
+    network = BrokeredNetwork(endpoint=str(door / "sock"))
+    async with (
+        LocalProvider(directory / "state") as provider,
+        open_task_group() as group,
+        EgressProxy(group, look_up=look_up, dial=dial).listen(door / "egress", lambda: grant),
+        open_sandbox(provider, SandboxSpec(network=network)) as sandbox,
+    ):
+        await sandbox.write_files({f"{sandbox.paths.work}/relay.py": getsource(relay).encode()})
+        yield sandbox
+
+
+async def _run(command: str) -> str:
+    process = await asyncio.create_subprocess_shell(command, stdout=asyncio.subprocess.PIPE)
+    out, _ = await process.communicate()
+    if process.returncode:
+        raise BenchError(
+            f"{command.split(maxsplit=1)[0]} ended with {process.returncode}: {out.decode()}"
+        )
+    return out.decode()
+
+
+def _read(text: str) -> Download:
+    try:
+        speed, first = text.split()
+        return Download(mb_s=float(speed) / 1e6, first_byte_s=float(first))
+    except ValueError as exc:
+        raise BenchError(f"curl says {text!r}") from exc
