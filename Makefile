@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TESTS ?= tests
+# Inherited, it would leave each process to compile all of Orion and of the tests anew: up to a second and five.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup playground test test-all test-agents crash-test leak-test lint bench scale house picture faults agents clouds gallery surfaces settings stops lock record-transcripts clean
 

@@ -4,13 +4,14 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# What every worker, service and agent imports is compiled once, meanwhile, not by each of them at once.
+# What every worker, service and agent imports is compiled once, meanwhile, not by each of them at once; so is what pytest makes of the tests.
 compile_imports() {
-    cd .venv/lib/python3*/site-packages
-    ../../../bin/python -m compileall -q -j 2 anthropic fastapi httpx hypothesis langfuse openai opentelemetry pydantic \
-        slack_bolt slack_sdk sqlalchemy uvicorn >/dev/null 2>&1 || true
+    (cd .venv/lib/python3*/site-packages && ../../../bin/python -m compileall -q -j 2 anthropic fastapi httpx hypothesis langfuse openai \
+        opentelemetry pydantic slack_bolt slack_sdk sqlalchemy uvicorn) || true
+    .venv/bin/python -m compileall -q app agent_scripts sandbox_runtime || true
+    .venv/bin/python -m pytest -n 0 --collect-only -q ${TESTS:-tests} || true
 }
-(compile_imports) &
+compile_imports >/dev/null 2>&1 &
 compiling_pid=$!
 
 # Debian keeps PostgreSQL's programs out of the PATH.
