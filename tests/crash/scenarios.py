@@ -428,6 +428,11 @@ class CatchUp(Question):
 
     @override
     async def begin(self, play: Play) -> None:
+        async with asyncio.timeout(GIVEN_UP_AFTER_S):
+            while (
+                not play.worker.has_heard()
+            ):  # else the next start is the first one, and nothing was missed
+                await asyncio.sleep(POLL_S)
         for process in play.rig.processes:
             await process.terminate()
         client = play.rig.stage.client

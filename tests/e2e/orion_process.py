@@ -22,7 +22,6 @@ from app.runs.testing import Run, RunId, RunState
 from app.settings.settings import host_environment
 from app.store.engine import open_engine
 from app.store.runs import open_store
-from app.store.tables import runs
 from tests.forking import REPOSITORY, ForkedProcess, forker
 from tests.plain_http import NO_TLS
 from tests.ports import free_port
@@ -208,17 +207,23 @@ class OrionProcess:
             return await store.get(run_id)
 
     def has_ended(self, run_id: RunId) -> bool:
-        """Whether its record is final; a look that costs little."""
+        """Whether its record is final."""
+        state = self._look("SELECT state FROM orion_runs WHERE id = :id", id=run_id)
+        return state is not None and RunState(str(state)).is_final
+
+    def has_heard(self) -> bool:
+        """Whether it is noted that somebody heard: without, the next start is a first one, which has missed nothing."""
+        return self._look("SELECT place FROM orion_heard LIMIT 1") is not None
+
+    def _look(self, query: str, **values: str) -> object:
+        """The first value; a look that costs little."""
         if isinstance(self.database, str):
             with open_engine(self.database) as engine, engine.connect() as connection:
-                state = connection.scalar(sa.select(runs.c.state).where(runs.c.id == run_id))
-            return state is not None and state.is_final
+                return connection.scalar(sa.text(query), values)
         path = self.database
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as database:
-            row = database.execute(
-                "SELECT state FROM orion_runs WHERE id = ?", (run_id,)
-            ).fetchone()
-        return row is not None and RunState(row[0]).is_final
+            row = database.execute(query, values).fetchone()
+        return row[0] if row else None
 
     async def unfinished(self) -> Sequence[Run]:
         async with open_store(self.database) as store:

@@ -42,14 +42,13 @@ def _settings(world: World, way: str) -> dict[str, str]:
 async def _leave(stage: Stage, away: timedelta) -> None:
     """As if it had been killed so long ago, once it had noted that it hears."""
     assert isinstance(stage.orion.database, Path)
-    with closing(sqlite3.connect(stage.orion.database)) as database:
-        async with asyncio.timeout(FIRST_WITHIN_S):
-            while not database.execute("SELECT count(*) FROM orion_heard").fetchone()[0]:
-                await asyncio.sleep(POLL_S)
-        stage.orion.kill_group()
-        assert await stage.orion.died(timeout_s=10)
-        with database:
-            database.execute("UPDATE orion_heard SET until = until - ?", [away.total_seconds()])
+    async with asyncio.timeout(FIRST_WITHIN_S):
+        while not stage.orion.has_heard():
+            await asyncio.sleep(POLL_S)
+    stage.orion.kill_group()
+    assert await stage.orion.died(timeout_s=10)
+    with closing(sqlite3.connect(stage.orion.database)) as database, database:
+        database.execute("UPDATE orion_heard SET until = until - ?", [away.total_seconds()])
 
 
 def _say(stage: Stage, text: str, ago: timedelta, place: int, thread_ts: str | None = None) -> str:
