@@ -22,7 +22,7 @@ _NEEDED = (
     *("bash", "coreutils", "dash", "findutils", "gawk|mawk", "git", "grep", "gzip", "libc-bin"),
     *("python3", "sed", "tar", "util-linux"),
 )
-_WANTED = (
+WANTED = (
     *("ca-certificates", "curl", "hostname", "jq", "login", "mount", "nodejs", "passwd", "procps"),
     *("python3-venv", "ripgrep", "unzip", "zip"),
 )
@@ -50,7 +50,7 @@ _OWNED = ("env", "home/agent", "orion", "work")
 _VERSION = b"2"
 
 
-def ensure_image(needed: Sequence[str] = _NEEDED, *, wanted: Sequence[str] = _WANTED) -> str:
+def ensure_image(needed: Sequence[str] = _NEEDED, *, wanted: Sequence[str] = WANTED) -> str:
     """The name of the image with these packages and all that they need, made if the engine does not have it.
 
     Raises:
@@ -74,7 +74,7 @@ def missing() -> str | None:
     if shutil.which("docker") is None or not _STATUS.is_file():
         return "it takes docker and a Debian system"
     try:
-        _closure(_NEEDED, _WANTED)
+        _closure(_NEEDED, WANTED)
     except RuntimeError as exc:
         return str(exc)
     return None

@@ -25,7 +25,7 @@ from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.providers.docker import DockerSettings
 from sandbox_runtime.providers.docker.provider import DockerProvider
 from sandbox_runtime.providers.local.provider import LocalProvider
-from tests.docker_image import ensure_image
+from tests.docker_image import WANTED, ensure_image
 from tests.long import long_but
 
 pytestmark = [pytest.mark.bubblewrap, pytest.mark.timeout(300)]
@@ -41,9 +41,11 @@ def _apt(sandbox: Sandbox) -> dict[str, bytes]:
     etc = Path("/etc/apt")
     found = [etc / "sources.list", *etc.glob("sources.list.d/*"), *etc.glob("trusted.gpg.d/*")]
     work = sandbox.paths.work
-    settings = f'Dir::Etc "{work}/apt";\nDir::State "{work}/state";\nDir::Cache "{work}/cache";\n'
+    places = {"Etc": "apt", "State": "state", "State::status": "installed", "Cache": "cache"}
+    settings = "".join(f'Dir::{name} "{work}/{path}";\n' for name, path in places.items())
     return {
         f"{work}/apt.conf": settings.encode(),
+        f"{work}/installed": b"",
         f"{work}/state/lists/partial/none": b"",
         f"{work}/cache/archives/partial/none": b"",
     } | {
@@ -79,7 +81,7 @@ async def open_provider(kind: str, state_dir: Path) -> AsyncIterator[SandboxProv
             yield local
     else:
         settings = DockerSettings(name=f"egress-{state_dir.name[-8:].lower().replace('_', 'x')}")
-        image = await asyncio.to_thread(ensure_image)
+        image = await asyncio.to_thread(ensure_image, wanted=(*WANTED, "apt"))
         async with DockerProvider(replace(settings, image=image, ca_bundle=ca_bundle)) as docker:
             yield docker
 
