@@ -8,7 +8,7 @@ import httpx
 from app.brokerage.git import GitRemotes, origin_of, slug_of
 from app.brokerage.http import trusted
 from app.log import get_logger
-from app.runs.repository import NothingToProposeError, Proposal
+from app.runs.repository.checkout import NothingToProposeError, Proposal
 
 TIMEOUT_S = 20.0
 API_VERSION = "2022-11-28"

@@ -31,9 +31,17 @@ from app.brokerage.http import HeldBodies, Refusal, RenderError, RunBounds, too_
 from app.brokerage.rules.anthropic import render_error
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.runs.broker import GrantHooks, ModelGrant
+from app.runs.broker import (
+    GIT_PREFIX,
+    MAC_BYTES,
+    RUN_PREFIX,
+    GrantHooks,
+    ModelGrant,
+    decode,
+    encode,
+    git_mac,
+)
 from app.runs.model import Clock, ModelCall, Usage
-from app.runs.repository import GIT_PREFIX, MAC_BYTES, RUN_PREFIX, decode, encode, git_mac
 from app.runs.request import RunId
 
 _log = get_logger(__name__)

@@ -16,7 +16,7 @@ from app.egress.hosts import TLS_PORT, HostEntry, HostSet
 from app.egress.sets import learn_sets
 from app.runs.broker import GrantHooks, ModelGrant
 from app.runs.policy import HostLists
-from app.runs.repository import repository_key
+from app.runs.repository.names import repository_key
 from app.runs.request import RunId
 from app.runs.sandboxes import agent_paths
 from app.runs.session import SessionId

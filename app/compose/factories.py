@@ -27,7 +27,7 @@ from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
 from app.runs.policy import FollowUps, RunPolicy
 from app.runs.ports import Dispatcher, Tracer
-from app.runs.repository import Repositories, RepositoryPolicy
+from app.runs.repository.checkout import Repositories, RepositoryPolicy
 from app.runs.selection import find_problem
 from app.runs.session import Session, SessionStore
 from app.runs.warm_pool import PoolFigures

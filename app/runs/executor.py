@@ -39,7 +39,7 @@ from app.runs.files import OUTBOX, FileWatch, bring_files, people_directory, sha
 from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE
-from app.runs.repository import Checkout, GitContext, Repositories, find_checkout
+from app.runs.repository.checkout import Checkout, GitContext, Repositories, find_checkout
 from app.runs.sandboxes import POOL_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent

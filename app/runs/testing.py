@@ -3,7 +3,14 @@
 from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.attempt import Asker, Attempt, AttemptTime
-from app.runs.broker import BrokerEndpoint, GrantHooks, ModelBroker, ModelGrant, RepositoryGrant
+from app.runs.broker import (
+    BrokerEndpoint,
+    GrantHooks,
+    ModelBroker,
+    ModelGrant,
+    RepositoryGrant,
+    git_token,
+)
 from app.runs.budget import (
     JUDGEMENTS,
     KEPT_DAYS,
@@ -154,7 +161,7 @@ from app.runs.progress import (
     Transcript,
     last_lines,
 )
-from app.runs.repository import (
+from app.runs.repository.checkout import (
     Checkout,
     CodeHost,
     GitContext,
@@ -162,9 +169,10 @@ from app.runs.repository import (
     Proposal,
     Repositories,
     RepositoryPolicy,
+)
+from app.runs.repository.names import (
     ThreadRepository,
     canonical_name,
-    git_token,
     repository_key,
     title_of,
     why_not_pushed,
