@@ -60,7 +60,7 @@ _BY_BROKER = re.compile(r"https?://[^\s'\"]*?/broker/git/")
 class RepositoryTask:
     """Tells the script inside the sandbox what to do in a repository."""
 
-    action: Literal["clone", "publish"]
+    action: Literal["clone", "publish", "seal"]
     broker: str
     """A unix socket's path, or a URL."""
     token: str = field(repr=False)
@@ -92,6 +92,10 @@ class RepositoryReport:
     """What is at the remote's branch of the thread now; empty = there was nothing to push."""
     own_branch: str = ""
     """The name that was taken."""
+    is_prepared: bool = False
+    """It was there, with what the operator's set-up had installed."""
+    is_outdated: bool = False
+    """Files that say what is to be installed have changed since."""
     left_out: tuple[str, ...] = ()
     """Paths of repositories inside the repository, which were not pushed."""
 
@@ -129,6 +133,8 @@ def parse_report(text: str) -> RepositoryReport:
                     base=str(report.get("base", "")),
                     commit=str(report.get("commit", "")),
                     own_branch=str(report.get("own_branch", "")),
+                    is_prepared=report.get("is_prepared") is True,
+                    is_outdated=report.get("is_outdated") is True,
                     left_out=tuple(map(str, report.get("left_out") or ())),
                 )
             case _:

@@ -290,6 +290,14 @@ class SandboxProvider(Protocol):
         """Removes it; unknown ids are fine. Running sandboxes made from it keep working."""
         ...
 
+    async def keep_copy(self, snapshot_id: SnapshotId) -> None:
+        """Sees that the next sandbox that takes its workspace from it needs not wait for a copy, where that takes any; unknown ids are fine.
+
+        Raises:
+            OSError: there is no room.
+        """
+        del snapshot_id  # nothing is copied at a beginning
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderSetting:

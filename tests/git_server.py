@@ -58,6 +58,7 @@ class GitServer:
         work.mkdir()
         git(work, "init", "-q", "-b", "main")
         for file, text in files.items():
+            (work / file).parent.mkdir(parents=True, exist_ok=True)
             (work / file).write_text(text)
         git(work, "add", "-A", "--", ".")
         if submodule:

@@ -1,5 +1,7 @@
 """What Orion itself does with git inside the sandbox: clones the thread's repository, and publishes what was changed in it.
 
+A clone may have been prepared before its thread began: `seal` marks one, and `clone` brings a marked one up to date.
+
 Usage: `python3 -I repository.py CONFIG.json`; prints one JSON object. The repository's own configuration, hooks and filters
 are another's: what Orion commits and pushes goes through a git directory of its own, which has none. It commits what people
 understand by "the changes": not what a sparse checkout leaves out of the disk, not a clone inside the clone. Standard
@@ -163,22 +165,45 @@ def _gitlinks(listing: str) -> set[str]:
 
 _BASE, _PUBLISHED = "refs/orion/base", "refs/orion/published"
 """In the clone: what the thread began from, and what it had published last."""
+_PREPARED = "refs/orion/prepared"
+"""In a clone that is no thread's yet: on what the operator's set-up was run."""
+_LOCKS = (
+    *("uv.lock", "poetry.lock", "pdm.lock", "requirements*.txt", "pylock*.toml", "pyproject.toml"),
+    *(
+        "package.json",
+        "package-lock.json",
+        "npm-shrinkwrap.json",
+        "pnpm-lock.yaml",
+        "yarn.lock",
+        "bun.lock",
+    ),
+    *("Cargo.lock", "go.sum", "Gemfile.lock", "composer.lock", "pom.xml", "gradle.lockfile"),
+    *("*.gradle", "*.gradle.kts", ".tool-versions", "mise.toml", ".nvmrc", ".python-version"),
+)
+"""Names of files, wherever they are, that say what is to be installed."""
 
 
 def clone(config: dict[str, Any], git: Git) -> dict[str, Any]:
-    """Brings the repository to its directory, on the thread's branch; one that is there is left as it is."""
+    """Brings the repository to its directory, on the thread's branch; one that is there is left as it is, but for a prepared one."""
     target, url, names = Path(config["directory"]), config["url"], config["own_branches"]
     is_known, is_there = len(names) == 1, os.path.lexists(target)
     if is_there and not _is_own(git, target, "" if is_known else url):
         raise ProblemError("in_the_way")
-    if is_there and is_known:
+    prepared = _commit_of(git, {"GIT_DIR": f"{target}/.git"}, _PREPARED) if is_there else ""
+    if is_there and is_known and not prepared:
         return {"is_new": False, "own_branch": names[0]}
     branches = _branches(git, url)
     own = names[0] if is_known else branches.free(names)
-    if is_there:
+    if is_there and not prepared:
         return {"is_new": False, "own_branch": own}
     base = branches.base(config["branch"], own)
     start = own if own in branches.tips else base
+    begun = {"is_new": True, "is_empty": not start, "base": base, "own_branch": own}
+    if prepared:
+        try:
+            return {**begun, **_take_prepared(config, git, start=start, own=own, prepared=prepared)}
+        except ProblemError:  # what its set-up made of it is no clone to work in
+            shutil.rmtree(target)
     temporary = target.parent / f".orion-clone-{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     if not start:
@@ -192,10 +217,52 @@ def clone(config: dict[str, Any], git: Git) -> dict[str, Any]:
         git.run("-C", str(temporary), "checkout", "-q", "-B", own)
         known = _PUBLISHED if start == own else _BASE
         git.run("-C", str(temporary), "update-ref", known, "HEAD")
-    for key, value in (("user.name", config["name"]), ("user.email", config["email"])):
-        git.run("-C", str(temporary), "config", key, value)
+    _name_committer(config, git, temporary)
     temporary.rename(target)
-    return {"is_new": True, "is_empty": not start, "base": base, "own_branch": own}
+    return begun
+
+
+def _name_committer(config: dict[str, Any], git: Git, directory: Path) -> None:
+    for key, value in (("user.name", config["name"]), ("user.email", config["email"])):
+        git.run("-C", str(directory), "config", key, value)
+
+
+def seal(config: dict[str, Any], git: Git) -> dict[str, Any]:
+    """Marks a clone as prepared. What its set-up left beside the repository's files is ignored: it is no thread's change."""
+    target = Path(config["directory"])
+    here = ["-C", str(target)]
+    listed = git.run(*here, "ls-files", "-o", "-z", "--exclude-standard", "--directory")
+    ignored = target / ".git/info/exclude"
+    if ignored.parent.is_symlink() or not ignored.is_file():
+        shutil.rmtree(ignored.parent, ignore_errors=True)
+        ignored.parent.unlink(missing_ok=True)
+        ignored.parent.mkdir()
+    with ignored.open("a", encoding="utf-8", errors="surrogateescape") as file:
+        for path in listed.split("\0"):
+            if path and "\n" not in path:
+                file.write("/" + re.sub(r"([\\*?\[\]#! ])", r"\\\1", path) + "\n")
+    git.run(*here, "update-ref", _PREPARED, "HEAD")
+    return {}
+
+
+def _take_prepared(
+    config: dict[str, Any], git: Git, *, start: str, own: str, prepared: str
+) -> dict[str, Any]:
+    """Makes a prepared clone the thread's: the files of the newest commit, and what was installed beside them."""
+    target, url = Path(config["directory"]), config["url"]
+    here = ["-C", str(target)]
+    if not start:
+        raise ProblemError("failed")
+    options = ["--depth=50", "--no-tags", "--no-recurse-submodules", "--quiet", "--update-shallow"]
+    tip = f"refs/remotes/origin/{start}"
+    git.run(*here, "fetch", *options, "--", url, f"+refs/heads/{start}:{tip}", watched=target)
+    git.run(*here, "checkout", "-q", "-f", "-B", own, tip)
+    git.run(*here, "update-ref", _PUBLISHED if start == own else _BASE, "HEAD")
+    git.run(*here, "update-ref", "-d", _PREPARED)
+    _name_committer(config, git, target)
+    locks = [f":(glob)**/{name}" for name in _LOCKS]
+    changed = git.run(*here, "diff", "--no-ext-diff", "--name-only", prepared, "HEAD", "--", *locks)
+    return {"is_prepared": True, "is_outdated": bool(changed)}
 
 
 def _is_own(git: Git, target: Path, url: str) -> bool:
@@ -258,7 +325,7 @@ def main(path: str) -> int:
     config = json.loads(Path(path).read_text("utf-8"))
     Path(path).unlink()
     try:
-        work = {"clone": clone, "publish": publish}[config["action"]]
+        work = {"clone": clone, "publish": publish, "seal": seal}[config["action"]]
         report = work(config, Git(config))
     except ProblemError as exc:
         report = {"problem": exc.word, "detail": exc.detail}

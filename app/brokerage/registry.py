@@ -102,7 +102,7 @@ def read_token(key: bytes, token: str) -> ModelGrant:
 
 
 def read_git_token(key: bytes, token: str) -> ModelGrant:
-    """Reads the grant in a git token, which `app.runs.repository` derives from a run token. Raises: InvalidTokenError."""
+    """Reads the grant in a git token, which `app.runs.broker` derives from a run token. Raises: InvalidTokenError."""
     return _read(token, GIT_PREFIX, lambda payload: git_mac(_mac(key, payload)))
 
 

@@ -72,7 +72,8 @@ class GrantStore(Protocol):
 class Account:
     """What a run that another process owns has spent, and its person's own key, as this process knows them."""
 
-    spending: Spending
+    spending: Spending | None
+    """None = it is no run's, and asks no model."""
     own_key: str = field(default="", repr=False)
     """Of the person who asked, where the grant is for that."""
 
@@ -124,7 +125,7 @@ class SharedGrants:
         reported = {call.id for call, _ in entries}
         self._unreported = [entry for entry in self._unreported if entry[0].id not in reported]
         for one, account in entries:
-            if one.id in late:
+            if one.id in late and account.spending is not None:
                 account.spending.count(one.call)  # it is paid for, and nobody else counts it
 
     @asynccontextmanager
@@ -183,7 +184,8 @@ class SharedGrants:
         elif found.account is not account:
             found.account, found.live.hooks = account, hooks
         found.live.grant = grant
-        found.live.calls = max(found.live.calls, account.spending.usage.model_calls)
+        if account.spending is not None:
+            found.live.calls = max(found.live.calls, account.spending.usage.model_calls)
         found.checked_s = time.monotonic()
         return found.live
 
@@ -191,11 +193,11 @@ class SharedGrants:
         return GrantHooks(
             on_call=partial(self._report, run_id, account),
             on_effect=partial(self._note_effect, run_id),
-            refusal=account.spending.find_refusal,
+            refusal=account.spending.find_refusal if account.spending else None,
         )
 
     def _report(self, run_id: RunId, account: Account, call: ModelCall) -> None:
-        if not call.is_refused:
+        if account.spending is not None and not call.is_refused:
             account.spending.release()
         one = ReportedCall(id=secrets.token_hex(16), run_id=run_id, call=call)
         self._unreported.append((one, account))

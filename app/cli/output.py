@@ -77,18 +77,19 @@ def _by_options(line: str, said: Collection[str]) -> str:
 @contextmanager
 def show_failures() -> Iterator[None]:
     """Shows what can go wrong with records and sandboxes in a line each, and ends the process."""
+    from app.cli.commands.repositories import RepositoryCommandError
     from app.cli.commands.runs import UnknownRunError, UnsaidRunError
     from app.cli.commands.sandboxes import SandboxCommandError
     from app.cli.commands.snapshots import SnapshotCommandError
     from app.store.engine import StateDirectoryBusyError, UnreadableStoreError
     from sandbox_runtime.errors import SandboxError
 
-    kinds = (UnknownRunError, SandboxCommandError, SnapshotCommandError, SandboxError)
+    commands = (UnknownRunError, SandboxCommandError, SnapshotCommandError, RepositoryCommandError)
     try:
         yield
     except UnsaidRunError as exc:
         fail(str(exc), code=USAGE)
-    except (*kinds, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
+    except (*commands, SandboxError, StateDirectoryBusyError, UnreadableStoreError, OSError) as exc:
         fail(str(exc))
 
 

@@ -17,7 +17,7 @@ from app.cli.output import (
     run_async,
     show_failures,
 )
-from app.cli.sandboxes import Provider, sandboxes, snapshots
+from app.cli.sandboxes import Provider, repositories, sandboxes, snapshots
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None)
 runs = typer.Typer(no_args_is_help=True, help="Look at runs, and stop one.")
@@ -28,6 +28,7 @@ app.add_typer(runs, name="runs")
 app.add_typer(notes, name="notes")
 app.add_typer(sandboxes, name="sandboxes")
 app.add_typer(snapshots, name="snapshots")
+app.add_typer(repositories, name="repositories")
 
 
 def main() -> None:

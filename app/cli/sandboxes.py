@@ -1,4 +1,4 @@
-"""`orion sandboxes …` and `orion snapshots …`: thin, as `app.cli.root`."""
+"""`orion sandboxes …`, `orion snapshots …` and `orion repositories …`: thin, as `app.cli.root`."""
 
 import sys
 from collections.abc import Iterator
@@ -204,4 +204,54 @@ def remove_snapshots(
     settings = read_settings(orion_sandbox=provider)
     work = remove(settings, names, force=force) if names else remove_old_snapshots(settings)
     for line in run_async(work):
+        print(line)
+
+
+repositories = typer.Typer(
+    no_args_is_help=True,
+    help="Repositories whose `setup` in orion.toml is run before a thread begins in them.",
+)
+
+
+@repositories.command("prepare")
+def prepare_repository(
+    repository: Annotated[str, typer.Argument(metavar="OWNER/NAME")],
+    agent: Annotated[
+        str | None, typer.Option("--agent", metavar="A", help="Instead of ORION_AGENT.")
+    ] = None,
+    provider: Provider = None,
+) -> None:
+    """Clone it, run its set-up and keep what that leaves, for new threads; prints each step when it begins."""
+    from app.cli.commands.repositories import prepare_repository as prepare
+
+    settings = read_settings(orion_agent=agent, orion_sandbox=provider)
+    work = prepare(settings, repository, write=partial(print, flush=True))
+    exit_with(0 if run_async(work) else 1)
+
+
+@repositories.command("list")
+def list_repositories(provider: Provider = None, as_json: AsJson = False) -> None:
+    """Those of orion.toml, and whether they are prepared; then what is left of earlier settings and environments."""
+    from app.cli.commands.repositories import line_of, list_prepared
+
+    print_rows(
+        run_async(list_prepared(read_settings(orion_sandbox=provider))), line_of, as_json=as_json
+    )
+
+
+@repositories.command("rm")
+def remove_repositories(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[OWNER/NAME]...")] = None,
+    old: Annotated[
+        bool, typer.Option("--old", help="All that today's settings do not use.")
+    ] = False,
+    provider: Provider = None,
+) -> None:
+    """Remove what is prepared, by repository, name or id; threads keep their files, and the next one has it made anew."""
+    from app.cli.commands.repositories import remove_prepared
+
+    if bool(names) == old:
+        fail("say which: repositories, or --old", code=USAGE)
+    settings = read_settings(orion_sandbox=provider)
+    for line in run_async(remove_prepared(settings, names or (), old=old)):
         print(line)

@@ -1,9 +1,11 @@
 """Builds the broker, for models, tools and repositories, from the settings."""
 
 import asyncio
+import os
 import secrets
+import shutil
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +39,7 @@ from app.runs.model import SystemClock
 from app.runs.ports import OwnKeyStore, RunPorts, RunStore
 from app.runs.session import Session
 from app.settings.settings import Settings
+from app.store.runs import open_store
 from app.web.hosting import serve_sockets
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import BrokeredNetwork, Capability
@@ -135,8 +138,11 @@ async def read_account(
     earlier: Account | None,
 ) -> Account | None:
     """Implements ReadAccount from the database that processes share."""
-    if earlier is not None and earlier.spending.is_own_key == bool(grant.own_key_protocol):
-        await earlier.spending.load()
+    if not grant.models:
+        return Account(spending=None)
+    spent = earlier.spending if earlier else None
+    if spent is not None and spent.is_own_key == bool(grant.own_key_protocol):
+        await spent.load()
         return earlier
     run = await store.get(grant.run_id)
     if run is None:
@@ -145,6 +151,36 @@ async def read_account(
     spending.is_own_key = bool(grant.own_key_protocol)
     keys = await own_keys.of(run.request.team, run.request.user)
     return Account(spending=spending, own_key=keys.get(grant.own_key_protocol, ""))
+
+
+@asynccontextmanager
+async def open_visiting_broker(
+    settings: Settings, *, is_remote: bool
+) -> AsyncIterator[ModelBroker]:
+    """Opens a broker for a command that works beside the service, with sockets of its own.
+
+    At clouds the service's processes serve its sandboxes, as they do each other's: they find its grants in their database.
+    """
+    directory = settings.service.state_dir / f"visit-{os.getpid()}"
+    async with AsyncExitStack() as stack:
+        stack.callback(shutil.rmtree, directory, ignore_errors=True)
+        signing_key = store = None
+        if is_remote and isinstance(settings.database, str):
+            store = await stack.enter_async_context(open_store(settings.database))
+            signing_key = (await store.installation.load()).signing_key
+        broker = await stack.enter_async_context(
+            open_broker(settings, directory, signing_key=signing_key)
+        )
+        if store is not None:
+            await stack.enter_async_context(
+                open_sharing(broker.registry, store=store.grants, read_account=_no_account)
+            )
+        yield broker_for(settings, broker, None, is_remote=is_remote)
+
+
+async def _no_account(grant: ModelGrant, earlier: Account | None) -> None:
+    """Implements ReadAccount for a process that serves nobody's sandboxes."""
+    del grant, earlier
 
 
 def broker_for(

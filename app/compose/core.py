@@ -13,7 +13,7 @@ from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
-from app.compose.factories import create_repositories, create_runner, pool_size
+from app.compose.factories import create_preparations, create_repositories, create_runner, pool_size
 from app.compose.maintenance import Retention, Watchdog, maintain_runtime
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
@@ -59,8 +59,8 @@ class RuntimeFactory:
     """In place of all others."""
     left: Sequence[Session]
     """In whose sandboxes a run of an earlier process may go on."""
-    has_pool: bool
-    """Sandboxes may wait in it; else whatever the settings say."""
+    works_ahead: bool
+    """Sandboxes may wait in pools, and repositories be prepared; else neither, whatever the settings say."""
     owner: str
     """`Outside.owner`."""
     living: Callable[[], Awaitable[Collection[str]]]
@@ -75,7 +75,7 @@ class RuntimeFactory:
             adapter=adapter,
             broker=broker,
             size=pool_size(self.settings, is_billed=Capability.BILLED in provider.capabilities)
-            if self.has_pool
+            if self.works_ahead
             else 0,
         )
         workspaces = Workspaces(
@@ -87,8 +87,10 @@ class RuntimeFactory:
             on_gone=self.broker.close,
             pool=pool,
         )
+        mask = self.masker.mask
+        preparations = create_preparations(self.settings, provider, mask=mask)
         repositories = create_repositories(
-            self.settings, sessions=self.sessions, mask=self.masker.mask
+            self.settings, sessions=self.sessions, mask=mask, preparations=preparations
         )
         runners: dict[str, AgentRunner] = {}
 
@@ -114,6 +116,7 @@ class RuntimeFactory:
             runner_of=runner_of,
             workspaces=workspaces,
             pool=pool,
+            preparations=preparations if self.works_ahead else None,
         )
 
     def _adapter(self, agent: str) -> AgentAdapter:
@@ -130,12 +133,8 @@ class RuntimeFactory:
             await sweep(provider, self.left, living=await self.living())
             runtime = self.build(provider)
             going_on = maintain_runtime(runtime, clock=self.clock, policy=self.policy)
-            async with runtime.pool.open():
-                try:
-                    async with background(*going_on):
-                        yield runtime
-                finally:
-                    await runtime.workspaces.close()
+            async with runtime.open(), background(*going_on):
+                yield runtime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,13 +219,12 @@ async def open_core(
             broker=outside.broker,
             adapter=adapter,
             left=left,
-            has_pool=takes_over,
+            works_ahead=takes_over,
             owner=outside.owner,
             living=living,
         )
         runtime = runtimes.build(provider)
-        await stack.enter_async_context(runtime.pool.open())
-        stack.push_async_callback(runtime.workspaces.close)
+        await stack.enter_async_context(runtime.open())
         group = await stack.enter_async_context(open_task_group())
         runners = Runners(runtime, open_runtime=runtimes.open, policy=policy, group=group)
         stack.callback(runners.close)

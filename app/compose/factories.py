@@ -27,7 +27,9 @@ from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
 from app.runs.policy import FollowUps, RunPolicy
 from app.runs.ports import Dispatcher, Tracer
-from app.runs.repository.checkout import Repositories, RepositoryPolicy
+from app.runs.repository.checkout import Repositories
+from app.runs.repository.preparation import Preparations
+from app.runs.repository.tasks import RepositoryPolicy
 from app.runs.selection import find_problem
 from app.runs.session import Session, SessionStore
 from app.runs.warm_pool import PoolFigures
@@ -150,22 +152,41 @@ def create_runner(
 
 
 def create_repositories(
-    settings: Settings, *, sessions: SessionStore, mask: Callable[[str], str]
+    settings: Settings,
+    *,
+    sessions: SessionStore,
+    mask: Callable[[str], str],
+    preparations: Preparations | None = None,
 ) -> Repositories:
     """Returns what brings threads their repositories."""
     return Repositories(
-        policy=RepositoryPolicy(
-            github_url=settings.repositories.github_url,
-            git_name=settings.repositories.git_name,
-            git_email=settings.repositories.git_email,
-            pull_requests=settings.repositories.pull_requests,
-            max_bytes=settings.sandbox.disk_mib * MIB,
-            init=settings.toml.repositories,
-        ),
+        policy=repository_policy(settings),
         sessions=sessions,
         host=GitHub(remotes=git_remotes(settings), api_url=settings.repositories.github_api_url),
         mask=mask,
+        preparations=preparations,
     )
+
+
+def repository_policy(settings: Settings) -> RepositoryPolicy:
+    """Returns what the settings say of work in repositories."""
+    return RepositoryPolicy(
+        github_url=settings.repositories.github_url,
+        git_name=settings.repositories.git_name,
+        git_email=settings.repositories.git_email,
+        pull_requests=settings.repositories.pull_requests,
+        max_bytes=settings.sandbox.disk_mib * MIB,
+        init=settings.toml.repositories,
+        setup=settings.toml.setups,
+    )
+
+
+def create_preparations(
+    settings: Settings, provider: SandboxProvider, *, mask: Callable[[str], str]
+) -> Preparations:
+    """Returns what prepares workspaces at that provider."""
+    policy = repository_policy(settings)
+    return Preparations(provider=provider, policy=policy, hosts=host_lists(settings), mask=mask)
 
 
 def create_environment(

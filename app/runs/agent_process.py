@@ -42,6 +42,7 @@ from app.runs.broker import ModelBroker
 from app.runs.environment import SAVING_S, AgentSettings
 from app.runs.model import Checkpoint, Run
 from app.runs.policy import RunPolicy
+from app.runs.sandboxes import agent_paths
 from app.runs.session import AgentMemory, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent, assign_task
 from app.runs.workspace import Workspace
@@ -419,6 +420,13 @@ class RunningAgent:
 def run_directory(paths: AgentPaths, run: Run, *, attempt: int) -> str:
     """Returns the directory of an attempt, each its own: the sandbox may have served earlier ones."""
     return f"{paths.run}/{run.id}-{attempt}"
+
+
+def start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
+    """Returns the paths of an attempt's start in its sandbox."""
+    paths = agent_paths(sandbox.paths)
+    run = attempt.run
+    return replace(paths, run=run_directory(paths, run, attempt=run.attempt))
 
 
 def repository_in(directory: str) -> str:

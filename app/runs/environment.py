@@ -3,7 +3,7 @@
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -236,6 +236,17 @@ class NetworkFact(StrEnum):
     """The internet."""
 
 
+class DependenciesFact(StrEnum):
+    """Says what is installed of what work in a repository needs."""
+
+    UNKNOWN = "unknown"
+    """The operator said nothing of it, or the thread's run before did as it liked."""
+    INSTALLED = "installed"
+    OUTDATED = "outdated"
+    """Files that say what is needed have changed since."""
+    MISSING = "missing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFact:
     name: str
@@ -243,6 +254,9 @@ class RepositoryFact:
     """Checked out, and the only one that may be pushed."""
     is_published: bool
     """Orion pushes the branch and opens its pull request after the answer."""
+    dependencies: DependenciesFact = DependenciesFact.UNKNOWN
+    setup: Sequence[str] = ()
+    """The operator's lines of a shell that install them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,8 +305,17 @@ def _files(facts: RunFacts) -> str:
     return f"Your working directory {begun}. {_future(facts)}"
 
 
+_DEPENDENCIES: Mapping[DependenciesFact, str] = {
+    DependenciesFact.INSTALLED: "; its dependencies are installed, by: {setup}",
+    DependenciesFact.OUTDATED: "; its dependencies are installed, but files that name them have changed since; what installs them: {setup}",
+    DependenciesFact.MISSING: "; its dependencies are not installed yet; what installs them: {setup}",
+}
+
+
 def _repository(repository: RepositoryFact) -> str:
     begun = f"is a git clone of {repository.name}, on this thread's branch {repository.branch}"
+    about = _DEPENDENCIES.get(repository.dependencies, "")
+    begun += about.format(setup="; ".join(f"`{line}`" for line in repository.setup))
     if repository.is_published:
         return f"{begun}. After your answer what is not committed yet is committed, the branch is pushed, and a pull request is opened: do neither yourself"
     return f"{begun}. That branch is the only one that can be pushed; push it when you are asked to, and otherwise leave your work there"

@@ -22,7 +22,7 @@ from app.runs.agent_process import (
     key_stand_in,
     remember,
     repository_in,
-    run_directory,
+    start_paths,
 )
 from app.runs.attempt import Attempt, RecalledStart
 from app.runs.broker import ModelBroker, ModelGrant
@@ -30,7 +30,6 @@ from app.runs.environment import (
     SAVING_S,
     AgentEnvironment,
     AgentSettings,
-    FilesFact,
     NetworkFact,
     RunFacts,
     render_prompt,
@@ -40,13 +39,14 @@ from app.runs.model import Assignment, Checkpoint, Resumption, Run
 from app.runs.policy import RunPolicy
 from app.runs.ports import HOW_TO_CHANGE, HOW_TO_GIVE
 from app.runs.repository.checkout import Checkout, GitContext, Repositories, find_checkout
+from app.runs.repository.preparation import Ground
 from app.runs.sandboxes import POOL_LABEL, agent_paths
 from app.runs.session import SessionId, session_id_for
 from app.runs.warm_pool import UnhealthySandboxError, WaitingAgent
 from app.runs.workspace import Workspace, Workspaces
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
-from sandbox_runtime.provider import Sandbox, SandboxProvider
-from sandbox_runtime.types import Capability, SandboxSpec, SnapshotRef
+from sandbox_runtime.provider import SandboxProvider
+from sandbox_runtime.types import Capability, SandboxSpec, SnapshotId, SnapshotRef
 
 _log = get_logger(__name__)
 
@@ -102,11 +102,7 @@ class AgentRunner:
         )
 
     async def prepare_environment(self) -> None:
-        """Makes the agent's environment, if it is not there.
-
-        Raises:
-            SandboxError: SETUP_FAILED and others; it can be tried again.
-        """
+        """Makes the agent's environment, if it is not there. Raises: SandboxError: SETUP_FAILED and others; it can be tried again."""
         await self._environment.prepare()
 
     async def abandon(self, run: Run) -> None:
@@ -276,7 +272,9 @@ class AgentRunner:
         self, attempt: Attempt, stack: AsyncExitStack, workspace: Workspace, repository: str
     ) -> "_Turn":
         """Takes up a turn that was begun earlier, in the same sandbox, with the grant that it had."""
-        work = find_checkout(self._repositories, self._broker, attempt, workspace)
+        work = find_checkout(
+            self._repositories, attempt, workspace, self._ground(workspace.environment_id)
+        )
         directory = work.found.directory if work else ""
         return _Turn(
             workspace=workspace,
@@ -297,8 +295,10 @@ class AgentRunner:
                 workspace = await self._open_workspace(
                     attempt, stack, may_have_waited=may_have_waited
                 )
-                paths = _start_paths(attempt, workspace.sandbox)
-                work = find_checkout(self._repositories, self._broker, attempt, workspace)
+                paths = start_paths(attempt, workspace.sandbox)
+                work = find_checkout(
+                    self._repositories, attempt, workspace, self._ground(workspace.environment_id)
+                )
                 watch = FileWatch(
                     workspace.sandbox,
                     repository=repository_in(paths.run),
@@ -369,7 +369,7 @@ class AgentRunner:
         workspace, work = turn.workspace, turn.work
         await self._conclude(attempt, workspace, turn.watch)
         if work is not None:
-            paths = paths or _start_paths(attempt, workspace.sandbox)
+            paths = paths or start_paths(attempt, workspace.sandbox)
             context = GitContext(workspace=workspace, paths=paths, token=turn.token)
             await work.publish(attempt, context, finished)
         if finished.error is None and attempt.stop.user is None:
@@ -444,8 +444,17 @@ class AgentRunner:
             lifetime_s=attempt.remaining_s + SAVING_S,
             labels={"orion.run": attempt.run.id},
         )
-        who = self._who(attempt)
-        return self._workspaces.open(attempt, spec, who, may_have_waited=may_have_waited)
+        found, who = None, self._who(attempt)
+        if self._repositories is not None:
+            found = self._repositories.find_preparation(attempt, self._ground(snapshot.id))
+        find = found.find if found else None
+        return self._workspaces.open(
+            attempt, spec, who, find_prepared=find, may_have_waited=may_have_waited
+        )
+
+    def _ground(self, environment_id: SnapshotId | None) -> Ground:
+        limits = self._settings.sandbox_limits
+        return Ground(environment_id=environment_id, broker=self._broker, limits=limits)
 
     def _spec(
         self,
@@ -520,7 +529,7 @@ class AgentRunner:
         network = NetworkFact.BROKERED if has_broker else NetworkFact.CLOSED
         return render_prompt(
             RunFacts(
-                files=self._files(workspace),
+                files=workspace.files(is_mounted=bool(settings.work_dir)),
                 are_files_saved=Capability.SNAPSHOT in self._provider.capabilities,
                 repository=work.fact(attempt) if work else None,
                 network=NetworkFact.OPEN if settings.vendor_key else network,
@@ -535,11 +544,6 @@ class AgentRunner:
             channel=attempt.about_channel,
         )
 
-    def _files(self, workspace: Workspace) -> FilesFact:
-        if workspace.session.mount_dir:
-            return FilesFact.MOUNTED if self._settings.work_dir else FilesFact.COPY
-        return FilesFact.FRESH if workspace.is_new else FilesFact.KEPT
-
 
 @dataclass(slots=True, kw_only=True)
 class _Turn:
@@ -552,9 +556,3 @@ class _Turn:
     has_files: bool = False
     """Of messages, put in the workspace."""
     token: str = field(repr=False)
-
-
-def _start_paths(attempt: Attempt, sandbox: Sandbox) -> AgentPaths:
-    paths = agent_paths(sandbox.paths)
-    run = attempt.run
-    return replace(paths, run=run_directory(paths, run, attempt=run.attempt))

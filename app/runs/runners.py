@@ -1,8 +1,8 @@
 """Who runs which agent: the runtimes of providers, the default one and those that are opened when they are asked for."""
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from app.errors import mapped_errors
@@ -10,6 +10,7 @@ from app.log import get_logger
 from app.runs.executor import AgentRunner
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
+from app.runs.repository.preparation import Preparations
 from app.runs.selection import Catalog, CatalogAgent, Choice
 from app.runs.session import session_id_for
 from app.runs.warm_pool import PoolFigures, WarmPool
@@ -34,6 +35,18 @@ class ProviderRuntime:
     """Of any agent that may be asked for, made on first use; None = there is but the default one."""
     workspaces: Workspaces
     pool: WarmPool
+    preparations: Preparations | None = None
+    """None = nothing is prepared of repositories; what others have prepared is found."""
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """Owns what waits for runs, and what is prepared for them, for the length of the block; after it, no sandbox is kept."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self.pool.open())
+            stack.push_async_callback(self.workspaces.close)
+            if self.preparations is not None:
+                await stack.enter_async_context(self.preparations.open())
+            yield
 
 
 OpenRuntime = Callable[[str], AbstractAsyncContextManager[ProviderRuntime]]

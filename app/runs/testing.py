@@ -126,6 +126,7 @@ from app.runs.policy import (
     MAX_ATTEMPTS,
     MAX_PLACE_ATTEMPTS,
     FollowUps,
+    HostLists,
     RunPolicy,
     RunTimings,
     find_invalid,
@@ -168,7 +169,6 @@ from app.runs.repository.checkout import (
     NothingToProposeError,
     Proposal,
     Repositories,
-    RepositoryPolicy,
 )
 from app.runs.repository.names import (
     ThreadRepository,
@@ -177,6 +177,8 @@ from app.runs.repository.names import (
     title_of,
     why_not_pushed,
 )
+from app.runs.repository.preparation import Ground, PreparationError, Preparations
+from app.runs.repository.tasks import RepositoryPolicy
 from app.runs.request import (
     Addressing,
     AttachedFile,

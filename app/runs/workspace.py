@@ -11,6 +11,7 @@ from app.aio import retry_store
 from app.errors import LeaseLostError
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.environment import FilesFact
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
 from app.runs.sandboxes import IdleSandbox, IdleSandboxCache, SessionLocks, copy_into, create
@@ -67,6 +68,12 @@ class Workspace:
         """Whether there is no file in the work directory at the beginning."""
         return self.is_new and not self.session.mount_dir
 
+    def files(self, *, is_mounted: bool) -> FilesFact:
+        """Returns what the agent is told of them; `is_mounted`: they are the operator's directory itself."""
+        if self.session.mount_dir:
+            return FilesFact.MOUNTED if is_mounted else FilesFact.COPY
+        return FilesFact.FRESH if self.is_new else FilesFact.KEPT
+
 
 async def save(attempt: Attempt, workspace: Workspace, provider: SandboxProvider) -> str | None:
     """Returns the slug of what the next run shall find, if there is anything new.
@@ -100,6 +107,8 @@ def describe_running(sandbox: Sandbox) -> SessionChanges:
     )
 
 
+FindPrepared = Callable[[], Awaitable[SnapshotId | None]]
+"""Returns a snapshot in whose workspace a new thread begins; None = in an empty one."""
 OpenProvider = Callable[[str], AbstractAsyncContextManager[SandboxProvider]]
 """A provider by its name, for the length of a block."""
 
@@ -243,13 +252,14 @@ class Workspaces:
         spec: SandboxSpec,
         who: Assignment,
         *,
+        find_prepared: FindPrepared | None = None,
         may_have_waited: bool = False,
     ) -> AsyncIterator[Workspace]:
         """Opens the thread's files above the environment of `spec`, for the length of the block.
 
         When the block ends well, they are saved and the sandbox is kept; after an error it is destroyed, and the next run
         finds what was saved before. `may_have_waited`: a sandbox may be given that was kept, or without files to bring one of the
-        pool; an UnhealthySandboxError in the block gives it up.
+        pool; an UnhealthySandboxError in the block gives it up. `find_prepared`: for a thread without files.
 
         Raises:
             SandboxError: no sandbox could be made.
@@ -272,15 +282,7 @@ class Workspaces:
             if waiting is not None:
                 sandbox, is_new = waiting.sandbox, True
             if sandbox is None:
-                if slug:
-                    spec = replace(spec, workspace_id=SnapshotId(slug))
-                sandbox, is_new = await create(
-                    self._provider,
-                    attempt,
-                    spec,
-                    policy=self._policy,
-                    make_space=self._make_space,
-                )
+                sandbox, is_new = await self._create(attempt, spec, slug, find_prepared)
         except BaseException:
             if session_id not in self._idle:
                 self._on_gone(session_id)  # no sandbox came of it
@@ -298,6 +300,18 @@ class Workspaces:
                     with attempt.trace.step("copy-directory"):
                         await copy_into(sandbox, self._mount.directory)
             yield opened
+
+    async def _create(
+        self, attempt: Attempt, spec: SandboxSpec, slug: str, find_prepared: FindPrepared | None
+    ) -> tuple[Sandbox, bool]:
+        """Returns a sandbox with what was saved, or prepared; and whether nothing of the thread is in it."""
+        prepared = await find_prepared() if find_prepared is not None and not slug else None
+        if slug or prepared:
+            spec = replace(spec, workspace_id=prepared or SnapshotId(slug))
+        sandbox, is_empty = await create(
+            self._provider, attempt, spec, policy=self._policy, make_space=self._make_space
+        )
+        return sandbox, is_empty or not slug
 
     @asynccontextmanager
     async def attach(self, attempt: Attempt, who: Assignment) -> AsyncIterator[Workspace | None]:

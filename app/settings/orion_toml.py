@@ -20,7 +20,8 @@
     commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
 
     [repositories."acme/api"]
-    init = ["make deps"]
+    setup = ["uv sync --frozen"]
+    init = ["make links"]
     egress_hosts = ["*.example.org", "private:mirror.example.com"]
 
     [prices."claude-*"]
@@ -39,7 +40,8 @@ one of these words in it, as they are written or with an `s`; where several may 
 
 `egress_hosts`: that sandboxes of the channel, or of threads in the repository, reach beside those of ORION_EGRESS_HOSTS.
 
-`init`: lines of a shell, run in the repository when a thread has cloned it, with the network that its agent has. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
+`setup`: lines of a shell that install what work in the repository needs, run in a clone before anybody asks, with the hosts of ORION_EGRESS_HOSTS and of the repository, and
+no key; threads begin with a copy of what they leave. `init`: lines run when a thread has the repository, with the network that its agent has. Targets are relative to a directory of their own in the environment, `added`, in which the commands run, too; sources are
 relative to the file. Nothing else that a command writes is kept.
 """
 
@@ -244,6 +246,7 @@ class _ChannelTable(BaseModel):
 class _RepositoryTable(BaseModel):
     model_config = _CLOSED
 
+    setup: list[_Line] = Field(default_factory=list)
     init: list[_Line] = Field(default_factory=list)
     egress_hosts: Hosts = ()
 
@@ -293,6 +296,8 @@ class OrionToml:
     """Of channels, by ids; those of the empty id are for all."""
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands that run after a repository was cloned, by `owner/name` or URL."""
+    setups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Commands that install what work in a repository needs, before a thread has it; by the same."""
     channel_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
     """That their sandboxes reach beside others', by channels' ids."""
     repository_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
@@ -343,6 +348,9 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             if rules
         },
         repositories={name: tuple(table.init) for name, table in parsed.repositories.items()},
+        setups={
+            name: tuple(table.setup) for name, table in parsed.repositories.items() if table.setup
+        },
         channel_hosts={
             name: table.egress_hosts
             for name, table in parsed.channels.items()

@@ -213,6 +213,10 @@ class FakeProvider(SandboxProvider):
     async def delete_snapshot(self, snapshot_id: SnapshotId) -> None:
         await self._inner.delete_snapshot(snapshot_id)
 
+    @override
+    async def keep_copy(self, snapshot_id: SnapshotId) -> None:
+        await self._inner.keep_copy(snapshot_id)
+
 
 class FakeSandbox(Sandbox):
     """A sandbox of the fake: scripts first, then the real thing."""

@@ -57,6 +57,16 @@ class RepositoryRig:
             self.task = replace(self.task, own_branches=(report.own_branch,))
         return report
 
+    async def prepare(self, *left: str) -> None:
+        """Clones it for nobody yet, and has a set-up leave these files."""
+        self.task = replace(self.task, own_branches=("orion/prepared",))
+        assert (await self._run("clone", grant="")).problem is None
+        for name in left:
+            (self.work / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.work / name).write_text("installed\n")
+        assert (await self._run("seal", grant="")).problem is None
+        self.task = replace(self.task, own_branches=NAMES)
+
     async def publish(self) -> RepositoryReport:
         return await self._run("publish", grant=self.task.own_branches[0])
 
@@ -78,7 +88,9 @@ class RepositoryRig:
         listed = git(self.bare, "ls-tree", "-r", "--name-only", self.task.own_branches[0])
         return listed.splitlines()
 
-    async def _run(self, action: Literal["clone", "publish"], *, grant: str) -> RepositoryReport:
+    async def _run(
+        self, action: Literal["clone", "publish", "seal"], *, grant: str
+    ) -> RepositoryReport:
         granted = ModelGrant(
             run_id=RunId("run_1"),
             models=("m",),

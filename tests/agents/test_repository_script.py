@@ -323,3 +323,59 @@ async def test_a_message_that_no_program_can_be_handed(tmp_path: Path) -> None:
             RepositoryProblem.FAILED,
             "embedded null byte",
         )
+
+
+async def test_a_prepared_clone_becomes_the_threads(tmp_path: Path) -> None:
+    """Up to date, on its branch, with what was installed, which is no change of the thread's, whatever its name."""
+    left = ("deps/one", "#odd [name]*!", "two words ", "-x")
+    async with open_repository(tmp_path) as rig:
+        await rig.prepare(*left)
+        (rig.work / "README").write_text("by the set-up\n")
+        rig.by_somebody("second")
+        report = await rig.clone()
+        assert (report.is_new, report.is_prepared, report.is_outdated) == (True, True, False)
+        assert (report.base, report.own_branch) == ("main", OWN)
+        assert git(rig.work, "branch", "--show-current") == OWN
+        assert (rig.work / "README").read_text() == "one\n"
+        assert (rig.work / "second").exists()
+        assert git(rig.work, "status", "--short") == ""
+        assert all((rig.work / name).read_text() == "installed\n" for name in left)
+        (rig.work / "mine").write_text("mine\n")
+        assert (await rig.publish()).commit
+        assert rig.published() == ["README", "mine", "second"]
+        assert not (await rig.clone()).is_new
+
+
+async def test_a_prepared_clone_of_other_needs_is_told(tmp_path: Path) -> None:
+    """A file that says what is to be installed has changed since, wherever it is."""
+    async with open_repository(tmp_path) as rig:
+        await rig.prepare()
+        rig.by_somebody("requirements-dev.txt")
+        assert (await rig.clone()).is_outdated
+
+
+async def test_a_prepared_clone_of_another_branch(tmp_path: Path) -> None:
+    """A thread that begins from another branch has its files."""
+    async with open_repository(tmp_path) as rig:
+        rig.by_somebody("of-dev", new="dev")
+        await rig.prepare("deps/one")
+        report = await rig.clone(branch="dev")
+        assert (report.is_prepared, report.base) == (True, "dev")
+        assert (rig.work / "of-dev").exists()
+        assert (rig.work / "deps/one").exists()
+
+
+@pytest.mark.parametrize("damage", ["objects", "HEAD", "config"])
+async def test_a_prepared_clone_that_is_damaged(tmp_path: Path, damage: str) -> None:
+    """What a set-up has made of git's files keeps nobody from a clone."""
+    async with open_repository(tmp_path) as rig:
+        await rig.prepare("deps/one")
+        if damage == "objects":
+            shutil.rmtree(rig.work / ".git/objects")
+        elif damage == "HEAD":
+            (rig.work / ".git/HEAD").write_text("nonsense\n")
+        else:
+            git(rig.work, "config", "core.worktree", "/nowhere")
+        report = await rig.clone()
+        assert (report.problem, report.is_prepared) == (None, False)
+        assert (rig.work / "README").read_text() == "one\n"

@@ -23,6 +23,7 @@ from tests.bench.live import measure_live
 from tests.bench.parsers import measure_parsers
 from tests.bench.placing import measure_placing
 from tests.bench.pool import measure_docker_pool, measure_pool
+from tests.bench.prepared import measure_prepared, measure_prepared_in_docker
 from tests.bench.processes import BenchError
 from tests.bench.rendering import measure_rendering
 from tests.bench.scale import FULL, QUICK, Bench
@@ -58,6 +59,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "urgent": measure_urgent,
     "files": measure_files,
     "egress": measure_egress,
+    "prepared": measure_prepared,
     "clouds": measure_clouds,
     "functions": measure_functions,
     "parsers": measure_parsers,
@@ -66,11 +68,12 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "docker": measure_docker,
     "docker-agents": measure_agents_in_docker,
     "docker-pool": measure_docker_pool,
+    "docker-prepared": measure_prepared_in_docker,
     "container": measure_container,
 }
 PARTS = ("acks", "placing", "turns", "crowd", *(list(_MEASURES)[3:]))
 """In this order."""
-_OF_DOCKER = ("docker", "docker-agents", "docker-pool", "container")
+_OF_DOCKER = ("docker", "docker-agents", "docker-pool", "docker-prepared", "container")
 
 
 async def measure(bench: Bench, parts: Collection[str], rows: list[Row]) -> None:

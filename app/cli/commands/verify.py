@@ -1,14 +1,10 @@
 """One real run in the chosen sandbox, without Slack: what works here, and how long each step takes."""
 
-import asyncio
-import os
-import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 from pydantic import SecretStr
 from typing_extensions import override
@@ -16,7 +12,7 @@ from typing_extensions import override
 from agent_scripts.events import TurnFinished
 from agent_scripts.registry import agent_spec
 from app.cli.commands.terminal import Print
-from app.compose.brokers import create_direct_broker, open_broker
+from app.compose.brokers import create_direct_broker, open_visiting_broker
 from app.compose.factories import create_runner, run_policy, start_logging
 from app.compose.models import asks_by_itself, describe_agent, missing_for_agent, needs_own_key
 from app.compose.providers import choose_provider, create_provider, with_namespace
@@ -157,14 +153,6 @@ async def open_model(settings: Settings, write: Print) -> AsyncIterator[Settings
         yield replace(settings, models=settings.models.model_copy(update=offline))
 
 
-@asynccontextmanager
-async def _removed(directory: Path) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
-
-
 def _has_key(settings: Settings) -> bool:
     agent = settings.agents.default
     return not missing_for_agent(settings, agent) and not needs_own_key(settings, agent)
@@ -183,14 +171,12 @@ async def _run(settings: Settings, masker: Masker, write: Print, *, has_key: boo
         surface=Surface.DM,
         received_at=now,
     )
-    # Sockets of its own, so that it works beside a running `orion serve`; environments are shared.
-    directory = settings.service.state_dir / f"verify-{os.getpid()}"
+    # It works beside a running `orion serve`, whose environments it shares.
     settings = await with_namespace(settings)
     choice = await choose_provider(settings)
     async with (
         create_provider(settings, choice) as provider,
-        _removed(directory),
-        open_broker(settings, directory) as broker,
+        open_visiting_broker(settings, is_remote=False) as broker,
     ):
         write(f"agent: {describe_agent(settings.agents.default)}")
         write(f"provider: {provider.name} ({choice.reason}); {await provider.probe()}")

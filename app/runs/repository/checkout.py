@@ -1,6 +1,6 @@
 """A repository in a thread's workspace: cloned before the agent, pushed and proposed after it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -11,28 +11,25 @@ from agent_scripts.repository import (
     RepositoryReport,
     RepositoryTask,
     git_environment,
-    parse_report,
-    repository_command,
     with_egress,
 )
 from app.aio import retry_store
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.broker import ModelBroker, git_token
-from app.runs.environment import RepositoryFact
+from app.runs.broker import git_token
+from app.runs.environment import DependenciesFact, RepositoryFact
 from app.runs.repository.names import (
     MAX_TOLD_CHARS,
     ThreadRepository,
-    canonical_name,
-    directory_name,
     own_branches,
     render_proposal,
-    repository_key,
     title_of,
     why_not_cloned,
     why_not_pushed,
 )
+from app.runs.repository.preparation import Ground, Preparation, Preparations
+from app.runs.repository.tasks import RepositoryPolicy, run_repository_task
 from app.runs.session import Session, SessionChanges, SessionStore
 from app.runs.warm_pool import UnhealthySandboxError
 from app.runs.workspace import Workspace
@@ -77,24 +74,6 @@ class CodeHost(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepositoryPolicy:
-    github_url: str
-    """Where `owner/name` is."""
-    git_name: str
-    git_email: str
-    pull_requests: Literal["ask", "always", "never"]
-    max_bytes: int
-    init: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Commands after a clone, by `owner/name` or URL."""
-
-    def publishes(self, attempt: Attempt) -> bool:
-        """Whether what it changes is pushed, and proposed, after its answer."""
-        if self.pull_requests == "ask":
-            return attempt.choice.wants_pull_request
-        return self.pull_requests == "always"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Repositories:
     """Holds what work in repositories needs of others, and finds which repository a thread has."""
 
@@ -102,6 +81,15 @@ class Repositories:
     sessions: SessionStore
     host: CodeHost
     mask: Callable[[str], str]
+    preparations: Preparations | None = None
+    """None = no workspaces are prepared."""
+
+    def find_preparation(self, attempt: Attempt, ground: Ground) -> Preparation | None:
+        """Returns what is prepared of the repository that the run would have in a new thread; None = nothing, or it has none."""
+        repo = attempt.choice.repo.value
+        if self.preparations is None or not self.policy.setup_of(repo):
+            return None
+        return Preparation(preparations=self.preparations, repo=repo, ground=ground)
 
     def find(self, attempt: Attempt, session: Session, work: str) -> ThreadRepository | None:
         """Returns the thread's repository; None = it has none.
@@ -114,10 +102,8 @@ class Repositories:
             return None
         if session.mount_dir:
             raise _unavailable(f"agents work in a directory of the operator's here, not in {repo}")
-        github_url = self.policy.github_url
-        is_same = repository_key(attempt.choice.repo.value, github_url) == repository_key(
-            session.repo, github_url
-        )
+        key_of = self.policy.key_of
+        is_same = key_of(attempt.choice.repo.value) == key_of(session.repo)
         if session.repo and attempt.choice.repo.is_said and not is_same:
             other = (
                 f"for {attempt.choice.repo.value}"
@@ -130,21 +116,9 @@ class Repositories:
             raise _unavailable(
                 f"this thread began from {base}; start a new thread for {attempt.choice.branch.value}"
             )
-        repo = canonical_name(repo, github_url)
-        url = repo if "://" in repo else f"{github_url.rstrip('/')}/{repo}.git"
-        return ThreadRepository(
-            name=repo,
-            url=url,
-            directory=f"{work}/{directory_name(repo)}",
-            branch=base,
-            own_branches=own_branches(session),
+        return self.policy.repository_at(
+            repo, work, branch=base, own_branches=own_branches(session)
         )
-
-    def commands_after_clone(self, name: str) -> Sequence[str]:
-        """Returns the operator's commands for a repository, in whatever spelling either names it."""
-        url, init = self.policy.github_url, self.policy.init
-        known = {repository_key(repo, url): commands for repo, commands in init.items()}
-        return known.get(repository_key(name, url), ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,9 +138,17 @@ def _unavailable(reason: str) -> OrionError:
 class Checkout:
     """The repository of one attempt, in its workspace."""
 
-    def __init__(self, repositories: Repositories, found: ThreadRepository) -> None:
+    def __init__(
+        self,
+        repositories: Repositories,
+        found: ThreadRepository,
+        preparation: Preparation | None = None,
+    ) -> None:
+        """`preparation`: of new threads; None = there is none of this repository."""
         self._repositories = repositories
+        self._preparation = preparation
         self.found = found
+        self._dependencies = DependenciesFact.UNKNOWN
 
     async def clone(self, attempt: Attempt, context: GitContext) -> None:
         """Sees that the repository is there, on the thread's branch, which has its name in `found` from now on.
@@ -197,7 +179,13 @@ class Checkout:
                 report = RepositoryReport(problem=RepositoryProblem.FAILED)
             if report.problem is None:
                 found = replace(found, own_branches=(report.own_branch,))
-            step.set(repo=found.name, branch=found.own_branch, is_new=report.is_new)
+            step.set(
+                repo=found.name,
+                branch=found.own_branch,
+                is_new=report.is_new,
+                is_prepared=report.is_prepared,
+                is_outdated=report.is_outdated,
+            )
             if report.problem is not None:
                 step.fail(report.problem, self._repositories.mask(report.detail))
                 _log.warning("repository.unavailable", repo=found.name, reason=report.problem)
@@ -213,15 +201,32 @@ class Checkout:
             )
             workspace.session = updated or session  # what is written of it later keeps this
         if report.is_new:
+            self._prepare_next(attempt, report)
             await self._initialise(attempt, context, found)
         return found
+
+    def _prepare_next(self, attempt: Attempt, report: RepositoryReport) -> None:
+        """Sees to what new threads will find, and notes what this one has found."""
+        preparation = self._preparation
+        if preparation is None:
+            return
+        self._dependencies = DependenciesFact.MISSING
+        if report.is_prepared:
+            self._dependencies = DependenciesFact.INSTALLED
+        if report.is_outdated:
+            self._dependencies = DependenciesFact.OUTDATED
+            preparation.begin()
+        if failure := preparation.take_failure():
+            attempt.notes.append(
+                f"{self.found.name} could not be prepared: {self._repositories.mask(failure)}"
+            )
 
     async def _initialise(
         self, attempt: Attempt, context: GitContext, found: ThreadRepository
     ) -> None:
         """Runs the operator's commands, with the network of the agent; one that fails is told with the answer, and the agent works on."""
         sandbox = context.workspace.sandbox
-        commands = self._repositories.commands_after_clone(found.name)
+        commands = self._repositories.policy.init_of(found.name)
         for number, command in enumerate(commands, 1):
             attempt.enter(f"Preparing {found.name}")
             with attempt.trace.step("initialise-repository") as step:
@@ -334,21 +339,15 @@ class Checkout:
             max_bytes=policy.max_bytes,
             message=message,
         )
-        command = repository_command(task, context.paths)
-        await sandbox.write_files({file.path: file.data for file in command.files})
-        try:
-            result = await sandbox.exec(command.argv, timeout_s=timeout_s)
-        except SandboxError as exc:
-            if exc.code is not SandboxErrorCode.EXEC_TIMEOUT:
-                raise
-            return RepositoryReport(problem=RepositoryProblem.SLOW)
-        return parse_report(result.text)
+        return await run_repository_task(sandbox, context.paths, task, timeout_s=timeout_s)
 
     def fact(self, attempt: Attempt) -> RepositoryFact:
         return RepositoryFact(
             name=self.found.name,
             branch=self.found.own_branch,
             is_published=self._repositories.policy.publishes(attempt),
+            dependencies=self._dependencies,
+            setup=self._repositories.policy.setup_of(self.found.name),
         )
 
     def git_environment(self, token: str) -> Mapping[str, str]:
@@ -359,7 +358,7 @@ class Checkout:
 
 
 def find_checkout(
-    repositories: Repositories | None, broker: ModelBroker, attempt: Attempt, workspace: Workspace
+    repositories: Repositories | None, attempt: Attempt, workspace: Workspace, ground: Ground
 ) -> Checkout | None:
     """Returns where the run's thread works; None = in no repository.
 
@@ -374,10 +373,12 @@ def find_checkout(
         )
     if repositories is None or not (attempt.choice.repo.value or session.repo):
         return None
-    if not broker.endpoint_for(session.id).has_broker:
+    if not ground.broker.endpoint_for(session.id).has_broker:
         raise OrionError(
             ErrorCode.REPO_UNAVAILABLE,
             "repositories in cloud sandboxes need the operator's ORION_PUBLIC_URL",
         )
     found = repositories.find(attempt, session, workspace.sandbox.paths.work)
-    return Checkout(repositories, found) if found else None
+    if found is None:
+        return None
+    return Checkout(repositories, found, repositories.find_preparation(attempt, ground))

@@ -41,6 +41,7 @@ from sandbox_runtime.providers.local.store import (
     LocalStore,
     SandboxRecord,
     SnapshotRecord,
+    copy_workspace,
     fill_place,
     remove_tree,
     save_workspace,
@@ -253,6 +254,10 @@ class LocalProvider(SandboxProvider):
         await asyncio.to_thread(self._store.discard_snapshot, snapshot_id)
         await self._collect()
 
+    @override
+    async def keep_copy(self, snapshot_id: SnapshotId) -> None:
+        await copy_workspace(self._store, snapshot_id)
+
     def _open_isolation(self) -> Isolation:
         if self._isolation is None:
             self._isolation = open_isolation(
@@ -412,10 +417,14 @@ async def make_place(
         mounted=Path(spec.work_dir) if spec.work_dir is not None else None,
     )
     template = snapshot.environment if snapshot else None
+    saved = store.snapshot(workspace.id) if workspace else None
+    copied = directory / "copied"
+    is_copy = workspace is not None and store.take_copy(workspace.id, copied)
     await fill_place(
         place,
-        saved=store.snapshot(workspace.id) if workspace else None,
+        saved=copied if is_copy else saved,
         template=store.environment(template) if template else None,
+        is_copy=is_copy,
     )
     return place
 

@@ -2,6 +2,7 @@
 
     environments/<id>/        immutable once a snapshot names it; bound into sandboxes, never copied
     snapshots/<id>/           snapshot.json, work/ and home/ where they were not empty
+    copies/<id>/              a copy of a snapshot's work/ and home/, for the next sandbox that begins with it
     names/<digest>.json       name -> snapshot
     sandboxes/<id>/           sandbox.json, work/, home/, run/, tmp/
     trash/                    on its way out
@@ -16,6 +17,7 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -79,9 +81,12 @@ class NameRecord(_Record):
     snapshot: str
 
 
+_DIRECTORIES = ("environments", "snapshots", "copies", "names", "sandboxes", "trash", "system")
 SUPERSEDED_KEPT = timedelta(hours=1)
 """A replaced snapshot stays restorable this long, for those who have just looked it up."""
 _MAX_ID_CHARS = 64
+COPY_TIMEOUT_S = 300.0
+_UNFINISHED = "."
 
 
 class LocalStore:
@@ -106,13 +111,16 @@ class LocalStore:
     def snapshot(self, snapshot_id: str) -> Path:
         return self._root / "snapshots" / snapshot_id
 
+    def copy(self, snapshot_id: str) -> Path:
+        return self._root / "copies" / snapshot_id
+
     def sandbox(self, sandbox_id: str) -> Path:
         return self._root / "sandboxes" / sandbox_id
 
     def prepare(self, system_files: Mapping[str, str]) -> None:
         """Makes the directories; nobody else on the machine may look inside."""
         self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name in ("environments", "snapshots", "names", "sandboxes", "trash", "system"):
+        for name in _DIRECTORIES:
             (self._root / name).mkdir(mode=0o755, exist_ok=True)
         for name, text in system_files.items():
             _write_atomically(self.system / name, text, durable=False)
@@ -198,6 +206,22 @@ class LocalStore:
                 old = replace(previous, superseded_at=datetime.now(UTC))
                 _write_atomically(self.snapshot(old.id) / "snapshot.json", old.to_json())
 
+    def publish_copy(self, made: Path, snapshot_id: str) -> None:
+        """Turns a finished directory into the copy of a snapshot; throws it away when there is one, or the snapshot is gone."""
+        with self._locked():
+            if self.find(snapshot_id) is None or self.copy(snapshot_id).exists():
+                self._throw_away(made)
+            else:
+                made.rename(self.copy(snapshot_id))
+
+    def take_copy(self, snapshot_id: str, target: Path) -> bool:
+        """Moves the copy of a snapshot to `target`; False: there is none."""
+        try:
+            self.copy(snapshot_id).rename(target)
+        except FileNotFoundError:
+            return False
+        return True
+
     def discard_snapshot(self, snapshot_id: str) -> None:
         if self.find(snapshot_id) is None:
             return
@@ -230,6 +254,7 @@ class LocalStore:
                 if record.superseded_at is None or record.superseded_at > oldest
             }
             self._throw_away_others("snapshots", set(kept))
+            self._throw_away_others("copies", {*kept, *self._copies_in_work()})
             used = {record.environment for record in living.values()}
             used |= {record.environment for record in kept.values()}
             self._throw_away_others("environments", used)
@@ -238,6 +263,13 @@ class LocalStore:
         for path in (self._root / kind).iterdir():
             if path.name not in kept:
                 self._throw_away(path)
+
+    def _copies_in_work(self) -> Iterator[str]:
+        """Yields names of what may still become copies."""
+        for path in (self._root / "copies").glob(f"{_UNFINISHED}*"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime < 2 * COPY_TIMEOUT_S:
+                    yield path.name
 
     def _throw_away(self, path: Path) -> None:
         """Renames it, so that it is gone at once and whole; the bytes are removed from the trash later."""
@@ -284,7 +316,6 @@ def _sync_directory(path: Path) -> None:
         os.close(fd)
 
 
-COPY_TIMEOUT_S = 300.0
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _SAVED = ("work", "home")
 
@@ -294,8 +325,28 @@ def _make(directory: Path, *, mode: int) -> None:
     directory.chmod(mode)
 
 
-async def fill_place(place: Place, *, saved: Path | None, template: Path | None) -> None:
-    """Makes the directories of a new sandbox, with the workspace from `saved` and a copy of the environment `template`."""
+async def copy_workspace(store: LocalStore, snapshot_id: str) -> None:
+    """Makes the copy of a snapshot, unless there is one. Raises: OSError: the disk."""
+    saved, made = store.snapshot(snapshot_id), store.copy(f"{_UNFINISHED}{secrets.token_hex(8)}")
+    if not saved.exists() or store.copy(snapshot_id).exists():
+        return
+    _make(made, mode=0o755)
+    try:
+        for name in set(_SAVED).intersection(os.listdir(saved)):  # noqa: PTH208  # names only
+            _make(made / name, mode=0o755)
+            await _copy(saved / name, made / name)
+        await asyncio.to_thread(store.publish_copy, made, snapshot_id)
+    finally:
+        await remove_tree(made)
+
+
+async def fill_place(
+    place: Place, *, saved: Path | None, template: Path | None, is_copy: bool = False
+) -> None:
+    """Makes the directories of a new sandbox, with the workspace from `saved` and a copy of the environment `template`.
+
+    `is_copy`: `saved` is this sandbox's alone, on the same disk.
+    """
     owned = [place.home, place.run, place.tmp]
     if place.mounted is None:
         owned.append(place.work)
@@ -305,7 +356,10 @@ async def fill_place(place: Place, *, saved: Path | None, template: Path | None)
         _make(directory, mode=0o1777 if directory == place.tmp else 0o755)
     if saved is not None:
         for name in set(_saved(place)).intersection(os.listdir(saved)):  # noqa: PTH208  # names only
-            await _copy(saved / name, place.directory / name)
+            if is_copy:
+                (saved / name).rename(place.directory / name)
+            else:
+                await _copy(saved / name, place.directory / name)
     if place.environment_writable and template is not None:
         await _copy(template, place.environment)
     if place.host_uid is not None:
