@@ -217,6 +217,8 @@ class RunRequest(BaseModel):
     event_id: str = ""
     picked_repo: str = Field(default="", exclude_if=operator.not_)
     """Which `user` chose of several, or `NO_REPO`; empty = its text says, or nobody."""
+    unseen: str = Field(default="", exclude_if=operator.not_)
+    """The text, masked, where no message in its thread shows it, as it was written elsewhere."""
     late_s: int = Field(default=0, ge=0, exclude_if=operator.not_)
     """How long before Orion heard of it it was asked, where Orion was away meanwhile; 0 = it was not."""
     retry_of: RunId | None = None

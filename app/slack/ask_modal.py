@@ -54,9 +54,12 @@ class AskModal:
         *,
         intake: Intake,
         identity: Callable[[], BotIdentity | None],
+        mask: Callable[[str], str],
         open_timeout_s: float = OPEN_TIMEOUT_S,
     ) -> None:
+        """`mask`: what is written into the modal is seen by nobody yet, and shown in the thread."""
         self._api = api
+        self._mask = mask
         self._intake = intake
         self._identity = identity
         self._open_timeout_s = open_timeout_s
@@ -106,6 +109,7 @@ class AskModal:
                 message_ts=asked_ts,
                 user=member.id,
                 text=question.strip()[:MAX_QUESTION_CHARS],
+                unseen=self._mask(question.strip()),
                 surface=Surface.DM if channel.startswith("D") else Surface.CHANNEL,
                 content=MessageContent(shared=(metadata["about"],) if metadata["about"] else ()),
                 received_at=datetime.now(UTC),

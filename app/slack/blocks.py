@@ -211,16 +211,21 @@ def render_thinking(run: Run, position: QueuePosition, *, capacity: int) -> Mess
         text = _waiting_text(position, capacity=capacity)
         if position.ahead_in_thread:
             buttons.append(_button(SEND_NOW_ACTION, "Send now", run))
-    late = late_text(run)
-    said = (_section(text), _context(late)) if late else (_section(text),)
+    about = question_text(run)
+    said = (_section(text), _context(about)) if about else (_section(text),)
     return MessagePart(blocks=(*said, _actions(*buttons)), text=text)
 
 
-def late_text(run: Run) -> str:
-    """Returns `asked 3 h 5 min ago, while I was away`; empty where it was heard at once."""
-    late_s = run.request.late_s
-    whole_s = late_s - late_s % 60 if late_s > 60 else late_s  # noqa: PLR2004 - seconds of a minute
-    return f"asked {duration_text(whole_s)} ago, while I was away" if late_s else ""
+def question_text(run: Run) -> str:
+    """Returns what its thread does not show of a question: what was asked, and when; empty where it shows all."""
+    request, facts = run.request, []
+    if request.unseen:
+        shown = escape(neutralise(_shortened(" ".join(request.unseen.split()))))
+        facts.append(f"<@{request.user}> asked: “{shown}”")
+    if late_s := request.late_s:
+        whole_s = late_s - late_s % 60 if late_s > 60 else late_s  # noqa: PLR2004 - seconds of a minute
+        facts.append(f"asked {duration_text(whole_s)} ago, while I was away")
+    return _facts(*facts)
 
 
 def render_progress(run: Run, shown: Progress) -> MessagePart:
@@ -235,7 +240,9 @@ def render_progress(run: Run, shown: Progress) -> MessagePart:
         *([_markdown(tail)] if tail.strip() else []),
         _section(f"{phase}…"),
         *(_context(text) for text in lines if text),
-        _context(_facts(late_text(run), steps_text(shown.steps), duration_text(shown.elapsed_s))),
+        _context(
+            _facts(question_text(run), steps_text(shown.steps), duration_text(shown.elapsed_s))
+        ),
         _actions(_stop_button(run)),
     )
     return MessagePart(blocks=blocks, text=f"{phase}…")
@@ -357,15 +364,15 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
 def _closing_facts(run: Run, ended: Outcome) -> str:
     """Returns the line of small print; empty when a run that was stopped has used nothing."""
     took, used = duration_text(ended.duration_s), (changes_text(ended.changes), spent_text(ended))
-    late = late_text(run)
+    about = question_text(run)
     match ended.state:
         case RunState.SUCCEEDED:
-            return _facts(late, took, steps_text(ended.steps), *used)
+            return _facts(about, took, steps_text(ended.steps), *used)
         case RunState.STOPPED:
-            return _facts(late, steps_text(ended.steps), *used)
+            return _facts(about, steps_text(ended.steps), *used)
         case _:
             ids = (f"`{fact}`" for fact in (ended.error_code, run.id) if fact)
-            return _facts(late, *ids, took, *used)
+            return _facts(about, *ids, took, *used)
 
 
 def _facts(*facts: str) -> str:

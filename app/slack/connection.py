@@ -122,6 +122,7 @@ class SlackConnection:
         *,
         welcomes: WelcomeStore,
         keys: KeyModal | None,
+        mask: Callable[[str], str],
         background_timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> Surfaces:
         """Returns where people reach Orion besides messages.
@@ -143,6 +144,7 @@ class SlackConnection:
                 self._api,
                 intake=intake,
                 identity=self.identity,
+                mask=mask,
                 open_timeout_s=self._modal_timeout_s,
             ),
             commands=SlashCommand(overviews, intake=intake),

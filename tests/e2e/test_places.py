@@ -181,8 +181,10 @@ async def test_a_cross_on_the_thinking_message_stops_it(places: Stage) -> None:
 async def test_the_shortcut_asks_in_the_message_s_thread(places: Stage) -> None:
     """The agent has the message; one that is sent twice is one run; the person's own words are the question."""
     ts = await places.client.say("the deploy of teapot failed at 04:18", user=COLLEAGUE)
-    await _ask_about(places, ts, "why is that")
-    assert "why is that" in await _answered(places, ts, "why is that")
+    await _ask_about(places, ts, f"why is that? {places.world.config.bot_token}")
+    told = await _answered(places, ts, "why is that")
+    assert "asked: “why is that? " in told
+    assert places.world.config.bot_token not in told.partition("asked:")[2].partition("”")[0]
     asked = [
         one for one in await places.world.model_requests() if "why is that" in str(one["body"])
     ]

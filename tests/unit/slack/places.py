@@ -157,7 +157,7 @@ def world_of(
     overviews = Overviews(
         ports_of(store), catalog=CATALOG, policy=policy, identity=lambda: IDENTITY
     )
-    surfaces = slack.surfaces(intake, overviews, welcomes=welcomes, keys=None)
+    surfaces = slack.surfaces(intake, overviews, welcomes=welcomes, keys=None, mask=str)
     app = make_app(
         intake, **{name: getattr(surfaces, name) for name in ("ask", "commands", "home")}
     )
