@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from app.aio import retry_store
@@ -11,6 +12,7 @@ from app.errors import ErrorCode
 from app.log import get_logger
 from app.markdown import Element, Kind, cells, closed, scan
 from app.runs.attempt import Attempt
+from app.runs.history import is_interrupted
 from app.runs.model import Outcome, Run, RunFileKind, RunState
 from app.runs.policy import MAX_ATTEMPTS, RunPolicy
 from app.runs.ports import Advance, AgainIn, Done, RunChanges, RunPorts, RunTrace
@@ -34,6 +36,8 @@ class Ending:
         attempt: Attempt | None = None,
     ) -> Advance:
         """Records the outcome and tells the thread; `trace` is the running attempt's, if there was one."""
+        if outcome.state is RunState.STOPPED:
+            outcome = replace(outcome, made_way=await self._made_way(run))
         changes: RunChanges = {"state": RunState.ANSWERING, "outcome": outcome}
         if attempt is not None:
             changes["sandbox_id"] = attempt.sandbox_id
@@ -41,6 +45,12 @@ class Ending:
             await self._keep_files(run, attempt)
         run = await retry_store(lambda: self._ports.store.update(run.id, **changes))
         return await self.deliver(run, outcome, resumed=False, trace=trace)
+
+    async def _made_way(self, run: Run) -> bool:
+        """Whether it was stopped for another message of its thread."""
+        records = await retry_store(lambda: self._ports.store.of_thread(run.thread))
+        stopped = next((record for record in records if record.id == run.id), run)
+        return is_interrupted(stopped, [record.request for record in records])
 
     async def _keep_files(self, run: Run, attempt: Attempt) -> None:
         """Stores log and patch before the outcome is recorded: who finds that finds them."""

@@ -138,6 +138,8 @@ class Outcome:
     is_told: bool = True
     """`detail` is for the person who asked, too; otherwise for the operator alone."""
     stopped_by: str | None = None
+    made_way: bool = False
+    """It was stopped for a later message of its thread, which is answered with it."""
     duration_s: float = 0.0
     """As its thread is told, which may be long before `Run.ended_at` while Slack cannot be reached."""
     steps: int = 0

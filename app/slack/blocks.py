@@ -342,6 +342,9 @@ def _closing(run: Run, ended: Outcome) -> tuple[tuple[Block, ...], str]:
             return (_actions(*(_pick_button(name, repo, run) for name, repo in picks)),), "Done"
         case RunState.SUCCEEDED:
             return (_context(facts), _feedback_buttons(run)), "Done"
+        case RunState.STOPPED if ended.made_way:
+            text = "Made way for a later message, which is answered with this one"
+            return (_context(_facts(text, facts)),), text
         case RunState.STOPPED:
             by = f" by {_person(ended.stopped_by)}" if ended.stopped_by else ""
             when = f"after {duration_text(ended.duration_s)}" if run.attempt else "before it began"

@@ -224,9 +224,11 @@ async def test_an_urgent_message_is_answered_with_what_it_interrupts(
         bolt = make_app(core.intake)
         await _asked_while_one_goes(core, bolt, f"{sign}{SHORT}")
         await deliver_json(bolt, _event("message", f"{sign}{SHORT}", THIRD, thread_ts=ROOT))
-        assert (await ended(core, _run_id(ROOT))).state is RunState.STOPPED
+        gone = await ended(core, _run_id(ROOT))
+        assert (gone.state, gone.result.made_way) == (RunState.STOPPED, True)
         waited = await ended(core, _run_id(SECOND))
         assert (waited.state, waited.attempt) == (RunState.STOPPED, 0)
+        assert waited.result.made_way
         assert (await ended(core, _run_id(THIRD))).state is RunState.SUCCEEDED
         told = [turn.text for turn in adapter.turns[-1].messages]
         assert told == [

@@ -286,6 +286,8 @@ def test_without_blocks_the_same_is_said(run: Run) -> None:
     stopped = replace(ended, state=RunState.STOPPED, answer="", steps=0)
     (part,) = render_plain_result(run, stopped)
     assert part.text == "Stopped before it began"
+    (part,) = render_plain_result(run, replace(stopped, made_way=True))
+    assert part.text == "Made way for a later message, which is answered with this one"
 
 
 @pytest.mark.parametrize(
