@@ -1,11 +1,13 @@
 """Every test starts from a scrubbed environment and runs on asyncio."""
 
+import logging
 import os
 import secrets
 import signal
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 from tests.postgres import create_database, run_postgres
 
@@ -37,6 +39,16 @@ def _scrubbed_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(_SCRUBBED_PREFIXES):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """What a test sends elsewhere comes back: its stream may be closed by then, and the process logs for other tests, too."""
+    root, configured = logging.getLogger(), structlog.get_config()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.configure(**configured)
 
 
 @pytest.fixture(scope="session")

@@ -203,6 +203,7 @@ SPARED: Mapping[str, str] = {
     "provider.sweep": "takes away what is left; the next start does",
     "provider.list_snapshots": _UNUSED,
     "provider.delete_snapshot": _REMOVES,
+    "provider.keep_copy": "what is not whole is no copy, and is swept",
     "sandbox.container_name": _INSTANT,
     "sandbox.open_terminal": "only for a person at the command line",
     "sandbox.extend": "lets it live longer, nothing else; the file that follows is a point",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import logging
 import os
 import pty
 import stat
@@ -13,7 +12,6 @@ import termios
 from typing import TYPE_CHECKING
 
 import pytest
-import structlog
 
 from app.cli.commands.setup import QUESTIONS, Question, set_up
 from app.settings.settings import load_settings
@@ -23,7 +21,7 @@ from tests.emulators.vercel.world import OIDC_TOKEN
 from tests.long import one_of_each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 pytestmark = [
@@ -37,16 +35,6 @@ TOKEN_FIELDS = {"vercel": "vercel_token", "deno": "deno_deploy_token"}
 REGIONS = {"vercel": "fra1", "deno": "ams"}
 """Not those that are proposed at first."""
 WRONG = "wrong-token-of-a-person"
-
-
-@pytest.fixture(autouse=True)
-def _logging_as_before() -> Iterator[None]:
-    """This process logs for other tests, too."""
-    root, configured = logging.getLogger(), structlog.get_config()
-    handlers, level = root.handlers[:], root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.configure(**configured)
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 import io
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import structlog
@@ -17,11 +17,8 @@ Lines = Callable[[], list[dict[str, object]]]
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield io.StringIO()
-    root.handlers, root.level = handlers, level
+def stream() -> io.StringIO:
+    return io.StringIO()
 
 
 @pytest.fixture
