@@ -20,7 +20,7 @@ _CONNECT_TIMEOUT_S = 10
 _BROKER_WAIT_S = 15.0
 _BROKER_PAUSE_S = 0.2
 _CROWDED_PAUSE_S = 0.05
-_CHUNK_BYTES = 64 * 1024
+_CHUNK_BYTES = 256 * 1024
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
 _PORT_NAME = "ORION_EGRESS_PORT"
@@ -150,8 +150,9 @@ def _connect(broker_socket: str, absence: _Absence) -> socket.socket | None:
 def _copy(source: socket.socket, target: socket.socket) -> None:
     """Copies until the end, then closes only this direction: a half-closed peer may still be answered."""
     try:
-        while data := source.recv(_CHUNK_BYTES):
-            target.sendall(data)
+        buffer = memoryview(bytearray(_CHUNK_BYTES))
+        while size := source.recv_into(buffer):
+            target.sendall(buffer[:size])
         target.shutdown(socket.SHUT_WR)
     except OSError:
         # One side broke: wake the other direction too, or its thread would wait for ever.

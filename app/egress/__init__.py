@@ -6,4 +6,5 @@ __all__ = [
     "proxy",
     "sets",
     "tally",
+    "upstream",
 ]

@@ -26,6 +26,7 @@ from app.egress.requests import (
     render_refusal,
 )
 from app.egress.tally import Tally
+from app.egress.upstream import Upstream
 from app.log import get_logger
 
 _log = get_logger(__name__)
@@ -34,12 +35,13 @@ ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 LOGGED_REFUSALS: Final = 20
 """Of a run, one by one: a loop in its sandbox must not fill the log. All are counted."""
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Dial = Callable[[str, int], Awaitable[Streams]]
+Dial = Callable[[str, int], Awaitable[Upstream]]
 
 
-async def dial(address: str, port: int) -> Streams:
+async def dial(address: str, port: int) -> Upstream:
     """Connects to an address. Raises: OSError: nothing takes the connection there."""
-    return await asyncio.open_connection(address, port, limit=CHUNK_BYTES)
+    loop = asyncio.get_running_loop()
+    return (await loop.create_connection(Upstream, address, port))[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +177,7 @@ class EgressProxy:
             with grant.tally.connected(request.host):
                 await self._pass(first, client, upstream, (request.host, grant.tally))
         finally:
-            upstream[1].transport.abort()
+            upstream.abort()
 
     def _admit(self, request: ProxyRequest, grant: EgressGrant) -> HostEntry:
         """Returns the entry that lets the request through. Raises: RefusedError: none does, or it is too much."""
@@ -205,7 +207,7 @@ class EgressProxy:
             )
         return entry
 
-    async def _connect(self, request: ProxyRequest, entry: HostEntry) -> Streams:
+    async def _connect(self, request: ProxyRequest, entry: HostEntry) -> Upstream:
         """Connects to an address of the host that was checked. Raises: RefusedError: there is none, or none answers."""
         try:
             addresses = await self._look_up(f"{request.name}.", request.port)
@@ -249,7 +251,7 @@ class EgressProxy:
         self,
         first: bytes,
         client: Streams,
-        upstream: Streams,
+        upstream: Upstream,
         counted: tuple[str, Tally],
     ) -> None:
         """Passes bytes on in both directions, each until its own end, until neither moves or the run has had enough."""
@@ -264,22 +266,23 @@ class EgressProxy:
                     or tally.received_bytes > bounds.received_bytes
                 ):
                     raise ConnectionAbortedError
-                until.reschedule(loop.time() + bounds.idle_s)
+                with suppress(RuntimeError):  # it is over already
+                    until.reschedule(loop.time() + bounds.idle_s)
 
             moved(sent_bytes=len(first))
-            upstream[1].write(first)
+            upstream.lead_to(client[1], lambda size: moved(received_bytes=size))
+            await upstream.write(first)
             await together(
-                _copy(client[0], upstream[1], lambda size: moved(sent_bytes=size)),
-                _copy(upstream[0], client[1], lambda size: moved(received_bytes=size)),
+                _send(client[0], upstream, lambda size: moved(sent_bytes=size)),
+                upstream.until_ended(),
             )
 
 
-async def _copy(
-    source: asyncio.StreamReader, target: asyncio.StreamWriter, count: Callable[[int], None]
+async def _send(
+    source: asyncio.StreamReader, target: Upstream, count: Callable[[int], None]
 ) -> None:
-    """Copies until the end, and closes that direction alone: a half-closed peer may still be answered."""
+    """Sends until the end, and closes that direction alone: a half-closed peer may still be answered."""
     while data := await source.read(CHUNK_BYTES):
         count(len(data))
-        target.write(data)
-        await target.drain()
+        await target.write(data)
     target.write_eof()

@@ -11,8 +11,9 @@ from statistics import median
 from agent_scripts.inside import relay
 from app.aio import open_task_group
 from app.egress.hosts import HostEntry
-from app.egress.proxy import EgressGrant, EgressProxy
+from app.egress.proxy import EgressGrant, EgressProxy, dial
 from app.egress.tally import Tally
+from app.egress.upstream import Upstream
 from sandbox_runtime import BrokeredNetwork, Sandbox, SandboxSpec, open_sandbox
 from sandbox_runtime.providers.local.provider import LocalProvider
 from tests.bench.processes import BenchError
@@ -120,8 +121,8 @@ async def open_place(directory: Path, port: int) -> AsyncIterator[Sandbox]:
         del name
         return [PUBLIC_ADDRESS]
 
-    async def dial(_address: str, _port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_connection("127.0.0.1", port)
+    async def dial_origin(_address: str, _port: int) -> Upstream:
+        return await dial("127.0.0.1", port)
 
     door = directory / "door"
     door.mkdir(mode=0o711)
@@ -130,7 +131,9 @@ async def open_place(directory: Path, port: int) -> AsyncIterator[Sandbox]:
     async with (
         LocalProvider(directory / "state") as provider,
         open_task_group() as group,
-        EgressProxy(group, look_up=look_up, dial=dial).listen(door / "egress", lambda: grant),
+        EgressProxy(group, look_up=look_up, dial=dial_origin).listen(
+            door / "egress", lambda: grant
+        ),
         open_sandbox(provider, SandboxSpec(network=network)) as sandbox,
     ):
         await sandbox.write_files({f"{sandbox.paths.work}/relay.py": getsource(relay).encode()})

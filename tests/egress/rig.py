@@ -8,8 +8,9 @@ from pathlib import Path
 
 from app.aio import open_task_group
 from app.egress.hosts import HostEntry, HostSet, read_items
-from app.egress.proxy import EgressBounds, EgressGrant, EgressProxy
+from app.egress.proxy import EgressBounds, EgressGrant, EgressProxy, dial
 from app.egress.tally import Tally
+from app.egress.upstream import Upstream
 from tests.egress.bypasses import ENTRIES, PUBLIC_ADDRESS, Bypass
 
 QUICK = EgressBounds(head_s=0.5, hello_s=1.0, dial_s=0.5, idle_s=1.0)
@@ -45,12 +46,10 @@ class Origin:
         finally:
             writer.close()
 
-    async def dial(
-        self, address: str, port: int
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def dial(self, address: str, port: int) -> Upstream:
         """Is a Dial that leads here, whatever the address."""
         self.dialled.append((address, port))
-        return await asyncio.open_connection("127.0.0.1", self.port)
+        return await dial("127.0.0.1", self.port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
