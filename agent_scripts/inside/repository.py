@@ -255,7 +255,9 @@ def _take_prepared(
         raise ProblemError("failed")
     options = ["--depth=50", "--no-tags", "--no-recurse-submodules", "--quiet", "--update-shallow"]
     tip = f"refs/remotes/origin/{start}"
-    git.run(*here, "fetch", *options, "--", url, f"+refs/heads/{start}:{tip}", watched=target)
+    git.run(
+        *here, "fetch", *options, "--", url, f"+refs/heads/{start}:{tip}", watched=target / ".git"
+    )
     git.run(*here, "checkout", "-q", "-f", "-B", own, tip)
     git.run(*here, "update-ref", _PUBLISHED if start == own else _BASE, "HEAD")
     git.run(*here, "update-ref", "-d", _PREPARED)

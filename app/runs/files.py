@@ -53,10 +53,13 @@ for made; do
 done' sh {} + | git update-index -z --replace --index-info
 """
 # An own index, no attributes or filters of the system, and files as they are: a tree is what is on the disk.
+# What the clone itself ignores, as a set-up's dependencies, is no change; a pipe in its place would be waited for.
 _TAKE = f"""\
 [ -d "$GIT_DIR" ] || env -u GIT_WORK_TREE git init -q --bare "$GIT_DIR" || exit 1
 {_OPEN_MADE}
-git -c core.bare=false add -A . ${{LEFT_OUT:+":(exclude)$LEFT_OUT"}} && git write-tree
+ignored=.git/info/exclude
+[ -f "$ignored" ] || ignored=/dev/null
+git -c core.bare=false -c core.excludesFile="$ignored" add -A . ${{LEFT_OUT:+":(exclude)$LEFT_OUT"}} && git write-tree
 """
 _BEGIN = _TAKE.rstrip() + ' | tee "$GIT_DIR/begun"\n'
 # One exec for all: in a container each costs a tenth of a second.
