@@ -157,7 +157,10 @@ async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crow
         finally:
             os.kill(frozen, signal.SIGCONT)
         late = new_run(9)
-        await accept(store, late)
+        async with accepting(
+            crowd.url
+        ) as young:  # of the other one nobody has heard for longer than a lease
+            await accept(young, late)
         await until(lambda: late.id in crowd.effects(), timeout_s=30)
         assert sorted(crowd.effects()) == sorted([*(run.id for run in runs), late.id])
         assert {note.pid for note in crowd.notes("effect") if note.run_id == late.id} == {frozen}
