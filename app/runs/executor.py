@@ -335,7 +335,8 @@ class AgentRunner:
         """Starts the agent until it has run the turn, with or without its memory; a checkpoint = the slice ended before."""
         workspace = turn.workspace
         is_empty = workspace.is_empty and turn.work is None and not turn.has_files
-        look = partial(turn.watch.begin, is_empty=is_empty)
+        is_cloned = turn.work is not None and turn.work.is_new
+        look = partial(turn.watch.begin, is_empty=is_empty, is_cloned=is_cloned)
         for start in starts:
             try:
                 argv = await self._process.prepare(attempt, workspace.sandbox, start, look)

@@ -51,6 +51,7 @@ from app.runs.environment import (
     render_prompt,
 )
 from app.runs.executor import AgentRunner
+from app.runs.files import FileWatch
 from app.runs.follow_ups import (
     INSTRUCTION,
     Decision,

@@ -148,6 +148,8 @@ class Checkout:
         self._repositories = repositories
         self._preparation = preparation
         self.found = found
+        self.is_new = False
+        """It was cloned in this attempt."""
         self._dependencies = DependenciesFact.UNKNOWN
 
     async def clone(self, attempt: Attempt, context: GitContext) -> None:
@@ -200,6 +202,7 @@ class Checkout:
                 lambda: self._repositories.sessions.update(session.id, **begun)
             )
             workspace.session = updated or session  # what is written of it later keeps this
+        self.is_new = report.is_new
         if report.is_new:
             self._prepare_next(attempt, report)
             await self._initialise(attempt, context, found)
