@@ -203,7 +203,9 @@ def clone(config: dict[str, Any], git: Git) -> dict[str, Any]:
         try:
             return {**begun, **_take_prepared(config, git, start=start, own=own, prepared=prepared)}
         except ProblemError:  # what its set-up made of it is no clone to work in
-            shutil.rmtree(target)
+            aside = target.parent / f".orion-damaged-{target.name}"
+            target.rename(aside)
+            shutil.rmtree(aside, ignore_errors=True)
     temporary = target.parent / f".orion-clone-{target.name}"
     shutil.rmtree(temporary, ignore_errors=True)
     if not start:

@@ -46,7 +46,7 @@ async def dial(address: str, port: int) -> Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressBounds:
-    """Of one run, but where it says otherwise."""
+    """Bounds what one run may use of the proxy; where it says so, what all runs may."""
 
     head_s: float = 15.0
     hello_s: float = 10.0
@@ -67,7 +67,7 @@ _BOUNDS = EgressBounds()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressGrant:
-    """What a run may reach, and has."""
+    """Says which hosts a run may reach, and counts what it has reached."""
 
     run_id: str
     entries: Collection[HostEntry]

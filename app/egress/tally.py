@@ -13,7 +13,7 @@ OTHERS: Final = "others"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostUse:
-    """Of one host and port, over all connections of a run."""
+    """Sums up what a run had to do with one host and port, over all its connections."""
 
     host: str
     """`name:port`; `OTHERS` for all above `MAX_HOSTS`; empty where a client did not say it in a form that is read."""

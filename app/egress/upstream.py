@@ -1,4 +1,4 @@
-"""A connection to a host beyond the proxy: what it sends goes on to the client at once, without a reader between, which costs more than all else."""
+"""A connection to a host beyond the proxy: what it sends goes on to the client at once, without a stream reader between."""
 
 import asyncio
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final
 from typing_extensions import override
 
 BUFFER_BYTES: Final = 256 * 1024
-"""Read at once: with 64 KiB the same download takes some 40 % more processor (measured)."""
+"""Read at once. Larger pieces than 64 KiB brought 0.46 of a direct download's speed for 0.40, no stream reader 0.50 (measured)."""
 HELD_BYTES: Final = 1024 * 1024
 """Of what the client does not take; then the host is held up."""
 

@@ -1,13 +1,12 @@
 """The workspaces that are prepared for repositories: made, listed and removed; works beside a running service."""
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypedDict
 
 from agent_scripts.registry import create_adapter
-from app.cli.commands.terminal import Print
+from app.cli.commands.terminal import Print, timed
 from app.compose.brokers import open_visiting_broker
 from app.compose.egress import learn_host_sets
 from app.compose.factories import (
@@ -92,11 +91,7 @@ async def prepare_repository(settings: Settings, repo: str, *, write: Print) -> 
         RepositoryCommandError: orion.toml has no set-up of it; or it cannot be cloned from here.
     """
     async with _open_admin(settings) as admin:
-        settings, started_s = admin.settings, time.monotonic()
-
-        def tell(text: str) -> None:
-            write(f"{time.monotonic() - started_s:8.2f} s  {admin.masker.mask(text)}")
-
+        settings, tell = admin.settings, timed(write, admin.masker.mask)
         if not admin.preparations.has_setup(repo):
             known = ", ".join(settings.toml.setups) or "none"
             raise RepositoryCommandError(f"orion.toml has no setup of {repo!r}; it has of: {known}")

@@ -1,14 +1,13 @@
 """Makes, lists and removes the agents' environments; works beside a running service."""
 
 import re
-import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypedDict
 
 from agent_scripts.registry import agent_names, create_adapter
-from app.cli.commands.terminal import Print
+from app.cli.commands.terminal import Print, timed
 from app.compose.factories import start_logging
 from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import FROM_SANDBOX
@@ -72,11 +71,7 @@ class _SnapshotAdmin:
 async def build_snapshot(settings: Settings, *, write: Print) -> bool:
     """Makes the environment of the settings' agent, unless it is there; False when it failed, which is written, too."""
     masker = start_logging(settings, level="ERROR")
-    started_s = time.monotonic()
-
-    def tell(text: str) -> None:
-        write(f"{time.monotonic() - started_s:8.2f} s  {masker.mask(text)}")
-
+    tell = timed(write, masker.mask)
     try:
         async with _open_admin(settings) as admin:
             environment = admin.environments[settings.agents.default]

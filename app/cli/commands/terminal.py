@@ -7,6 +7,7 @@ import signal
 import struct
 import sys
 import termios
+import time
 import tty
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,13 @@ from sandbox_runtime.types import ExecExited, ExecOutput, OutputStream, Terminal
 
 Print = Callable[[str], None]
 """Shows a line to a person."""
+
+
+def timed(write: Print, mask: Callable[[str], str]) -> Print:
+    """Returns what writes each line, masked, behind the seconds since now."""
+    started_s = time.monotonic()
+    return lambda text: write(f"{time.monotonic() - started_s:8.2f} s  {mask(text)}")
+
 
 MAX_SCRIPT_BYTES = 16 * 1024 * 1024
 READ_BYTES = 64 * 1024

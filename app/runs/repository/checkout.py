@@ -220,9 +220,7 @@ class Checkout:
             self._dependencies = DependenciesFact.OUTDATED
             preparation.begin()
         if failure := preparation.take_failure():
-            attempt.notes.append(
-                f"{self.found.name} could not be prepared: {self._repositories.mask(failure)}"
-            )
+            attempt.notes.append(f"{self.found.name} could not be prepared: {failure}")
 
     async def _initialise(
         self, attempt: Attempt, context: GitContext, found: ThreadRepository

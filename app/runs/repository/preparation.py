@@ -100,7 +100,7 @@ class _Failure:
 
 @dataclass(slots=True)
 class _State:
-    """Of one name, in this process."""
+    """What goes on in this process with the snapshot of one name, and how it failed last."""
 
     making: asyncio.Task[None] | None = None
     copying: asyncio.Task[None] | None = None
@@ -240,10 +240,7 @@ class Preparations:
                     await work.run(line, number, until_s=started_s + self._setup_timeout_s)
                 await work.seal()
                 tell("saving")
-                async with asyncio.timeout(SAVING_S):
-                    saved = await sandbox.snapshot(name=name)
-        except TimeoutError as exc:
-            raise PreparationError(f"it was not saved within {SAVING_S:g} s") from exc
+                saved = await _save(sandbox, name)
         finally:
             ground.broker.close(endpoint_id)
         duration_s = round(time.monotonic() - started_s, 3)
@@ -254,7 +251,7 @@ class Preparations:
     async def _keep_copy(self, snapshot_id: SnapshotId) -> None:
         try:
             await self._provider.keep_copy(snapshot_id)
-        except OSError as exc:  # the next thread makes one itself, or tells why it cannot
+        except Exception as exc:  # noqa: BLE001 - the next thread makes one itself, or tells why it cannot
             _log.warning("repository.not_copied", snapshot=snapshot_id, reason=str(exc))
 
     async def _prepare_quietly(self, repo: str, ground: Ground, state: _State) -> None:
@@ -429,6 +426,14 @@ class _Work:
             repository=repository,
             hosts=tuple(hosts),
         )
+
+
+async def _save(sandbox: Sandbox, name: str) -> SnapshotRef:
+    try:
+        async with asyncio.timeout(SAVING_S):
+            return await sandbox.snapshot(name=name)
+    except TimeoutError as exc:
+        raise PreparationError(f"it was not saved within {SAVING_S:g} s") from exc
 
 
 def _hooks() -> GrantHooks:
