@@ -69,6 +69,7 @@ async def test_background_processes_die_with_the_turn(model: Bench, nap: str) ->
     assert turn.exited.survivors == 0
 
 
+@pytest.mark.long
 async def test_stop_while_the_model_writes(model: Bench) -> None:
     """A stop in mid-answer keeps what was written."""
     command = model.command("!slow 30")
@@ -96,6 +97,7 @@ async def test_deadline(model: Bench) -> None:
     assert 5 <= turn.duration_s < 7
 
 
+@pytest.mark.long
 async def test_idle(model: Bench) -> None:
     """A turn that prints nothing for too long ends as idle."""
     turn = await model.ask("!stall", limits=replace(LIMITS, idle_timeout_s=4))
@@ -112,7 +114,11 @@ async def test_output_limit(model: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["filler", "$TMPDIR/filler"], ids=["work directory", "temporary directory"]
+    "place",
+    [
+        pytest.param("filler", id="work directory"),
+        pytest.param("$TMPDIR/filler", id="temporary directory", marks=pytest.mark.long),
+    ],
 )
 async def test_disk_limit(model: Bench, place: str) -> None:
     """A turn whose files together grow too large ends there, though each of them may be small."""

@@ -145,6 +145,7 @@ async def test_agent_that_ignores_term_is_killed(bench: Bench) -> None:
     assert turn.duration_s < 2
 
 
+@pytest.mark.long
 async def test_starting_is_not_idling(bench: Bench) -> None:
     """The idle limit counts from the agent's first line on; one that says nothing at all has until the deadline."""
     limits = replace(_LIMITS, idle_timeout_s=1, timeout_s=20)

@@ -103,6 +103,7 @@ async def test_nothing_secret_is_there_before_the_task(model: Bench) -> None:
         assert _holders(_files(model.root)) == []
 
 
+@pytest.mark.long
 async def test_an_agent_that_died_meanwhile_ends_the_wait(model: Bench) -> None:
     """The supervisor says why, so that nobody is given a sandbox without an agent."""
     async with open_waiting(model) as waits:
@@ -155,6 +156,7 @@ async def test_a_command_that_nobody_loaded_is_started(bench: Bench, how: str) -
     assert processes_with(mark) == []
 
 
+@pytest.mark.long
 async def test_a_stop_ends_the_agent_that_waited(model: Bench) -> None:
     """As any other, with all that it started."""
     seconds = str(2_000_000 + os.getpid())

@@ -78,6 +78,7 @@ async def test_buttons_reach_the_app(scene: Scene) -> None:
     assert "%22value%22%3A+%22good%22" in forms[1]
 
 
+@pytest.mark.long
 async def test_the_native_stop_shows_while_processing(scene: Scene) -> None:
     """A session in processing offers Stop; pressing it sends the event; leaving processing takes it away."""
     await scene.send("@Orion wait")

@@ -15,6 +15,7 @@ from tests.gallery.pictures import (
     picture_of,
     take,
 )
+from tests.long import long_but
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -27,7 +28,7 @@ async def skip_with_other_fonts(page: Page) -> None:
         pytest.skip("the pictures were made with other fonts: lines break elsewhere")
 
 
-@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("theme", long_but(THEMES, lambda theme: theme == "light"))
 async def test_every_answer_looks_as_it_did(browser: Browser, theme: Theme) -> None:
     """All sixty; `make gallery` makes the pictures anew, to be looked at."""
     async with open_gallery(browser, theme) as page:
@@ -36,6 +37,7 @@ async def test_every_answer_looks_as_it_did(browser: Browser, theme: Theme) -> N
     assert await moved(browser, picture_of(theme).read_bytes(), taken) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("style", "is_seen"),
     [

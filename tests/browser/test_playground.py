@@ -117,6 +117,7 @@ async def test_a_tool_call_is_shown(page: Page) -> None:
     await _shot(page, "6-tool-answer")
 
 
+@pytest.mark.long
 async def test_stop_stops(page: Page) -> None:
     """Pressing Stop on a slow answer ends it, says by whom, and keeps what was written."""
     thread = await _send(page, "@Orion !slow 60")

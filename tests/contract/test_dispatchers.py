@@ -28,7 +28,8 @@ from tests.waiting import until
 
 @pytest.fixture(
     params=[
-        *("memory", "sqlite"),
+        pytest.param("memory", marks=pytest.mark.long),
+        "sqlite",
         POSTGRESQL,
     ]
 )

@@ -297,6 +297,7 @@ async def test_who_has_lost_a_run_goes_on_with_others(world: World) -> None:
         await until(lambda: len(executed.calls) == 1, timeout_s=3 * TAKE_INTERVAL_S)
 
 
+@pytest.mark.long
 async def test_a_database_that_is_away_ends_no_agent(world: World) -> None:
     """Who was let in before goes on; who is not known is told to try again. What came meanwhile is counted afterwards."""
     executed = await begin(world.one, world.run)

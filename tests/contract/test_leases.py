@@ -141,6 +141,7 @@ async def test_the_killed_ones_runs_go_on_elsewhere(crowd: Crowd) -> None:
         assert [run.attempt for run in await store.recent(limit=9)] == [2, 2]
 
 
+@pytest.mark.long
 async def test_who_was_frozen_does_nothing_for_what_is_not_its_own_any_more(crowd: Crowd) -> None:
     """Stopped for longer than a lease, and let go on: no second effect, no second write; it works on under another id."""
     frozen = await crowd.start(hold_s=1.0)

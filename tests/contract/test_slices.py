@@ -160,6 +160,7 @@ async def test_the_next_of_a_thread_goes_on_in_the_same_slice(postgres_url: str)
         assert handlers.ended == [first.run_id, second.run_id]
 
 
+@pytest.mark.long
 async def test_an_invocation_that_is_killed(postgres_url: str) -> None:
     """Nothing is given back by it; the next message comes when it is known to be dead, and works."""
     queue, request = Queue(), make_request()

@@ -155,6 +155,7 @@ def _call(clock: SystemClock, *, tokens: int) -> ModelCall:
     )
 
 
+@pytest.mark.long
 @pytest.mark.postgresql
 async def test_a_database_that_is_away_for_a_moment_loses_no_spending(postgres_url: str) -> None:
     """What is counted meanwhile is written afterwards, and the looking goes on."""

@@ -196,6 +196,7 @@ async def test_texts_of_all_kinds_reach_the_model_as_they_were_meant(shared: Sta
     assert "<!channel>" not in answer
 
 
+@pytest.mark.long
 async def test_a_thread_of_a_thousand_messages_is_answered(shared: Stage) -> None:
     """Its root and its newest messages reach the model; what lies between may be left out, and is said to be."""
     fake_slack = shared.world.fake_slack

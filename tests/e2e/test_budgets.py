@@ -28,6 +28,7 @@ async def _begin(stage: Stage, toml: str, **settings: str) -> None:
     await stage.orion.start()
 
 
+@pytest.mark.long
 async def test_a_run_that_has_used_its_budget_ends_with_what_it_has(
     world: World, start_orion: OpenOrion
 ) -> None:

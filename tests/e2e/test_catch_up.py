@@ -87,6 +87,7 @@ async def _all_ended(stage: Stage, count: int, *, timeout_s: float) -> Sequence[
             await asyncio.sleep(0.5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", [HTTP, pytest.param(SOCKET, marks=pytest.mark.long)])
 async def test_what_was_said_meanwhile_is_answered(
     world: World, start_orion: OpenOrion, way: str

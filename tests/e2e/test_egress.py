@@ -37,6 +37,7 @@ async def test_an_install_and_a_refusal(start_orion: OpenOrion) -> None:
         assert "by the proxy that the environment names" in str(asked)
 
 
+@pytest.mark.long
 async def test_without_a_list_all_is_refused(start_orion: OpenOrion) -> None:
     """At once, and told: no client waits for a network that is not there."""
     async with open_world() as world, start_orion(world) as stage:
@@ -45,6 +46,7 @@ async def test_without_a_list_all_is_refused(start_orion: OpenOrion) -> None:
         assert "Reached for and refused: `elsewhere.example:443`." in told
 
 
+@pytest.mark.long
 async def test_the_list_is_tried_from_inside(start_orion: OpenOrion) -> None:
     """By `orion egress check`, host by host, and by doctor: each with one that must be refused."""
     async with (

@@ -49,6 +49,7 @@ async def decided(stage: Stage, count: int) -> tuple[str, str]:
     return line["outcome"], line["reason"]
 
 
+@pytest.mark.long
 async def test_a_thread_of_two_is_a_talk_until_somebody_joins(
     world: World, start_orion: OpenOrion, via: dict[str, str]
 ) -> None:

@@ -100,6 +100,7 @@ async def _deliver(stage: Stage, name: str, turns: asyncio.Semaphore) -> None:
     assert shared == set(files), name
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "names", [pytest.param(FEW, id="few"), pytest.param(tuple(ANSWERS), id="all", marks=pytest.mark.long)]
 )  # fmt: skip

@@ -64,6 +64,7 @@ def old_thread(state_dir: Path, prepared: Path) -> Path:
     return state_dir
 
 
+@pytest.mark.long
 async def test_a_thread_of_an_older_orion_has_its_files(
     world: World, old_thread: Path, prepared: Path
 ) -> None:

@@ -164,6 +164,7 @@ async def test_the_command_stops_what_its_asker_asked_in_this_channel(places: St
         assert (await places.ended(ts, channel=channel)).state == "stopped"
 
 
+@pytest.mark.long
 async def test_a_cross_on_the_thinking_message_stops_it(places: Stage) -> None:
     """Any other reaction, on any other message, is nothing; once it is over, so is a cross."""
     ts, message = await _working(places, "@Orion !slow 40 crossed")
@@ -304,6 +305,7 @@ async def test_all_of_it_over_the_socket(world: World, start_orion: OpenOrion) -
         assert {entry["via"] for entry in await stage.client.deliveries()} == {"socket"}
 
 
+@pytest.mark.long
 async def test_people_without_rights_get_a_reason_and_nothing_else(
     world: World, start_orion: OpenOrion
 ) -> None:

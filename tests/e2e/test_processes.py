@@ -138,6 +138,7 @@ async def test_what_waits_goes_on_when_a_worker_ends(
                 assert len(await stage.bot_messages(ts)) == 1
 
 
+@pytest.mark.long
 async def test_a_worker_whom_slack_does_not_know_takes_nothing(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

@@ -170,6 +170,7 @@ async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) 
         assert git(bare, "show", f"{head}:link") == "/etc/passwd"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("said", "told"),
     one_of_each(

@@ -35,6 +35,7 @@ async def answer_behind(stage: Stage, ts: str, known: list[str]) -> JsonObject:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("via", ["http", pytest.param("socket", marks=pytest.mark.long)])
 async def test_a_channels_a_words_and_a_chosen_repository(
     world: World, start_orion: OpenOrion, tmp_path: Path, via: str

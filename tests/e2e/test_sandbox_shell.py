@@ -149,6 +149,7 @@ async def test_a_script_in_the_threads_files(start_orion: OpenOrion) -> None:
         assert f"orion sandboxes shell {name}" in said
 
 
+@pytest.mark.long
 async def test_a_person_at_a_terminal(shared: Stage) -> None:
     """A real terminal inside, Ctrl-C for what runs there, the window's size; the person's own is as it was, also when killed."""
     stage = shared

@@ -26,6 +26,7 @@ async def stage(shared: Stage) -> AsyncIterator[Stage]:
     await shared.client.channel("random", archived=False)
 
 
+@pytest.mark.long
 async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
     """429 on posting and on updating: the thread still ends in one message, the answer."""
     await stage.client.faults("chat.postMessage", status=429, retry_after=1, times=2)

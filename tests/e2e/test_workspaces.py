@@ -8,6 +8,7 @@ from tests.e2e.harness import open_world, text_of
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 
+@pytest.mark.long
 async def test_a_follow_up_finds_its_files(start_orion: OpenOrion) -> None:
     """In the sandbox that was kept; after kill -9 in a new one, from what was saved; not in another thread."""
     async with (

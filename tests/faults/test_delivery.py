@@ -5,6 +5,8 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from app.errors import ErrorCode
 from app.runs.testing import Outcome, Run, RunState
 from tests.e2e.fault_table import fault
@@ -121,6 +123,7 @@ async def test_a_question_that_an_outage_kept_waiting_is_told_so(tmp_path: Path)
         assert run.result.detail == "this one waited longer than 0.5 s for its turn"
 
 
+@pytest.mark.long
 async def test_a_late_answer_is_told_as_it_would_have_been_in_time(tmp_path: Path) -> None:
     """With its time and steps below it, not those of the outage, and with the line that notifies who asked."""
     async with core_of(tmp_path, replace(POLICY, announce_after_s=0.4, timings=SOON)) as core:

@@ -61,6 +61,7 @@ async def test_a_picture_that_the_answer_shows_is_shared(tmp_path: Path) -> None
         assert run.result.answer == "the load (`load 1.png`) and x (`passwd`) and [this](notes.md)"
 
 
+@pytest.mark.long
 async def test_a_file_is_shared_again_only_when_it_has_changed(tmp_path: Path) -> None:
     """The outbox stays with the thread."""
     async with core_of(tmp_path, KEPT) as core:

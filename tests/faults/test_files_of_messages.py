@@ -111,6 +111,7 @@ async def test_files_of_earlier_messages_are_there_too(tmp_path: Path) -> None:
         assert [core.shelf.fetched.count(name) for name in core.shelf.files] == [1, 1, 1]
 
 
+@pytest.mark.long
 async def test_an_agent_that_spoils_the_list_costs_a_second_fetch(tmp_path: Path) -> None:
     """What it writes about its files is its own business, and leads nobody anywhere."""
     async with core_of(tmp_path, KEPT) as core:

@@ -281,6 +281,7 @@ async def test_beyond_the_calls_of_a_day_nobody_is_asked(tmp_path: Path) -> None
         assert len(judge.asked) == 1
 
 
+@pytest.mark.long
 async def test_a_mention_behind_an_open_candidate_is_not_told_to_wait(tmp_path: Path) -> None:
     """Nobody shall see that somebody's reply was looked at; their order is kept all the same."""
     judge = PaperJudge(answers=[True])
@@ -348,6 +349,7 @@ async def test_another_event_of_the_message_makes_it_certain(tmp_path: Path, is_
         assert core.replies.placed.count(request.run_id) == 1
 
 
+@pytest.mark.long
 async def test_a_thread_that_slack_does_not_show_is_looked_at_again(tmp_path: Path) -> None:
     """Nothing is decided of what nobody can see; after so many times it is given up, and counted."""
     async with core_of(tmp_path) as core:
@@ -386,6 +388,7 @@ async def test_what_a_process_left_undecided_the_next_one_decides(
             await assert_silent(core, request)
 
 
+@pytest.mark.long
 async def test_a_reply_with_a_file_alone_is_a_reply(tmp_path: Path) -> None:
     """What comes with it is looked at like words."""
     async with core_of(tmp_path) as core:

@@ -296,6 +296,7 @@ def test_the_longest_wait_fits_into_every_providers_life() -> None:
     assert MAX_WAIT_S + 600 + 120 + 60 <= 1800
 
 
+@pytest.mark.long
 async def test_the_next_is_made_when_the_agent_of_the_last_has_started(tmp_path: Path) -> None:
     """Not at once: the two would be in each other's way. Whoever comes meanwhile has one of their own."""
     async with pooled(tmp_path, rest_s=REST_S) as core:

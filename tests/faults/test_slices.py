@@ -187,6 +187,7 @@ async def test_the_deadline_counts_over_all_slices(tmp_path: Path) -> None:
         assert core.provider.alive == 0
 
 
+@pytest.mark.long
 async def test_silence_counts_over_all_slices(tmp_path: Path) -> None:
     """An agent that is silent for too long is ended, whoever reads it meanwhile."""
     async with ready_core(tmp_path, replace(POLICY, idle_timeout_s=1)) as core:
@@ -208,6 +209,7 @@ async def test_a_frozen_process_comes_back_too_late(tmp_path: Path) -> None:
         assert core.provider.alive == 0
 
 
+@pytest.mark.long
 async def test_an_agent_that_ends_between_slices(tmp_path: Path) -> None:
     """Its answer is found in its log."""
     async with ready_core(tmp_path) as core:
@@ -341,6 +343,7 @@ async def test_a_memory_that_is_found_lost_in_a_later_slice(tmp_path: Path) -> N
         assert (resumed.session.resume, anew.session.resume) == (True, False)
 
 
+@pytest.mark.long
 async def test_the_sandbox_is_kept_after_slices_too(tmp_path: Path) -> None:
     """What the first slice knew of its environment is known at the end: the thread's next run finds the sandbox."""
     async with ready_core(tmp_path, replace(POLICY, session_keep_s=60)) as core:
@@ -363,6 +366,7 @@ LINES = 400
 LONG = f"python3 -c \"for n in range({LINES}): print('{{\\\"tool\\\": \\\"' + 'x' * 10000 + str(n) + '\\\"}}')\""
 
 
+@pytest.mark.long
 async def test_a_long_log_is_read_whole_once(tmp_path: Path) -> None:
     """Beyond 2 MB a slice reads only what is new; at the end all steps are counted, and the log is whole."""
     async with ready_core(tmp_path) as core:

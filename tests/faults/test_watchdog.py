@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from typing_extensions import override
 
 from app.compose.maintenance import OVERDUE_GRACE_S, Watchdog
@@ -67,6 +68,7 @@ async def test_who_waits_too_long_for_a_slot_is_told_soon(tmp_path: Path) -> Non
         await ended(core, first.run_id)
 
 
+@pytest.mark.long
 async def test_who_has_a_slot_and_reads_its_thread_does_not_wait_too_long(tmp_path: Path) -> None:
     """Slack's limits hold it up beyond the time that it may wait for its turn, which has come: it is answered."""
     policy = replace(POLICY, queue_timeout_s=0.5)

@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from app.errors import ErrorCode
 from app.runs.testing import AttachedFile, MessageContent, RunState
 from tests.building import make_request
@@ -56,6 +58,7 @@ async def test_what_the_second_event_brings_joins_the_run(tmp_path: Path) -> Non
         assert run.result.answer.endswith(note)
 
 
+@pytest.mark.long
 async def test_apps_that_answer_each_other_come_to_an_end(tmp_path: Path) -> None:
     """After so many runs in a thread; whoever does not understand a refusal is told none."""
     async with core_of(tmp_path, replace(POLICY, bot_turns=2)) as core:

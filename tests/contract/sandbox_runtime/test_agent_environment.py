@@ -69,6 +69,7 @@ async def test_what_is_added_is_there_and_nothing_else(provider: SandboxProvider
     assert await environment.prepare() == made
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["work", "home"])
 async def test_what_would_be_lost_is_refused(provider: SandboxProvider, place: str) -> None:
     """A command that writes into the agent's work directory or home fails the preparation, and says what is there."""

@@ -174,6 +174,7 @@ async def test_dead_engine(docker_settings: DockerSettings, tmp_path: Path) -> N
         assert time.monotonic() - started < 2
 
 
+@pytest.mark.long
 async def test_silent_engine(docker_settings: DockerSettings, tmp_path: Path) -> None:
     """An engine that takes connections and never answers is UNAVAILABLE within the probe's bound."""
     held: list[asyncio.StreamWriter] = []

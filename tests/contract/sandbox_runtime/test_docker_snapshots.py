@@ -24,6 +24,7 @@ from tests.contract.sandbox_runtime.docker_engine import count, inspect, sh
 pytestmark = pytest.mark.docker
 
 
+@pytest.mark.long
 async def test_restoring_an_environment_copies_nothing(provider: DockerProvider) -> None:
     """A sandbox on an environment of 24 MB writes next to nothing, and so does its own snapshot."""
     async with open_sandbox(provider, SandboxSpec(environment_writable=True)) as sandbox:

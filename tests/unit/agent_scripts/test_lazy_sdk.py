@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 LAZY = "from agent_scripts.agents.anthropic.inside.lazy_sdk import anthropic"
 COUNT = "import sys; print(sum(name.startswith('anthropic') for name in sys.modules))"
 
@@ -20,6 +22,7 @@ def test_half_of_its_modules_stay_unloaded() -> None:
     assert int(_run(LAZY, use, COUNT)) < int(_run("import anthropic", use, COUNT)) / 2
 
 
+@pytest.mark.long
 def test_its_names_are_what_they_were() -> None:
     """All that it passes on by name and the agent may use; one that there is not fails as anywhere."""
     show = (

@@ -130,11 +130,16 @@ def _chmod(mode: int) -> Callable[[Path], None]:
         pytest.param(_sql("DELETE FROM orion_schema"), ("half made", "put a copy"), id="half"),
         pytest.param(_cut, ("is damaged", "put a copy"), id="cut"),
         pytest.param(
-            _overwrite(of="ix_orion_runs_user"), ("is damaged", "put a copy"), id="some-page"
+            _overwrite(of="ix_orion_runs_user"),
+            ("is damaged", "put a copy"),
+            id="some-page",
+            marks=pytest.mark.long,
         ),
         pytest.param(_other_file, ("is not an SQLite database", "move it away"), id="other"),
         pytest.param(_directory, ("cannot be used", "check"), id="directory"),
-        pytest.param(_chmod(0), ("cannot be used", "its owner"), id="closed"),
+        pytest.param(
+            _chmod(0), ("cannot be used", "its owner"), id="closed", marks=pytest.mark.long
+        ),
         pytest.param(_chmod(0o400), ("cannot be used", "its owner"), id="read-only"),
     ],
 )

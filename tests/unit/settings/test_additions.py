@@ -274,6 +274,7 @@ def test_doctor_names_a_channel_whose_cloud_is_not_set_up(toml: Path) -> None:
     assert line.startswith("orion cannot start: orion.toml: channels.C0123456789: there is")
 
 
+@pytest.mark.long
 def test_doctor_looks_at_the_clouds_of_channels(toml: Path) -> None:
     """Not at the default sandbox alone."""
     toml.write_text('[channels.C0123456789]\nsandbox = "deno"\n')
