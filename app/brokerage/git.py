@@ -31,11 +31,11 @@ from app.brokerage.registry import (
     GrantRegistry,
     LiveGrant,
     RequestKind,
+    let_do,
     read_git_token,
-    record_effect,
 )
 from app.egress.addresses import UnnameableError, is_public, look_up
-from app.runs.broker import RepositoryGrant
+from app.runs.broker import NotApprovedError, RepositoryGrant, push_deed
 
 MAX_COMMAND_BYTES = 64 * 1024
 """For all commands of a push. Orion's own pushes have one; a push by hand may have hundreds."""
@@ -115,6 +115,8 @@ class CommandError(ValueError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushCommand:
     ref: str
+    commit: str
+    """Its id, in hexadecimal."""
     is_delete: bool
 
 
@@ -167,7 +169,9 @@ def _read_command(line: bytes) -> PushCommand:
     if command is None:
         raise CommandError("only plain updates may be pushed, without certificates")
     return PushCommand(
-        ref=command[3].decode("utf-8", "replace"), is_delete=bool(_NO_ID.fullmatch(command[2]))
+        ref=command[3].decode("utf-8", "replace"),
+        commit=command[2].decode(),
+        is_delete=bool(_NO_ID.fullmatch(command[2])),
     )
 
 
@@ -302,7 +306,7 @@ class GitBroker:
             return self._refuse(commands, live)
         reason = check_push(commands, _granted(live).branch)
         if not reason and commands.commands:
-            reason = await self._record_effect(live)
+            reason = await self._let_push(live, commands)
         if reason:
             self._refuse(forbidden(reason), live)
             with suppress(_LimitExceededError):
@@ -315,12 +319,16 @@ class GitBroker:
         content = _join(bytes(begun), body)
         return await self._forward(request, live, git_request, content=content, held=held)
 
-    async def _record_effect(self, live: LiveGrant) -> str:
-        """Records that the run may change something outside; returns why it may not, or an empty string."""
+    async def _let_push(self, live: LiveGrant, commands: PushCommands) -> str:
+        """Sees that the run may change this; returns why it may not, or an empty string."""
         if not self._registry.is_live(live):  # what a push changes may come long after its token
             return "the run is over"
-        if not await record_effect(live):
-            return "the run's record cannot be written, so nothing may be changed"
+        try:
+            await let_do(
+                live, push_deed(_granted(live), ",".join(one.commit for one in commands.commands))
+            )
+        except NotApprovedError as exc:
+            return str(exc)
         return ""
 
     async def _forward(

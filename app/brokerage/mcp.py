@@ -11,12 +11,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import httpx
 from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.http import (
     ProxyResponse,
     Refusal,
@@ -28,8 +31,9 @@ from app.brokerage.http import (
     quote,
     read_json_body,
 )
-from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, record_effect
+from app.brokerage.registry import UNRECORDED, GrantRegistry, LiveGrant, RequestKind, let_do
 from app.log import get_logger
+from app.runs.broker import NotApprovedError, StillWaitingError
 
 _log = get_logger(__name__)
 
@@ -117,6 +121,9 @@ class ClientCredentialsAuth(httpx.Auth):
         self._stale_at = time.monotonic() + max(0.0, found.expires_in - _EARLY_S)
 
 
+CALL = "tools/call"
+NOT_DONE = -32001
+"""Of a JSON-RPC error. Source: JSON-RPC 2.0, 5.1: -32000 to -32099 are for servers' own."""
 TIMEOUT = httpx.Timeout(connect=5.0, read=300.0, write=60.0, pool=10.0)
 """A tool may work for minutes; the run's own deadline is the real bound."""
 START_TIMEOUT_S = 10.0
@@ -193,15 +200,38 @@ class McpBroker:
         if isinstance(body, Refusal):
             return self._registry.refuse(body, live)
         messages = read_messages(body)
-        if request.method == "POST" and has_effect(messages) and not await record_effect(live):
-            message = "the run's record cannot be written, so nothing may be changed"
-            return self._registry.refuse(
-                Refusal(status=503, kind="api_error", message=message), live
-            )
+        if request.method == "POST" and has_effect(messages):
+            refusal = await self._let_act(live, name, messages)
+            if refusal is not None:
+                return refusal
         context = _CallContext(
             live=live, name=name, server=server, is_start=is_start(messages), held=held
         )
         return await self._forward(request, body, context)
+
+    async def _let_act(
+        self, live: LiveGrant, server: str, messages: Sequence[object]
+    ) -> Response | None:
+        """Returns what a client is told instead of the server's answer; None = the messages may be passed on."""
+        acting = [message for message in messages if _has_effect(message)]
+        if len(acting) > 1 and live.hooks.approve is not None:
+            return self._registry.refuse(
+                invalid("one call at a time, as each is allowed by itself"), live
+            )
+        try:
+            await let_do(live, read_deed(server, acting[0]))
+        except StillWaitingError as exc:
+            return JSONResponse(render_not_done(acting[0], str(exc)))
+        except NotApprovedError as exc:
+            status = 503 if str(exc) == UNRECORDED else 403
+            refused = Refusal(status=status, kind="permission_error", message=str(exc))
+            told = self._registry.refuse(refused, live)
+            return (
+                told
+                if str(exc) == UNRECORDED
+                else JSONResponse(render_not_done(acting[0], str(exc)))
+            )
+        return None
 
     async def _forward(self, request: Request, body: bytes, context: "_CallContext") -> Response:
         live, name, server = context.live, context.name, context.server
@@ -258,6 +288,29 @@ def _forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:
 def has_effect(messages: Sequence[object]) -> bool:
     """Whether JSON-RPC messages may change something; true for messages that cannot be parsed."""
     return any(map(_has_effect, messages))
+
+
+def read_deed(server: str, message: object) -> Deed:
+    """Returns what a message with an effect asks a server to do: a call of a tool, or something else by the name of its method."""
+    kind, whole = DeedKind.TOOL, message if isinstance(message, dict) else {"message": message}
+    method, params = str(whole.get("method", "")), whole.get("params")
+    if method != CALL or not isinstance(params, dict):
+        return Deed(kind=kind, target=f"{server}.{method}", arguments={"params": params})
+    arguments = params.get("arguments", {})
+    named = arguments if isinstance(arguments, dict) else {"arguments": arguments}
+    others = set(params) - {"name", "arguments", "_meta"}
+    rest = {f"params.{name}": params[name] for name in sorted(others)}
+    return Deed(kind=kind, target=f"{server}.{params.get('name')}", arguments=named | rest)
+
+
+def render_not_done(message: object, reason: str) -> Mapping[str, Any]:
+    """Returns the answer to a call that was not passed on: of a tool one that the model reads. Source: Model Context Protocol 2025-06-18, Tools, "Error Handling"."""
+    asked = message if isinstance(message, dict) else {}
+    answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
+    if asked.get("method") == CALL:
+        content = [{"type": "text", "text": f"Not done: {reason}."}]
+        return answer | {"result": {"content": content, "isError": True}}
+    return answer | {"error": {"code": NOT_DONE, "message": f"Not done: {reason}."}}
 
 
 def is_start(messages: Sequence[object]) -> bool:

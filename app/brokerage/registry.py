@@ -21,12 +21,14 @@ from contextlib import (
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 
+from app.approvals.rules import Deed
 from app.brokerage.http import HeldBodies, Refusal, RenderError, RunBounds, too_many, unauthorized
 from app.brokerage.rules.anthropic import render_error
 from app.errors import LeaseLostError
@@ -37,6 +39,7 @@ from app.runs.broker import (
     RUN_PREFIX,
     GrantHooks,
     ModelGrant,
+    NotApprovedError,
     decode,
     encode,
     git_mac,
@@ -53,6 +56,7 @@ LOGGED_FORWARDS = 100
 """The most requests of a run to MCP and git servers that are logged one by one; the others are counted in one line at its end."""
 FORGOTTEN_S = 60.0
 """Refusals of unknown clients are counted per window of this length; each window logs as many as a run."""
+UNRECORDED = "the run's record cannot be written, so nothing may be changed"
 EFFECT_TIMEOUT_S = 20.0
 """To write the run's record; a client waits longer for its tool."""
 
@@ -381,6 +385,24 @@ async def record_effect(live: LiveGrant) -> bool:
         return False
     live.has_effect = True
     return True
+
+
+async def let_do(live: LiveGrant, deed: Deed) -> None:
+    """Returns when the run may do this, once and now, and its record says that it may have an effect outside.
+
+    Raises:
+        NotApprovedError: it may not, or not yet.
+    """
+    before = partial(record_effect, live)
+    if live.hooks.approve is None:
+        if not await before():
+            raise NotApprovedError(UNRECORDED)
+        return
+    try:
+        await live.hooks.approve(deed, before)
+    except OSError as exc:
+        _log.warning("broker.unapproved", run_id=live.grant.run_id, reason=str(exc))
+        raise NotApprovedError("whether this is allowed cannot be looked up now") from exc
 
 
 def _token(request: Request) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
 from app.aio import Gate
+from app.approvals.records import ApprovalStore
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
 from app.compose.brokers import open_broker, open_judge
@@ -123,6 +124,7 @@ class Adapters:
     own_keys: OwnKeyStore
     welcomes: WelcomeStore
     threads: ThreadStore
+    approvals: ApprovalStore
     dispatcher: Dispatcher
     provider: SandboxProvider
     """Not open yet."""
@@ -255,6 +257,7 @@ async def open_outside(
             own_keys=create_own_keys(settings, store),
             welcomes=store.welcomes,
             threads=store.threads,
+            approvals=store.approvals,
             dispatcher=_create_dispatcher(
                 store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
             ),

@@ -18,6 +18,7 @@ from app.compose.maintenance import Retention, Watchdog, maintain_runtime
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
+from app.runs.approvals import ApprovalDesk
 from app.runs.budget import Ledger
 from app.runs.executor import AgentRunner
 from app.runs.intake import Intake
@@ -143,6 +144,7 @@ class Core:
 
     ports: RunPorts
     service: RunService
+    desk: ApprovalDesk
     intake: Intake
     runners: Runners
     runtime: ProviderRuntime
@@ -162,7 +164,7 @@ class Core:
         if self.is_brief:
             return ()
         ledger = self.ports.ledger
-        for_all = (ledger.write_forever(), ledger.load_forever())
+        for_all = (ledger.write_forever(), ledger.load_forever(), self.desk.keep_forever())
         if not self.is_working:
             return for_all
         return (
@@ -233,18 +235,21 @@ async def open_core(
             live_logs.clear()
         if adapters.store.leases.is_shared:
             directory.share()
+        desk = ApprovalDesk(ports, policy=policy)
         service = RunService(
             ports,
             dispatcher=dispatcher,
             runners=runners,
             live_logs=live_logs,
             signals=signals,
+            desk=desk,
             policy=policy,
         )
         yield Core(
             ports=ports,
             service=service,
-            intake=Intake(ports, dispatcher=dispatcher, signals=signals, policy=policy),
+            desk=desk,
+            intake=Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy),
             runners=runners,
             runtime=runtime,
             signals=signals,
@@ -291,6 +296,7 @@ def _join_ports(
         channel_notes=adapters.channel_notes,
         own_keys=adapters.own_keys,
         threads=adapters.threads,
+        approvals=adapters.approvals,
         ledger=ledger,
         replies=adapters.replies,
         reader=adapters.reader,

@@ -77,6 +77,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         mount=settings.mount,
         instructions=settings.toml.instructions,
         rules=settings.toml.rules,
+        approvals=settings.toml.approvals,
         hosts=host_lists(settings),
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),

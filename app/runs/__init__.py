@@ -2,6 +2,7 @@
 
 __all__ = [
     "agent_process",
+    "approvals",
     "attempt",
     "broker",
     "budget",

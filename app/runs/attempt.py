@@ -18,7 +18,7 @@ from app.aio import Gate, always_open, retry_store
 from app.egress.tally import Tally
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
-from app.runs.broker import GrantHooks
+from app.runs.broker import Approve, GrantHooks
 from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
@@ -116,6 +116,8 @@ class Attempt:
     """Through which files of messages come, and those for people go."""
     has_secret: Callable[[bytes], bool] = lambda _: False
     mask: Callable[[str], str] = str
+    approve: Approve | None = None
+    """`GrantHooks.approve`."""
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
@@ -163,6 +165,7 @@ class Attempt:
             on_effect=self.on_effect,
             refusal=self.cost.refusal,
             may_act=self.may_act,
+            approve=self.approve,
             tally=self.tally,
         )
 
@@ -305,6 +308,8 @@ class Begun:
     """`Attempt.about_channel`."""
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
     """`Attempt.hand_over`."""
+    approve: Approve | None = None
+    """`GrantHooks.approve`."""
 
 
 @asynccontextmanager
@@ -334,6 +339,7 @@ async def open_attempt(
             checkpoint=begun.checkpoint,
             about_channel=begun.about_channel,
             hand_over=begun.hand_over,
+            approve=begun.approve,
         )
         if (checkpoint := begun.checkpoint) is not None:
             attempt.agent_started_at = checkpoint.started_at

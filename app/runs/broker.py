@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.aio import Gate, always_open
+from app.approvals.rules import Deed, DeedKind
 from app.egress.hosts import HostEntry
 from app.egress.tally import Tally
 from app.runs.budget import AskLeave
@@ -58,6 +59,13 @@ class RepositoryGrant:
     """Where it really is, without credentials."""
     branch: str
     """The thread's own; empty = none may be written yet."""
+
+
+def push_deed(repository: RepositoryGrant, commit: str) -> Deed:
+    """Returns what rules say of a push: that of this commit, and all before it, to the thread's branch."""
+    slug = repository.url.partition("://")[2].rstrip("/").removesuffix(".git")
+    arguments = {"branch": repository.branch, "commit": commit}
+    return Deed(kind=DeedKind.PUSH, target=slug, arguments=arguments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +120,23 @@ class BrokerEndpoint:
         return f"{{relay}}/broker/{protocol}" if self.has_broker else "{relay}"
 
 
+Before = Callable[[], Awaitable[bool]]
+"""Records that a run may change something outside; False = it may not, now."""
+Approve = Callable[[Deed, Before], Awaitable[None]]
+"""Returns when a run may do that, once and now.
+
+Raises: NotApprovedError: it may not. StillWaitingError: nobody has answered yet. OSError: the database does not answer.
+"""
+
+
+class NotApprovedError(Exception):
+    """What was asked for is not done; the message is for the agent."""
+
+
+class StillWaitingError(NotApprovedError):
+    """Nobody has answered yet: asked for again, it may be done."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrantHooks:
     """Holds what the broker calls of a run, as long as the run's grant is open."""
@@ -124,6 +149,8 @@ class GrantHooks:
     """Asked before each model call; None = all may be made."""
     may_act: Gate = always_open
     """Before each request that may change something outside."""
+    approve: Approve | None = None
+    """Asked before what a rule may be about; None = there are no rules."""
     tally: Tally = field(default_factory=Tally)
     """Of what goes by the proxy."""
 

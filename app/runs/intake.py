@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from app.log import get_logger
+from app.runs.approvals import ApprovalDesk, Press
 from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
 from app.runs.policy import RunPolicy, may_stop, why_no_follow_up
 from app.runs.ports import Dispatcher, RunPorts
@@ -94,8 +95,10 @@ class Intake:
         *,
         dispatcher: Dispatcher,
         signals: StopSignals,
+        desk: ApprovalDesk,
         policy: RunPolicy,
     ) -> None:
+        self._desk = desk
         self._ports = ports
         self._dispatcher = dispatcher
         self._stops = Stops(ports, dispatcher=dispatcher, signals=signals, policy=policy)
@@ -345,6 +348,14 @@ class Intake:
                 if place == (team, channel, reply_ts):
                     return await self.stop_run(run.id, user=user)
         return False
+
+    async def press(self, press: Press) -> None:
+        """Counts what a person says to what waits for a yes.
+
+        Raises:
+            TimeoutError: the database is sick; do not acknowledge.
+        """
+        await self._desk.press(press)
 
     async def show_log(self, run_id: RunId, *, user: str) -> None:
         """Shows a person how a run's log ends, or else what its record says went wrong.

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from app.approvals.rules import ApprovalRules
 from app.egress.hosts import HostEntry
 from app.errors import ErrorCode
 from app.runs.model import Run
@@ -196,6 +197,15 @@ class LimitSettings:
             description="Seconds without any output of the agent, once it has begun to print.",
         ),
     ] = 180
+    approval_timeout_s: Annotated[
+        float,
+        Field(
+            ge=60,
+            le=86_400,
+            alias="ORION_APPROVAL_TIMEOUT_S",
+            description="Seconds in which people must have answered what waits for their yes (`[[approvals]]` of orion.toml).",
+        ),
+    ] = 3600
     queue_timeout_s: Annotated[
         float,
         Field(gt=0, alias="ORION_QUEUE_TIMEOUT_S", description="Seconds a message may wait."),
@@ -365,6 +375,8 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
     """`Catalog.rules`."""
     hosts: HostLists = field(default_factory=HostLists)
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    """What agents may do outside only after somebody has said yes."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False

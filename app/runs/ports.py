@@ -10,6 +10,7 @@ from typing import Protocol, TypedDict
 from typing_extensions import Unpack
 
 from app.aio import Gate, always_open
+from app.approvals.records import Approval, ApprovalStore
 from app.errors import ErrorCode
 from app.runs.budget import Ledger
 from app.runs.history import FileExchange, Judge, ThreadReader
@@ -175,6 +176,10 @@ class ReplySink(Protocol):
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         """Shows a text, as it is, to one person, in the thread; bounded to 2 s. Never raises."""
+        ...
+
+    async def show_approval(self, run: Run, approval: Approval) -> str | None:
+        """Makes the card of what waits, in the run's thread, show what it is; returns its ts. None: not now. Never raises."""
         ...
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
@@ -441,6 +446,7 @@ class RunPorts:
     channel_notes: ChannelNoteStore
     own_keys: OwnKeyStore
     threads: ThreadStore
+    approvals: ApprovalStore
     ledger: Ledger
     replies: ReplySink
     reader: ThreadReader

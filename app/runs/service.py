@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
+from app.runs.approvals import ApprovalDesk
 from app.runs.attempt import Begun, execute, open_attempt, read_conversation
 from app.runs.commands import answer_without_agent, read_memory
 from app.runs.delivery import Ending, make_expired, make_failure, trace_waiting
@@ -60,8 +61,10 @@ class RunService:
         runners: Runners,
         live_logs: LiveLogs,
         signals: StopSignals,
+        desk: ApprovalDesk,
         policy: RunPolicy,
     ) -> None:
+        self._desk = desk
         self._ports = ports
         self._dispatcher = dispatcher
         self._runners = runners
@@ -259,6 +262,7 @@ class RunService:
             checkpoint=checkpoint,
             about_channel=memory.render_for_agent(),
             hand_over=self._hand_over,
+            approve=partial(self._desk.approve, run.id) if self._policy.approvals else None,
         )
 
     async def _begin(self, run: Run, choice: Choice, request: RunRequest, now: datetime) -> Run:

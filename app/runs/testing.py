@@ -2,13 +2,16 @@
 
 from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
+from app.runs.approvals import ApprovalDesk, Press
 from app.runs.attempt import Asker, Attempt, AttemptTime
 from app.runs.broker import (
     BrokerEndpoint,
     GrantHooks,
     ModelBroker,
     ModelGrant,
+    NotApprovedError,
     RepositoryGrant,
+    StillWaitingError,
     git_token,
 )
 from app.runs.budget import (

@@ -67,6 +67,7 @@ from pydantic import (
 )
 
 from agent_scripts.registry import agent_names
+from app.approvals.rules import ApprovalRules
 from app.egress.hosts import Item
 from app.runs.budget import ANY_ENDING, Price
 from app.runs.commands import find_instructions_problem
@@ -74,6 +75,7 @@ from app.runs.environment import AddedFile, Additions
 from app.runs.options import SANDBOX_WORDS, RunOptions, check_model, check_repo
 from app.runs.policy import FollowUps
 from app.runs.selection import RepositoryRule
+from app.settings.approvals import ApprovalTable, join_rules
 from app.settings.group import Hosts, SettingsError
 from app.settings.service import MAX_USD
 
@@ -234,6 +236,7 @@ class _ChannelTable(BaseModel):
     repo: _Repository | None = None
     egress_hosts: Hosts = ()
     rules: list[_RuleTable] | None = None
+    approvals: list[ApprovalTable] | None = None
 
     @model_validator(mode="after")
     def _must_say_something(self) -> "_ChannelTable":
@@ -269,6 +272,7 @@ class _File(BaseModel):
     repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
     prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
     rules: list[_RuleTable] = Field(default_factory=list)
+    approvals: list[ApprovalTable] = Field(default_factory=list)
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {
@@ -277,6 +281,7 @@ _TABLES: Mapping[str, type[BaseModel]] = {
     "repositories": _RepositoryTable,
     "prices": _PriceTable,
     "rules": _RuleTable,
+    "approvals": ApprovalTable,
 }
 
 
@@ -302,6 +307,7 @@ class OrionToml:
     """That their sandboxes reach beside others', by channels' ids."""
     repository_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
     """The same by `owner/name` or URL."""
+    approvals: ApprovalRules = field(default_factory=ApprovalRules)
     prices: Mapping[str, Price] = field(default_factory=dict)
     """Of models, by their names or the beginnings of them."""
 
@@ -361,19 +367,41 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             for name, table in parsed.repositories.items()
             if table.egress_hosts
         },
+        approvals=join_rules(
+            parsed.approvals,
+            {name: table.approvals or () for name, table in parsed.channels.items()},
+        ),
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},
     )
 
 
 def _read(path: Path) -> _File:
+    text = ""
     try:
-        return _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+        text = path.read_text("utf-8")
+        return _File.model_validate(tomllib.loads(text))
     except FileNotFoundError:
         return _File()
     except ValidationError as exc:
-        raise SettingsError("\n".join(f"{path}: {_explain(e)}" for e in exc.errors())) from None
+        lines = (f"{path}:{_line_of(text, one['loc'])} {_explain(one)}" for one in exc.errors())
+        raise SettingsError("\n".join(lines)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as exc:
         raise SettingsError(f"{path} cannot be read: {exc}") from exc
+
+
+def _line_of(text: str, location: Sequence[str | int]) -> str:
+    """Returns ` line 12:` of the table of a list that an error is in; empty where it is in none."""
+    numbers = [at for at, part in enumerate(location) if isinstance(part, int)]
+    if not numbers:
+        return ""
+    names = [re.escape(str(part)) for part in location[: numbers[0]]]
+    head = re.compile(
+        r"\s*\[\[\s*" + r"\s*\.\s*".join(f'"?{name}"?' for name in names) + r"\s*\]\]"
+    )
+    heads = [number for number, line in enumerate(text.splitlines(), 1) if head.match(line)]
+    number = location[numbers[0]]
+    found = heads[number] if isinstance(number, int) and number < len(heads) else 0
+    return f" line {found}:" if found else ""
 
 
 def _load_additions(path: Path, parsed: _File) -> Mapping[str, Additions]:
@@ -424,7 +452,8 @@ def _explain(error: Mapping[str, Any]) -> str:
     location = [part for part in error["loc"] if part != "[key]"]
     key = "".join(map(_shown_key, location)).removeprefix(".")
     if error["type"] == "extra_forbidden":
-        kind = "rules" if "rules" in location else str(location[0])
+        lists = [name for name in ("rules", "approvals") if name in location[:-1]]
+        kind = lists[0] if lists else str(location[0])
         table = _TABLES[kind] if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"
     message = _WORDS.get(error["type"]) or str(error["msg"]).removeprefix("Value error, ")

@@ -25,6 +25,7 @@ from app.runs.policy import (
     find_mount_refusal,
 )
 from app.settings.agents import AgentsSettings, ModelsSettings, is_for_each_agent, names_for_agents
+from app.settings.approvals import find_dead_rules
 from app.settings.group import SettingsError, fields_of
 from app.settings.mcp import McpServers, read_mcp_servers
 from app.settings.orion_toml import ORION_TOML, OrionToml, load_orion_toml
@@ -263,6 +264,14 @@ def load_settings(
         settings = replace(settings, toml=load_orion_toml(toml) if toml else OrionToml())
     except SettingsError as exc:
         lines.append(str(exc))
+    lines += (
+        f"{toml}: approvals: {one}"
+        for one in find_dead_rules(
+            settings.toml.approvals,
+            servers=tuple(settings.mcp_servers.outside),
+            operators=settings.access.operators,
+        )
+    )
     if lines:
         raise SettingsError("\n".join(lines))
     return settings

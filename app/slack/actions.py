@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from app.runs.approvals import Press
 from app.runs.intake import Intake, Pick, RetryIntent
 from app.runs.request import RunId
 from app.runs.selection import MAX_CANDIDATES
@@ -21,6 +22,9 @@ RETRY_ACTION: Final = "orion_retry"
 LOG_ACTION: Final = "orion_show_log"
 SEND_NOW_ACTION: Final = "orion_send_now"
 KEYS_ACTION: Final = "orion_keys"
+ALLOW_ACTION: Final = "orion_allow"
+ALLOW_THREAD_ACTION: Final = "orion_allow_thread"
+DENY_ACTION: Final = "orion_deny"
 PICK_ACTIONS: Final = tuple(f"orion_pick_{number}" for number in range(MAX_CANDIDATES + 1))
 """One for each button. Source: Slack Block Kit, `action_id` is unique within its block, read 2026-11."""
 
@@ -105,6 +109,18 @@ def _retry(click: Click) -> RetryIntent | None:
     )
 
 
+def _press(click: Click, *, is_allowed: bool, is_for_thread: bool = False) -> Press | None:
+    if not is_id(click.value):
+        return None
+    return Press(
+        approval_id=click.value,
+        user=click.user,
+        is_allowed=is_allowed,
+        is_for_thread=is_for_thread,
+        is_external=click.is_external,
+    )
+
+
 def _pick(number: int, click: Click) -> Pick | None:
     if not (is_id(click.value) and TS.fullmatch(click.ts)):
         return None
@@ -134,6 +150,16 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
         name: Action(partial(_pick, number), lambda intake, pick: intake.pick(pick))
         for number, name in enumerate(PICK_ACTIONS)
     },
+    ALLOW_ACTION: Action(
+        partial(_press, is_allowed=True), lambda intake, press: intake.press(press)
+    ),
+    ALLOW_THREAD_ACTION: Action(
+        partial(_press, is_allowed=True, is_for_thread=True),
+        lambda intake, press: intake.press(press),
+    ),
+    DENY_ACTION: Action(
+        partial(_press, is_allowed=False), lambda intake, press: intake.press(press)
+    ),
     LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
     FEEDBACK_ACTION: Action(
         _feedback,

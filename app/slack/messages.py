@@ -22,6 +22,8 @@ Chunk = Mapping[str, Any]
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
 CHANGE_PART: Final = -2
+FIRST_APPROVAL_PART: Final = -100
+"""Of the card of what a run asks for first; that of the next one is one less."""
 _LOOK_AGAIN_AFTER_S: Final = 1.0
 _MAX_PAGES: Final = 5
 

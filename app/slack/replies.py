@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
+from app.approvals.records import Approval
 from app.errors import ErrorCode
 from app.log import get_logger
 from app.runs.history import UnreadableFileError
@@ -19,6 +20,7 @@ from app.runs.model import (
 from app.runs.ports import LiveReply
 from app.runs.request import RunId, RunRequest, Thread
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRefusal, within
+from app.slack.approval_card import render_approval
 from app.slack.blocks import (
     MessagePart,
     ReplyStyle,
@@ -39,7 +41,13 @@ from app.slack.live import (
     publishing,
 )
 from app.slack.markdown import escape
-from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, REPOST_WORDS, OwnMessages
+from app.slack.messages import (
+    ANNOUNCEMENT_PART,
+    CHANGE_PART,
+    FIRST_APPROVAL_PART,
+    REPOST_WORDS,
+    OwnMessages,
+)
 from app.slack.status import WorkingStatus
 from app.slack.streams import Streams
 
@@ -207,6 +215,13 @@ class SlackReplies:
                 operation="show_ephemeral",
                 error=exc.word,
             )
+
+    async def show_approval(self, run: Run, approval: Approval) -> str | None:
+        part, number = render_approval(approval), FIRST_APPROVAL_PART + 1 - approval.number
+        async with self._posting(run, "show_approval"):
+            known = approval.card_ts or (await self._messages.find(run.request)).get(number)
+            return await self._put(run, part, number=number, ts=known)
+        return None  # a fault was logged
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         text = escape(failure_text(code, detail))

@@ -94,7 +94,7 @@ class SqlLeases:
         if self._is_known:
             self._process = replace(self._process, id=_new_id())
         self._is_known = True
-        row = values_of(self._process) | {"alive_until": _later(self._lease_s)}
+        row = values_of(self._process) | {"alive_until": later(self._lease_s)}
 
         def work(connection: sa.Connection) -> None:
             if not self._is_shared:
@@ -105,7 +105,7 @@ class SqlLeases:
 
     async def renew(self) -> int:
         own = sa.update(processes).where(processes.c.id == self.id)
-        renewed = own.values(alive_until=_later(self._lease_s))
+        renewed = own.values(alive_until=later(self._lease_s))
         count = sa.select(sa.func.count()).where(processes.c.alive_until >= Now())
 
         def work(connection: sa.Connection) -> int:
@@ -211,12 +211,12 @@ class SqlLeases:
 
     async def release(self, run_id: RunId, *, after_s: float) -> None:
         own = (runs.c.id == run_id) & _UNFINISHED & (runs.c.owner == self.id)
-        statement = sa.update(runs).where(own).values(owner=None, due_at=_later(after_s))
+        statement = sa.update(runs).where(own).values(owner=None, due_at=later(after_s))
         await self._call(lambda connection: connection.execute(statement))
 
     async def overdue(self, *, after_s: float) -> Sequence[RunId]:
-        is_due = runs.c.due_at <= _later(-after_s)
-        is_unplaced = _IS_UNPLACED & (runs.c.created_at <= _later(-after_s))
+        is_due = runs.c.due_at <= later(-after_s)
+        is_unplaced = _IS_UNPLACED & (runs.c.created_at <= later(-after_s))
         query = (
             sa.select(runs.c.id)
             .where(_UNFINISHED, runs.c.owner.is_(None), is_due | is_unplaced)
@@ -256,7 +256,8 @@ def _schedule(names: frozenset[str]) -> sa.Update:
     return own.values({**changes, "owner": None, "due_at": Now()})
 
 
-def _later(seconds: float) -> sa.ColumnElement[datetime]:
+def later(seconds: float) -> sa.ColumnElement[datetime]:
+    """Returns the time in so many seconds, by the database's clock."""
     return sa.type_coerce(sa.type_coerce(Now(), sa.Double) + seconds, UtcTime())
 
 
@@ -336,7 +337,7 @@ def _people(waiting: sa.CTE) -> sa.Select[tuple[str, str, int, datetime]]:
     """Selects whose runs wait, with how many slots each has and when each was given one last."""
     person = sa.select(waiting.c.team, waiting.c.user).distinct().subquery("person")
     of_person = (runs.c.team == person.c.team) & (runs.c.user == person.c.user)
-    of_person &= runs.c.created_at >= _later(-TURNS_WINDOW.total_seconds())
+    of_person &= runs.c.created_at >= later(-TURNS_WINDOW.total_seconds())
     has_slot = _UNFINISHED & _IS_ADVANCED & runs.c.needs_slot
     # Grouped, so that it is done once for each person: SQLite would ask subqueries again for each run that waits.
     return (

@@ -27,6 +27,7 @@ from app.runs.policy import MAX_ATTEMPTS
 from app.runs.ports import RunChanges
 from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
+from app.store.approvals import MemoryApprovalStore
 from app.store.runs import REFUSAL_CODES, position_of
 
 
@@ -41,6 +42,11 @@ class MemoryRunStore:
         self.channel_notes = MemoryChannelNoteStore()
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
+        self.approvals = MemoryApprovalStore(self._is_over)
+
+    def _is_over(self, run_id: str) -> bool:
+        run = self._runs.get(RunId(run_id))
+        return run is None or run.state.is_final
 
     @property
     def leases(self) -> "MemoryLeases":

@@ -32,6 +32,7 @@ from app.runs.model import (
 from app.runs.ports import RunChanges
 from app.runs.request import Addressing, RunId, RunRequest, Thread
 from app.store import migrations
+from app.store.approvals import SqlApprovalStore
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
     Database,
@@ -55,6 +56,7 @@ from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
 from app.store.tables import (
     UtcTime,
+    approvals,
     in_states,
     model_calls,
     run_files,
@@ -229,6 +231,7 @@ class SqlRunStore:
         self.welcomes = SqlWelcomeStore(database)
         self.installation = SqlInstallation(database)
         self.heard = SqlHeard(database, self.leases)
+        self.approvals = SqlApprovalStore(database)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""
@@ -380,7 +383,7 @@ class SqlRunStore:
         ended = sa.select(runs.c.id).where(runs.c.id.in_(run_ids), _ENDED)
 
         def work(connection: sa.Connection) -> None:
-            for table in (run_files, model_calls):
+            for table in (run_files, model_calls, approvals):
                 connection.execute(sa.delete(table).where(table.c.run_id.in_(ended)))
             connection.execute(sa.delete(runs).where(runs.c.id.in_(run_ids), _ENDED))
 

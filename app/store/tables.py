@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 from sqlalchemy.ext.compiler import compiles
 from typing_extensions import override
 
+from app.approvals.records import Approval
 from app.errors import ErrorCode
 from app.runs.broker import ModelGrant
 from app.runs.budget import SpentCall
@@ -289,6 +290,18 @@ channel_notes = sa.Table(
     *columns_of(ChannelNote, keys=("run_id",), types={"run_id": sa.String(64)}),
     sa.Index("ix_orion_channel_notes_number", "team", "channel", "number", unique=True),
     sa.Index("ix_orion_channel_notes_user", "team", "user"),
+)
+
+approvals = sa.Table(
+    "orion_approvals",
+    metadata,
+    *columns_of(Approval, types={"id": sa.String(64), "run_id": sa.String(64)}),
+    # Until then somebody else brings its card up to date.
+    sa.Column("telling_until", UtcTime, nullable=True),
+    sa.Index("ix_orion_approvals_run", "run_id", "number", unique=True),
+    sa.Index("ix_orion_approvals_thread", "thread_key"),
+    sa.Index("ix_orion_approvals_told", "is_told"),
+    sa.Index("ix_orion_approvals_state", "team", "state"),
 )
 
 own_keys = sa.Table(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from app.approvals.records import ApprovalStore
 from app.dispatch.lease import Leases
 from app.runs.testing import (
     ChannelNoteStore,
@@ -49,6 +50,7 @@ PORTS: Mapping[str, type[Any]] = {
     "exchange": FileExchange,
     "judge": Judge,
     "threads": ThreadStore,
+    "approvals": ApprovalStore,
     "heard": HeardStore,
     "broker": ModelBroker,
     "code_host": CodeHost,

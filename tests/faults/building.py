@@ -11,6 +11,7 @@ from typing import cast
 
 from agent_scripts.adapter import AgentAdapter
 from app.aio import Gate, always_open
+from app.approvals.records import Approval
 from app.compose.maintenance import maintain_runtime
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease
@@ -20,6 +21,7 @@ from app.runs.testing import (
     Additions,
     AgentRunner,
     AgentSettings,
+    ApprovalDesk,
     AttachedFile,
     BrokerEndpoint,
     Budgets,
@@ -95,6 +97,8 @@ class JournalReplies:
     ephemerals: list[tuple[str, str, str]] = field(default_factory=list)
     attached: list[tuple[str, str, str]] = field(default_factory=list)
     changes: list[tuple[ChannelChange, bool]] = field(default_factory=list)
+    cards: list[Approval] = field(default_factory=list)
+    shows_no_card: bool = False
     refuses_to_place: bool = False
     places_after_s: list[float] = field(default_factory=list)
     """How long the next posts take, in order; further ones none."""
@@ -150,6 +154,11 @@ class JournalReplies:
 
     async def show_ephemeral(self, thread: Thread, *, user: str, text: str) -> None:
         self.ephemerals.append((thread.thread_ts, user, text))
+
+    async def show_approval(self, run: Run, approval: Approval) -> str | None:
+        del run
+        self.cards.append(approval)
+        return None if self.shows_no_card else f"8.{approval.number:06d}"
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
@@ -392,6 +401,7 @@ async def open_core(
             channel_notes=store.channel_notes,
             own_keys=own_keys or MemoryOwnKeyStore(),
             threads=store.threads,
+            approvals=store.approvals,
             ledger=ledger,
             replies=replies,
             reader=reader,
@@ -403,15 +413,17 @@ async def open_core(
             has_secret=lambda data: b"hunter2" in data,
             may_act=may_act,
         )
+        desk = ApprovalDesk(ports, policy=policy)
         service = RunService(
             ports,
             dispatcher=dispatcher,
             runners=runners,
             live_logs=LiveLogs(state / "logs"),
             signals=signals,
+            desk=desk,
             policy=policy,
         )
-        intake = Intake(ports, dispatcher=dispatcher, signals=signals, policy=policy)
+        intake = Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy)
         await dispatcher.start(service)
         background = [
             group.create_task(signals.listen_forever(store)),

@@ -15,6 +15,7 @@ from app.runs.testing import (
     JUDGEMENTS,
     MUTED,
     Addressing,
+    ApprovalDesk,
     FollowUps,
     Intake,
     MessageContent,
@@ -202,7 +203,10 @@ async def test_a_mention_is_acknowledged_without_a_look_at_its_thread(tmp_path: 
                 return await super().has_run(thread)
 
         ports = replace(core.ports, threads=Threads({}))
-        intake = Intake(ports, dispatcher=core.dispatcher, signals=core.signals, policy=POLICY)
+        desk = ApprovalDesk(ports, policy=POLICY)
+        intake = Intake(
+            ports, dispatcher=core.dispatcher, signals=core.signals, desk=desk, policy=POLICY
+        )
         await intake.accept(request_of(ANSWER, ts=ROOT))
         await intake.accept(request_of(ANSWER, ts="1795302367.000001", thread_ts=ROOT))
         assert looks == []

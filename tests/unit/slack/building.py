@@ -14,7 +14,7 @@ from slack_bolt.async_app import AsyncApp
 from typing_extensions import override
 
 from app.aio import TaskGroup
-from app.runs.testing import Intake, RetryIntent, Revision, Run, RunId, RunRequest, Thread
+from app.runs.testing import Intake, Press, RetryIntent, Revision, Run, RunId, RunRequest, Thread
 from app.slack.api import BotIdentity
 from app.slack.hearing import Hearing
 from app.slack.listeners import Surfaces, create_bolt_app
@@ -47,6 +47,10 @@ class RecordingIntake(Intake):
     @override
     async def retry(self, intent: RetryIntent) -> None:
         self._hear(intent)
+
+    @override
+    async def press(self, press: Press) -> None:
+        self._hear(press)
 
     @override
     async def revise(self, revision: Revision) -> bool:

@@ -126,6 +126,7 @@ def ports_of(store: MemoryRunStore) -> RunPorts:
         defaults=store.defaults,
         own_keys=MemoryOwnKeyStore(),
         threads=store.threads,
+        approvals=store.approvals,
         channel_notes=store.channel_notes,
         judge=NoJudge(),
         ledger=Ledger(

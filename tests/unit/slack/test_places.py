@@ -13,6 +13,7 @@ from pydantic import SecretStr
 from slack_bolt.async_app import AsyncApp
 
 from app.runs.testing import (
+    ApprovalDesk,
     Intake,
     RunPolicy,
     RunRequest,
@@ -200,7 +201,9 @@ async def test_stops_reach_those_that_are_meant() -> None:
 
     def intake_of(policy: RunPolicy) -> Intake:
         deaf: Any = Deaf()
-        return Intake(ports_of(store), dispatcher=deaf, signals=StopSignals(), policy=policy)
+        ports, signals = ports_of(store), StopSignals()
+        desk = ApprovalDesk(ports, policy=policy)
+        return Intake(ports, dispatcher=deaf, signals=signals, desk=desk, policy=policy)
 
     intake = intake_of(POLICY)
     stranger = intake_of(replace(POLICY, allowed_users=frozenset({"U7"})))

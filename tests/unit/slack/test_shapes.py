@@ -12,7 +12,7 @@ from app.runs.history import Conversation
 from app.runs.intake import Intake
 from app.runs.policy import RunPolicy
 from app.runs.stop import StopSignals
-from app.runs.testing import Run, RunRequest, run_id_for
+from app.runs.testing import ApprovalDesk, Run, RunRequest, run_id_for
 from app.slack.api import BotIdentity
 from app.slack.listeners import create_bolt_app
 from app.slack.socket_mode import open_socket_mode
@@ -70,7 +70,9 @@ class StoringDispatcher:
 def make_intake(store: MemoryRunStore) -> Intake:
     ports: Any = SimpleNamespace(store=store, tracer=NullTracer())
     dispatcher: Any = StoringDispatcher(store)
-    return Intake(ports, dispatcher=dispatcher, signals=StopSignals(), policy=RunPolicy())
+    policy = RunPolicy()
+    desk = ApprovalDesk(ports, policy=policy)
+    return Intake(ports, dispatcher=dispatcher, signals=StopSignals(), desk=desk, policy=policy)
 
 
 @asynccontextmanager

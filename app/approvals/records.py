@@ -1,0 +1,140 @@
+"""What waits for a person's answer, as it is kept: a row for each deed of a run that a rule asks for."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+from app.approvals.rules import DeedKind
+
+
+class ApprovalState(StrEnum):
+    WAITING = "waiting"
+    ALLOWED = "allowed"
+    """Enough people have said yes, and it is not done yet."""
+    USED = "used"
+    """It was let through, once, whatever came of it."""
+    DENIED = "denied"
+    EXPIRED = "expired"
+    """Not enough people have said yes in time."""
+    WITHDRAWN = "withdrawn"
+    """Its run ended before it was done."""
+
+
+TELLING_S = 30.0
+"""For so long nobody else brings a card up to date, when a process dies in the middle of that."""
+MAX_WAITING = 200
+"""Rows of one look."""
+OPEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.WAITING, ApprovalState.ALLOWED})
+GIVEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.ALLOWED, ApprovalState.USED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalAnswer:
+    """What one person said."""
+
+    user: str
+    is_allowed: bool
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Approval:
+    id: str
+    run_id: str
+    team: str
+    channel: str
+    thread_key: str
+    asker: str
+    """Who asked the run's question."""
+    kind: DeedKind
+    target: str
+    shown: str = field(repr=False)
+    """The deed's arguments as people see them: masked, which the text that is hashed is not."""
+    digest: str
+    """`Deed.digest`: an answer is for exactly this."""
+    number: int = 0
+    """Of all that its run has asked for, from 1; 0 = it is not kept yet."""
+    rule: str
+    """`ApprovalRule.words` of the rule that asks."""
+    by: tuple[str, ...]
+    """Who may answer, as in `ApprovalRule`."""
+    people: int
+    asked_at: datetime
+    until: datetime
+    """After that nobody's answer counts."""
+    state: ApprovalState = ApprovalState.WAITING
+    answers: tuple[ApprovalAnswer, ...] = ()
+    is_for_thread: bool = False
+    """The yes holds for whatever this rule asks for of the same target in the thread from now on."""
+    ended_at: datetime | None = None
+    """When it was allowed, denied, expired or withdrawn."""
+    card_ts: str = ""
+    """The message that shows it; empty = none stands for sure."""
+    is_told: bool = False
+    """That message shows all of this."""
+
+
+class Unanswered(StrEnum):
+    """Why a press changes nothing."""
+
+    UNKNOWN = "unknown"
+    OVER = "over"
+    """It has its answer, or its time is over."""
+    AGAIN = "again"
+    """The same person has said yes before."""
+
+
+class ApprovalStore(Protocol):
+    """Rows of what waits. Every method is durable when it returns, one answer for all processes, and safe to repeat.
+
+    Raises OSError where the database does not answer.
+    """
+
+    async def ask(self, approval: Approval) -> Approval:
+        """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used."""
+        ...
+
+    async def get(self, approval_id: str) -> Approval | None: ...
+
+    async def answer(
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+    ) -> Approval | Unanswered:
+        """Counts a person's answer, while it waits and its time is not over by the database's clock; the row as it is then.
+
+        One no is enough; yes are counted by people.
+        """
+        ...
+
+    async def use(self, approval_id: str) -> bool:
+        """Lets an allowed one through: True once, to whoever comes first."""
+        ...
+
+    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
+        """Whether somebody has allowed this rule's target for that thread."""
+        ...
+
+    async def claim_telling(self, approval_id: str) -> bool:
+        """Whether the caller is the one to bring its card up to date, for `TELLING_S` at most."""
+        ...
+
+    async def release_telling(self, approval_id: str) -> None:
+        """Lets somebody else bring it up to date: it could not be shown."""
+        ...
+
+    async def tell(self, approval: Approval, *, card_ts: str) -> bool:
+        """Records that this message shows it as it is in `approval`; whether that is all there is to show by now."""
+        ...
+
+    async def close(self) -> Sequence[Approval]:
+        """Ends those whose time is over, and those whose runs are; returns all whose card does not show what they are, the oldest first."""
+        ...
+
+    async def waiting(self, team: str) -> Sequence[Approval]:
+        """Returns what waits in a team, the oldest first; `MAX_WAITING` at most."""
+        ...
+
+    async def of_run(self, run_id: str) -> Sequence[Approval]:
+        """Returns all that a run has asked for, in order."""
+        ...

@@ -1,0 +1,140 @@
+"""Rules of what an agent may do outside by itself, what a person is asked for, and what it may never do. The first that covers a deed decides.
+
+They stand in `orion.toml`, for all places or for one channel, whose own come first:
+
+    [[approvals]]
+    tool = "linear.create_*"            # an MCP server and a tool of it
+    arguments = { team = "ops-*" }      # all of which the call must have, as texts
+    decision = "ask"                    # allow, ask or deny
+    by = "operators"                    # asker, channel, operators, a user group, or a list of people
+    people = 2                          # who must say yes; one no is enough
+
+    [[approvals]]
+    push = "acme/*"                     # or: pull_request = …, host = "*.example.com:443", own_key = "anthropic"
+    decision = "ask"
+
+A star stands for any text, a question mark for one character, `[ab]` for one of these. What no rule covers is allowed as it is without
+rules: of hosts those on the list of `ORION_EGRESS_HOSTS`.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+ASKER: Final = "asker"
+CHANNEL: Final = "channel"
+OPERATORS: Final = "operators"
+ROLES: Final = (ASKER, CHANNEL, OPERATORS)
+"""Who may answer, beside user groups and people by their ids: whoever asked the question, everybody in its channel, `ORION_ADMINS`."""
+
+
+class DeedKind(StrEnum):
+    """What a rule may be about; the words are the keys of `orion.toml`."""
+
+    TOOL = "tool"
+    PUSH = "push"
+    PULL_REQUEST = "pull_request"
+    HOST = "host"
+    OWN_KEY = "own_key"
+
+
+class Decision(StrEnum):
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deed:
+    """Something with an effect outside that an agent is about to do."""
+
+    kind: DeedKind
+    target: str
+    """`server.tool`; a repository without scheme, such as `github.com/acme/api`; `name:port`; a model protocol."""
+    arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """All that makes it this one and no other: a tool's arguments, or the ids of the commits that are pushed."""
+
+    @property
+    def text(self) -> str:
+        """Returns the arguments as they are shown and hashed: JSON, keys in order, two spaces deep."""
+        return json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, indent=2)
+
+    @property
+    def digest(self) -> str:
+        """Returns 64 hex digits that no other deed has."""
+        whole = json.dumps([self.kind, self.target, self.text]).encode()
+        return hashlib.sha256(whole).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRule:
+    kind: DeedKind
+    pattern: str
+    """Of targets."""
+    arguments: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of arguments, by their names; a call that lacks one is not covered."""
+    decision: Decision
+    by: tuple[str, ...] = (ASKER,)
+    """Roles, ids of user groups (`S…`) and of people."""
+    people: int = 1
+    """How many different ones must say yes."""
+    channel: str = ""
+    """Whose own it is, by id; empty = it holds in all."""
+
+    @property
+    def words(self) -> str:
+        """Returns what it says of which deeds, for people: `tool = "linear.*" with team = "ops"`. No two rules that differ there have the same."""
+        said = [f'{self.kind} = "{self.pattern}"']
+        if self.arguments:
+            said.append(", ".join(f'{name} = "{one}"' for name, one in self.arguments.items()))
+        return " with ".join(said) + (f" in {self.channel}" if self.channel else "")
+
+    def covers(self, deed: Deed) -> bool:
+        """Whether it is about this deed. Names of repositories and hosts have no case."""
+        if deed.kind is not self.kind:
+            return False
+        target, pattern = deed.target, self.pattern
+        if self.kind in (DeedKind.PUSH, DeedKind.PULL_REQUEST, DeedKind.HOST):
+            target, pattern = target.casefold(), pattern.casefold()
+        return fnmatchcase(target, pattern) and all(
+            name in deed.arguments and fnmatchcase(_as_text(deed.arguments[name]), wanted)
+            for name, wanted in self.arguments.items()
+        )
+
+
+def _as_text(value: Any) -> str:  # noqa: ANN401 - any JSON
+    """Returns a text as it is, anything else as compact JSON: `true`, `3`, `["a"]`."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRules:
+    """Holds all rules of a deployment."""
+
+    general: tuple[ApprovalRule, ...] = ()
+    of_channels: Mapping[str, tuple[ApprovalRule, ...]] = field(default_factory=dict)
+    """By ids; they come before the general ones."""
+
+    def __iter__(self) -> Iterator[ApprovalRule]:
+        yield from self.general
+        for rules in self.of_channels.values():
+            yield from rules
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    @property
+    def may_ask(self) -> bool:
+        """Whether a run may have to wait for a person."""
+        return any(rule.decision is Decision.ASK for rule in self)
+
+    def find(self, deed: Deed, *, channel: str) -> ApprovalRule | None:
+        """Returns the first rule that covers a deed of a run in this channel."""
+        own = self.of_channels.get(channel, ())
+        return next((rule for rule in (*own, *self.general) if rule.covers(deed)), None)

@@ -1,0 +1,258 @@
+"""Holds up what an agent is about to do outside until a person has said yes, and counts what people say."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from app.approvals.records import Approval, ApprovalAnswer, ApprovalState, Unanswered
+from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed
+from app.log import get_logger
+from app.runs.broker import Before, NotApprovedError, StillWaitingError
+from app.runs.model import Run
+from app.runs.policy import RunPolicy, may_stop
+from app.runs.ports import RunPorts
+from app.runs.request import RunId
+
+HOLD_S: Final = 50.0
+"""A request is held so long while people think; then the agent is told to ask again. Gemini CLI, as its settings are made here, gives up after 60 s."""
+LOOK_INTERVAL_S: Final = 0.5
+"""Between two looks for an answer that came to another process."""
+KEEP_INTERVAL_S: Final = 5.0
+"""Between two looks for what nobody answered in time, and for cards that a process left behind."""
+PRESS_TIMEOUT_S: Final = 2.0
+"""Slack's acknowledgement of a press is due after 3 s."""
+
+DONE: Final = "this was allowed once, and is done; ask anew to do it again"
+_log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Press:
+    """A person pressed a button of a card."""
+
+    approval_id: str
+    user: str
+    is_allowed: bool
+    is_for_thread: bool = False
+    is_external: bool = False
+    """By somebody of another company."""
+
+
+class ApprovalDesk:
+    """One for a process; what it knows of waiting deeds is in the store, where all processes have it."""
+
+    def __init__(self, ports: RunPorts, *, policy: RunPolicy, hold_s: float = HOLD_S) -> None:
+        self._ports = ports
+        self._policy = policy
+        self._hold_s = hold_s
+        self._waiting: dict[str, asyncio.Event] = {}
+        """By the ids of what requests here wait for; set when something has changed."""
+
+    async def approve(self, run_id: RunId, deed: Deed, before: Before) -> None:
+        """Returns when a run may do this, once and now. Whoever may not change anything outside any more is let do nothing.
+
+        Raises:
+            NotApprovedError: a rule or a person says no, nobody has said yes in time, or `before` says no.
+            StillWaitingError: after `hold_s`.
+            OSError: the database does not answer.
+        """
+        rules = self._policy.approvals
+        run = await self._ports.store.get(run_id) if rules else None
+        rule = rules.find(deed, channel=run.request.channel) if run is not None else None
+        decision = rule.decision if rule is not None else Decision.ALLOW
+        if decision is Decision.DENY:
+            raise NotApprovedError(f"{deed.target} is not allowed here")
+        allowed = None
+        if run is not None and rule is not None and decision is Decision.ASK:
+            allowed = await self._ask(run, rule, deed)
+        if not await before():
+            raise NotApprovedError("the run's record cannot be written, so nothing may be changed")
+        if allowed is None:
+            return
+        if not await self._ports.approvals.use(allowed.id):
+            raise NotApprovedError(DONE)
+        _log.info("approval.used", run_id=run_id, approval=allowed.id, target=deed.target)
+        await self._tell(allowed.id)
+
+    async def press(self, press: Press) -> None:
+        """Counts what a person says; who may not say it, or says it too late, is told so alone.
+
+        Raises:
+            TimeoutError: the database is sick; do not acknowledge.
+        """
+        async with asyncio.timeout(PRESS_TIMEOUT_S):
+            approval = await self._ports.approvals.get(press.approval_id)
+            run = await self._ports.store.get(RunId(approval.run_id)) if approval else None
+            if approval is None or run is None:
+                _log.info("event.ignored", reason="nothing_to_approve", approval=press.approval_id)
+                return
+            problem = why_not_answer(approval, press, self._policy)
+            if not problem:
+                answer = ApprovalAnswer(
+                    user=press.user, is_allowed=press.is_allowed, at=self._ports.clock.now()
+                )
+                answered = await self._ports.approvals.answer(
+                    approval.id, answer, is_for_thread=press.is_for_thread
+                )
+                problem = _WHY_NOT.get(answered, "") if isinstance(answered, str) else ""
+        if problem:
+            thread = run.request.thread
+            await self._ports.replies.show_ephemeral(thread, user=press.user, text=problem)
+            return
+        _log.info(
+            "approval.answered",
+            run_id=run.id,
+            approval=approval.id,
+            user=press.user,
+            is_allowed=press.is_allowed,
+        )
+        self._wake(approval.id)
+        await self._tell(approval.id)
+
+    async def keep_forever(self) -> None:
+        """Ends what nobody answered in time or what its run has left, and brings all cards up to date, until cancelled."""
+        is_sick = False
+        while True:
+            await asyncio.sleep(KEEP_INTERVAL_S)
+            try:
+                await self.keep()
+            except OSError as exc:
+                if not is_sick:
+                    _log.warning("approval.unkept", reason=str(exc))
+                is_sick = True
+            else:
+                is_sick = False
+
+    async def keep(self) -> None:
+        """Does so once. Raises: OSError."""
+        for approval in await self._ports.approvals.close():
+            self._wake(approval.id)
+            await self._tell(approval.id)
+
+    async def _ask(self, run: Run, rule: ApprovalRule, deed: Deed) -> Approval | None:
+        """Returns what was allowed, to be used; None = it is allowed in the whole thread. Raises: as `approve`."""
+        store = self._ports.approvals
+        thread_key = run.thread.key
+        if await store.is_allowed_in(thread_key, rule=rule.words, target=deed.target):
+            return None
+        now = self._ports.clock.now()
+        asked = await store.ask(
+            Approval(
+                id="",
+                run_id=run.id,
+                team=run.request.team,
+                channel=run.request.channel,
+                thread_key=thread_key,
+                asker=run.request.user,
+                kind=deed.kind,
+                target=deed.target,
+                shown=self._ports.mask(deed.text) if deed.arguments else "",
+                digest=deed.digest,
+                rule=rule.words,
+                by=rule.by,
+                people=rule.people,
+                asked_at=now,
+                until=now + timedelta(seconds=self._policy.approval_timeout_s),
+            )
+        )
+        if not asked.card_ts:
+            await self._tell(asked.id)
+        answered = await self._wait(asked)
+        match answered.state:
+            case ApprovalState.ALLOWED:
+                return answered
+            case ApprovalState.WAITING:
+                raise StillWaitingError(
+                    f"waiting for a person to allow {deed.target}: do exactly the same again to go on waiting, "
+                    "or tell the person what you would do"
+                )
+            case ApprovalState.DENIED:
+                by = ", ".join(one.user for one in answered.answers if not one.is_allowed)
+                raise NotApprovedError(f"{deed.target} was denied by {by}: do not try it again")
+            case ApprovalState.EXPIRED:
+                raise NotApprovedError(
+                    f"nobody allowed {deed.target} in time, which is no refusal: say in your answer what waits for a yes"
+                )
+            case ApprovalState.USED:
+                raise NotApprovedError(DONE)
+            case _:
+                raise NotApprovedError("the run is over")
+
+    async def _wait(self, approval: Approval) -> Approval:
+        """Returns it with its answer, or as it is after `hold_s`."""
+        changed = self._waiting.setdefault(approval.id, asyncio.Event())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._hold_s):
+                while approval.state is ApprovalState.WAITING:
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_INTERVAL_S):
+                            await changed.wait()
+                    changed.clear()
+                    approval = await self._ports.approvals.get(approval.id) or approval
+        if self._waiting.get(approval.id) is changed:
+            del self._waiting[approval.id]
+        return approval
+
+    def _wake(self, approval_id: str) -> None:
+        if changed := self._waiting.get(approval_id):
+            changed.set()
+
+    async def _tell(self, approval_id: str) -> None:
+        """Makes its card show what it is. Never raises: what was not shown now is by `keep`, at whichever process."""
+        try:
+            if not await self._ports.approvals.claim_telling(approval_id):
+                return None
+            is_shown = False
+            while not is_shown:
+                approval = await self._ports.approvals.get(approval_id)
+                run = await self._ports.store.get(RunId(approval.run_id)) if approval else None
+                if approval is None or run is None:
+                    return None
+                ts = await self._ports.replies.show_approval(run, approval)
+                if ts is None:
+                    return await self._ports.approvals.release_telling(approval_id)
+                # Not all: somebody has pressed meanwhile.
+                is_shown = await self._ports.approvals.tell(approval, card_ts=ts)
+        except OSError as exc:
+            _log.warning("approval.untold", approval=approval_id, reason=str(exc))
+
+
+_WHY_NOT: Final = {
+    Unanswered.UNKNOWN: "This waits for nobody any more.",
+    Unanswered.OVER: "This has its answer already, or its time is over.",
+    Unanswered.AGAIN: "You have said yes to this; it waits for somebody else's.",
+}
+
+
+def why_not_answer(approval: Approval, press: Press, policy: RunPolicy) -> str:
+    """Returns why a person's answer does not count, for them; empty when it does."""
+    is_let_in = not press.is_external and may_stop(press.user, policy)
+    if is_let_in and may_answer(approval, press.user, policy):
+        return ""
+    return f"This is for {who_may_answer(approval)} to answer; your press has changed nothing."
+
+
+def may_answer(approval: Approval, user: str, policy: RunPolicy) -> bool:
+    """Whether the answer of a person counts who may use Orion."""
+    by = approval.by
+    return (
+        CHANNEL in by
+        or (ASKER in by and user == approval.asker)
+        or (OPERATORS in by and user in policy.operators)
+        or user in by
+    )
+
+
+def who_may_answer(approval: Approval) -> str:
+    """Returns it in words, without names."""
+    people = "somebody whom the operator has named"
+    return " or ".join(dict.fromkeys(_ROLE_WORDS.get(one, people) for one in approval.by))
+
+
+_ROLE_WORDS: Final = {
+    ASKER: "whoever asked the question",
+    CHANNEL: "people of this workspace who may use me",
+    OPERATORS: "an operator",
+}

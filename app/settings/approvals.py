@@ -1,0 +1,159 @@
+"""`[[approvals]]` of `orion.toml`: rules of what a person is asked for, read and checked."""
+
+import difflib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from agent_scripts.adapter import ModelProtocol
+from app.approvals.rules import (
+    ASKER,
+    OPERATORS,
+    ROLES,
+    ApprovalRule,
+    ApprovalRules,
+    Decision,
+    DeedKind,
+)
+from app.egress.hosts import HostError, read_entry
+
+MAX_PEOPLE: Final = 5
+"""Who must say yes; more would never come together."""
+_ID = re.compile(r"[UW][A-Z0-9]{2,}")
+_PROTOCOLS: Final = tuple(protocol.value for protocol in ModelProtocol)
+
+
+def _read_by(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _check_by(by: tuple[str, ...]) -> tuple[str, ...]:
+    if not by:
+        raise ValueError("names nobody")
+    for one in by:
+        if one not in ROLES and not _ID.fullmatch(one):
+            raise ValueError(
+                f"{one!r} is neither {', '.join(ROLES)} nor the id of a person, such as U012AB3CD{_nearest(one, ROLES)}"
+            )
+    return by
+
+
+def _check_decision(word: str) -> Decision:
+    if word not in tuple(Decision):
+        raise ValueError(f"no such decision{_nearest(word, tuple(Decision))}")
+    return Decision(word)
+
+
+def _check_tool(pattern: str) -> str:
+    if "." not in pattern:
+        raise ValueError("names a server and a tool of it, such as linear.create_* or linear.*")
+    return pattern
+
+
+def _check_host(pattern: str) -> str:
+    try:
+        entry = read_entry(pattern)
+    except HostError as exc:
+        raise ValueError(str(exc)) from None
+    return f"{'*.' if entry.is_wildcard else ''}{entry.name}:{entry.port}"
+
+
+def _check_protocol(pattern: str) -> str:
+    if not any(fnmatchcase(one, pattern) for one in _PROTOCOLS):
+        raise ValueError(f"is no models' protocol{_nearest(pattern, _PROTOCOLS)}")
+    return pattern
+
+
+_Pattern = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class ApprovalTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: Annotated[_Pattern, AfterValidator(_check_tool)] | None = None
+    push: _Pattern | None = None
+    pull_request: _Pattern | None = None
+    host: Annotated[_Pattern, AfterValidator(_check_host)] | None = None
+    own_key: Annotated[_Pattern, AfterValidator(_check_protocol)] | None = None
+    arguments: dict[str, str] = Field(default_factory=dict)
+    decision: Annotated[str, AfterValidator(_check_decision)]
+    by: Annotated[tuple[str, ...], BeforeValidator(_read_by), AfterValidator(_check_by)] = (ASKER,)
+    people: Annotated[int, Field(ge=1, le=MAX_PEOPLE)] = 1
+
+    @model_validator(mode="after")
+    def _must_be_meant(self) -> "ApprovalTable":
+        kinds = [kind for kind in DeedKind if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            known = ", ".join(DeedKind)
+            said = " and ".join(kinds) or "nothing"
+            raise ValueError(f"must be about one of {known}; it is about {said}")
+        if self.arguments and self.tool is None:
+            raise ValueError("arguments are a tool's")
+        if self.decision != Decision.ASK and {"by", "people"} & self.model_fields_set:
+            raise ValueError(f"nobody is asked with decision = {str(self.decision)!r}")
+        is_counted = all(_ID.fullmatch(one) or one == ASKER for one in self.by)
+        if is_counted and self.people > len(set(self.by)):
+            raise ValueError(f"people = {self.people}, but `by` names fewer")
+        return self
+
+    def rule(self, channel: str = "") -> ApprovalRule:
+        """Returns it as a rule, of a channel or of all."""
+        kind = next(kind for kind in DeedKind if getattr(self, kind) is not None)
+        pattern = getattr(self, kind)
+        if kind in (DeedKind.PUSH, DeedKind.PULL_REQUEST) and pattern.count("/") < 2:  # noqa: PLR2004 - host/owner/name
+            pattern = f"*/{pattern}" if pattern != "*" else pattern
+        return ApprovalRule(
+            kind=kind,
+            pattern=pattern,
+            arguments=self.arguments,
+            decision=Decision(self.decision),
+            by=self.by,
+            people=self.people,
+            channel=channel,
+        )
+
+
+def join_rules(
+    general: Iterable[ApprovalTable], of_channels: Mapping[str, Iterable[ApprovalTable]]
+) -> ApprovalRules:
+    """Returns the rules of all tables."""
+    own = {name: tuple(one.rule(name) for one in rules) for name, rules in of_channels.items()}
+    return ApprovalRules(
+        general=tuple(one.rule() for one in general),
+        of_channels={name: rules for name, rules in own.items() if rules},
+    )
+
+
+def find_dead_rules(
+    rules: ApprovalRules, *, servers: Collection[str], operators: Collection[str]
+) -> Iterator[str]:
+    """Yields a sentence for each rule that could never decide or never be answered, as the settings are."""
+    for rule in rules:
+        server = rule.pattern.partition(".")[0]
+        is_asked = rule.decision is Decision.ASK
+        if rule.kind is DeedKind.TOOL and not any(fnmatchcase(one, server) for one in servers):
+            yield f"{rule.words}: there is no MCP server {server} outside sandboxes{_nearest(server, servers)}"
+        elif is_asked and rule.by == (OPERATORS,) and len(operators) < rule.people:
+            yield f"{rule.words}: only operators may answer, and ORION_OPERATORS names {len(operators)}"
+    for earlier, later in _shadowed(rules):
+        yield f"{later.words}: is never reached, as {earlier.words} stands before it"
+
+
+def _shadowed(rules: ApprovalRules) -> Iterator[tuple[ApprovalRule, ApprovalRule]]:
+    """Yields pairs of an earlier rule, and a later one of the same list that says no more than it."""
+    for own in (rules.general, *rules.of_channels.values()):
+        for number, later in enumerate(own):
+            for earlier in own[:number]:
+                is_wider = earlier.kind is later.kind and not earlier.arguments
+                if is_wider and earlier.pattern in ("*", later.pattern):
+                    yield earlier, later
+                    break
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known) or 'none'}"

@@ -1,0 +1,103 @@
+"""The card of what waits for a yes: what would be done, exactly, and who may say so; afterwards the record of what was said."""
+
+from typing import Any, Final
+
+from app.approvals.records import Approval, ApprovalState
+from app.approvals.rules import ASKER, CHANNEL, OPERATORS, DeedKind
+from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION
+from app.slack.blocks import Block, MessagePart
+from app.slack.markdown import escape, neutralise
+
+MAX_SHOWN_CHARS: Final = 2_400
+"""Of the arguments. Source: Slack Block Kit, section text, 3,000 characters, of which escaping takes some, read 2026-11."""
+_LOOKALIKE_FENCE: Final = "\u02cb" * 3
+_DEEDS: Final = {
+    DeedKind.TOOL: "use the tool",
+    DeedKind.PUSH: "push to",
+    DeedKind.PULL_REQUEST: "open a pull request in",
+    DeedKind.HOST: "reach the host",
+    DeedKind.OWN_KEY: "spend from your own key for",
+}
+_ENDS: Final = {
+    ApprovalState.ALLOWED: ":white_check_mark: *Allowed*",
+    ApprovalState.USED: ":white_check_mark: *Allowed, and done*",
+    ApprovalState.DENIED: ":no_entry: *Denied*",
+    ApprovalState.EXPIRED: ":hourglass: *Expired*: nobody answered in time, which is no refusal",
+    ApprovalState.WITHDRAWN: ":heavy_minus_sign: *Not needed any more*: the run has ended",
+}
+
+
+def render_approval(approval: Approval) -> MessagePart:
+    """Returns the card as it must be now. What the agent wrote is shown as code, and pings nobody."""
+    deed = f"{_DEEDS[approval.kind]} `{_plain(approval.target)}`"
+    asks = f"I would like to {deed}"
+    blocks: list[Block] = []
+    if approval.state is ApprovalState.WAITING:
+        blocks.append(_section(f":raised_hand: {asks}. May I?"))
+    else:
+        blocks.append(_section(f"{_ENDS[approval.state]}: {deed}"))
+    if approval.shown:
+        blocks.append(_section(_fenced(approval.shown)))
+    blocks.append(_context(_facts(approval)))
+    if approval.state is ApprovalState.WAITING:
+        blocks.append(_buttons(approval))
+    return MessagePart(blocks=tuple(blocks), text=escape(f"{asks}: {approval.state}"))
+
+
+def _facts(approval: Approval) -> str:
+    """Returns who may answer, until when, who has, and which rule asks."""
+    facts = []
+    if approval.state is ApprovalState.WAITING:
+        wanted = f"{approval.people} of " if approval.people > 1 else ""
+        facts.append(f"for {wanted}{_who(approval)}")
+        stamp = int(approval.until.timestamp())
+        facts.append(f"until <!date^{stamp}^{{time}}|{approval.until:%H:%M} UTC>")
+    for one in approval.answers:
+        said = "yes" if one.is_allowed else "no"
+        stamp = int(one.at.timestamp())
+        facts.append(f"<@{one.user}> said {said} <!date^{stamp}^at {{time}}|at {one.at:%H:%M} UTC>")
+    if approval.is_for_thread:
+        facts.append("for all of this thread")
+    facts.append(f"rule `{_plain(approval.rule)}`")
+    return " · ".join(facts)
+
+
+def _who(approval: Approval) -> str:
+    words = {
+        ASKER: f"<@{approval.asker}>",
+        CHANNEL: "anybody here who may use me",
+        OPERATORS: "an operator",
+    }
+    return " or ".join(words.get(one, f"<@{one}>") for one in approval.by)
+
+
+def _buttons(approval: Approval) -> Block:
+    buttons = [
+        _button(ALLOW_ACTION, "Allow", approval, style="primary"),
+        _button(DENY_ACTION, "Deny", approval, style="danger"),
+    ]
+    if approval.kind is not DeedKind.OWN_KEY:
+        buttons.append(_button(ALLOW_THREAD_ACTION, "Allow for this thread", approval))
+    return {"type": "actions", "elements": buttons}
+
+
+def _button(action: str, label: str, approval: Approval, **more: str) -> dict[str, Any]:
+    text = {"type": "plain_text", "text": label}
+    return {"type": "button", "action_id": action, "text": text, "value": approval.id, **more}
+
+
+def _fenced(text: str) -> str:
+    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
+    return f"```\n{escape(neutralise(shown)).replace('```', _LOOKALIKE_FENCE)}\n```"
+
+
+def _plain(text: str) -> str:
+    return escape(neutralise(text)).replace("`", "\u02cb")
+
+
+def _section(text: str) -> Block:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+
+
+def _context(text: str) -> Block:
+    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}

@@ -1,0 +1,291 @@
+"""What waits for people's answers, in SQLite, in PostgreSQL, and in memory."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.approvals.records import (
+    GIVEN_STATES,
+    MAX_WAITING,
+    OPEN_STATES,
+    TELLING_S,
+    Approval,
+    ApprovalAnswer,
+    ApprovalState,
+    Unanswered,
+)
+from app.runs.model import FINAL_STATES
+from app.store.engine import Database
+from app.store.leases import later
+from app.store.tables import Now, approvals, in_states, runs, values_of
+
+ID_CHARS = 24
+
+
+class SqlApprovalStore:
+    """Implements ApprovalStore; `SqlRunStore.approvals` is one."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._call = database.call
+
+    async def ask(self, approval: Approval) -> Approval:
+        of_run = approvals.c.run_id == approval.run_id
+        same = (
+            sa.select(approvals)
+            .where(of_run, approvals.c.digest == approval.digest)
+            .order_by(approvals.c.number.desc())
+            .limit(1)
+        )
+        highest = sa.select(sa.func.coalesce(sa.func.max(approvals.c.number), 0)).where(of_run)
+
+        # A run's own: two requests of it at once get two numbers, or one row where they want the same.
+        lock = sa.select(runs.c.id).where(runs.c.id == approval.run_id).with_for_update()
+
+        def work(connection: sa.Connection) -> Approval:
+            connection.execute(lock)
+            found = _first(connection, same)
+            if found is not None and found.state is not ApprovalState.USED:
+                return found
+            number = connection.execute(highest).scalar_one() + 1
+            new = replace(approval, number=number, id=_id_of(approval.run_id, number))
+            connection.execute(sa.insert(approvals).values(values_of(new)))
+            return new
+
+        return await self._database.insert(work)
+
+    async def get(self, approval_id: str) -> Approval | None:
+        query = sa.select(approvals).where(approvals.c.id == approval_id)
+        return await self._call(lambda connection: _first(connection, query))
+
+    async def answer(
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+    ) -> Approval | Unanswered:
+        own = approvals.c.id == approval_id
+
+        def work(connection: sa.Connection) -> Approval | Unanswered:
+            # Taken before it is read, so that of two answers at once the later one knows the other.
+            connection.execute(sa.update(approvals).where(own).values(id=approvals.c.id))
+            found = _first(connection, sa.select(approvals).where(own))
+            is_late = connection.scalar(sa.select(approvals.c.until <= Now()).where(own))
+            answered = _answer(found, answer, is_late=bool(is_late), is_for_thread=is_for_thread)
+            if isinstance(answered, Approval):
+                connection.execute(sa.update(approvals).where(own).values(values_of(answered)))
+            return answered
+
+        return await self._call(work)
+
+    async def use(self, approval_id: str) -> bool:
+        allowed = (approvals.c.id == approval_id) & (approvals.c.state == ApprovalState.ALLOWED)
+        used = sa.update(approvals).where(allowed).values(state=ApprovalState.USED, is_told=False)
+        return await self._call(lambda connection: connection.execute(used).rowcount == 1)
+
+    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
+        query = (
+            sa.select(approvals.c.id)
+            .where(
+                approvals.c.thread_key == thread_key,
+                approvals.c.rule == rule,
+                approvals.c.target == target,
+                approvals.c.is_for_thread,
+                approvals.c.state.in_(sorted(GIVEN_STATES)),
+            )
+            .limit(1)
+        )
+        return await self._call(lambda connection: connection.scalar(query)) is not None
+
+    async def claim_telling(self, approval_id: str) -> bool:
+        until = approvals.c.telling_until
+        is_free = (approvals.c.id == approval_id) & (until.is_(None) | (until < Now()))
+        claimed = sa.update(approvals).where(is_free).values(telling_until=later(TELLING_S))
+        return await self._call(lambda connection: connection.execute(claimed).rowcount == 1)
+
+    async def release_telling(self, approval_id: str) -> None:
+        own = sa.update(approvals).where(approvals.c.id == approval_id)
+        await self._call(lambda connection: connection.execute(own.values(telling_until=None)))
+
+    async def tell(self, approval: Approval, *, card_ts: str) -> bool:
+        own = approvals.c.id == approval.id
+
+        def work(connection: sa.Connection) -> bool:
+            connection.execute(sa.update(approvals).where(own).values(telling_until=None))
+            found = _first(connection, sa.select(approvals).where(own))
+            if found is None:
+                return True
+            is_all = _as_told(found, card_ts) == _as_told(approval, card_ts)
+            told = sa.update(approvals).where(own).values(card_ts=card_ts, is_told=is_all)
+            connection.execute(told)
+            return is_all
+
+        return await self._call(work)
+
+    async def close(self) -> Sequence[Approval]:
+        is_open = approvals.c.state.in_(sorted(OPEN_STATES))
+        is_over = sa.exists().where(runs.c.id == approvals.c.run_id, in_states(runs, FINAL_STATES))
+        waits = approvals.c.state == ApprovalState.WAITING
+        withdrawn = sa.update(approvals).where(is_open, is_over)
+        expired = sa.update(approvals).where(waits, approvals.c.until <= Now())
+        untold = (
+            sa.select(approvals)
+            .where(~approvals.c.is_told)
+            .order_by(approvals.c.asked_at)
+            .limit(MAX_WAITING)
+        )
+
+        def work(connection: sa.Connection) -> Sequence[Approval]:
+            for ended, state in (
+                (withdrawn, ApprovalState.WITHDRAWN),
+                (expired, ApprovalState.EXPIRED),
+            ):
+                connection.execute(ended.values(state=state, ended_at=Now(), is_told=False))
+            return _all(connection, untold)
+
+        return await self._call(work)
+
+    async def waiting(self, team: str) -> Sequence[Approval]:
+        query = (
+            sa.select(approvals)
+            .where(approvals.c.team == team, approvals.c.state == ApprovalState.WAITING)
+            .order_by(approvals.c.asked_at)
+            .limit(MAX_WAITING)
+        )
+        return await self._call(lambda connection: _all(connection, query))
+
+    async def of_run(self, run_id: str) -> Sequence[Approval]:
+        query = sa.select(approvals).where(approvals.c.run_id == run_id)
+        ordered = query.order_by(approvals.c.number)
+        return await self._call(lambda connection: _all(connection, ordered))
+
+
+class MemoryApprovalStore:
+    """Implements ApprovalStore for as long as its process lives; `MemoryRunStore.approvals` is one."""
+
+    def __init__(self, is_over: Callable[[str], bool]) -> None:
+        """`is_over`: whether a run has ended, or is not known."""
+        self._is_over = is_over
+        self._rows: dict[str, Approval] = {}
+        self._telling_until: dict[str, datetime] = {}
+
+    async def ask(self, approval: Approval) -> Approval:
+        of_run = await self.of_run(approval.run_id)
+        same = [one for one in of_run if one.digest == approval.digest]
+        if same and same[-1].state is not ApprovalState.USED:
+            return same[-1]
+        number = len(of_run) + 1
+        new = replace(approval, number=number, id=_id_of(approval.run_id, number))
+        self._rows[new.id] = new
+        return new
+
+    async def get(self, approval_id: str) -> Approval | None:
+        return self._rows.get(approval_id)
+
+    async def answer(
+        self, approval_id: str, answer: ApprovalAnswer, *, is_for_thread: bool
+    ) -> Approval | Unanswered:
+        found = self._rows.get(approval_id)
+        is_late = found is not None and found.until <= datetime.now(UTC)
+        result = _answer(found, answer, is_late=is_late, is_for_thread=is_for_thread)
+        if isinstance(result, Approval):
+            self._rows[approval_id] = result
+        return result
+
+    async def use(self, approval_id: str) -> bool:
+        found = self._rows.get(approval_id)
+        if found is None or found.state is not ApprovalState.ALLOWED:
+            return False
+        self._rows[approval_id] = replace(found, state=ApprovalState.USED, is_told=False)
+        return True
+
+    async def is_allowed_in(self, thread_key: str, *, rule: str, target: str) -> bool:
+        return any(
+            (one.thread_key, one.rule, one.target) == (thread_key, rule, target)
+            and one.is_for_thread
+            and one.state in GIVEN_STATES
+            for one in self._rows.values()
+        )
+
+    async def claim_telling(self, approval_id: str) -> bool:
+        now = datetime.now(UTC)
+        if approval_id not in self._rows or self._telling_until.get(approval_id, now) > now:
+            return False
+        self._telling_until[approval_id] = now + timedelta(seconds=TELLING_S)
+        return True
+
+    async def release_telling(self, approval_id: str) -> None:
+        self._telling_until.pop(approval_id, None)
+
+    async def tell(self, approval: Approval, *, card_ts: str) -> bool:
+        self._telling_until.pop(approval.id, None)
+        found = self._rows.get(approval.id)
+        if found is None:
+            return True
+        is_all = _as_told(found, card_ts) == _as_told(approval, card_ts)
+        self._rows[approval.id] = replace(found, card_ts=card_ts, is_told=is_all)
+        return is_all
+
+    async def close(self) -> Sequence[Approval]:
+        now = datetime.now(UTC)
+        for one in list(self._rows.values()):
+            state = one.state
+            if state in OPEN_STATES and self._is_over(one.run_id):
+                state = ApprovalState.WITHDRAWN
+            elif state is ApprovalState.WAITING and one.until <= now:
+                state = ApprovalState.EXPIRED
+            if state is not one.state:
+                self._rows[one.id] = replace(one, state=state, ended_at=now, is_told=False)
+        return [one for one in self._rows.values() if not one.is_told][:MAX_WAITING]
+
+    async def waiting(self, team: str) -> Sequence[Approval]:
+        waiting = ApprovalState.WAITING
+        found = [one for one in self._rows.values() if (one.team, one.state) == (team, waiting)]
+        return found[:MAX_WAITING]
+
+    async def of_run(self, run_id: str) -> Sequence[Approval]:
+        return [one for one in self._rows.values() if one.run_id == run_id]
+
+
+def _answer(
+    found: Approval | None, answer: ApprovalAnswer, *, is_late: bool, is_for_thread: bool
+) -> Approval | Unanswered:
+    """Returns it with this answer, or why that does not count."""
+    if found is None:
+        return Unanswered.UNKNOWN
+    if found.state is not ApprovalState.WAITING or is_late:
+        return Unanswered.OVER
+    if answer.is_allowed and any(one.user == answer.user for one in found.answers):
+        return Unanswered.AGAIN
+    answers = (*found.answers, answer)
+    is_decided = not answer.is_allowed or len(answers) >= found.people
+    decided = ApprovalState.ALLOWED if answer.is_allowed else ApprovalState.DENIED
+    return replace(
+        found,
+        answers=answers,
+        state=decided if is_decided else ApprovalState.WAITING,
+        is_for_thread=found.is_for_thread or is_for_thread,
+        ended_at=answer.at if is_decided else None,
+        is_told=False,
+    )
+
+
+def _as_told(approval: Approval, card_ts: str) -> Approval:
+    return replace(approval, card_ts=card_ts, is_told=True)
+
+
+def _id_of(run_id: str, number: int) -> str:
+    return f"apv_{hashlib.sha256(f'{run_id} {number}'.encode()).hexdigest()[:ID_CHARS]}"
+
+
+def _first(connection: sa.Connection, query: sa.Select[Any]) -> Approval | None:
+    return next(iter(_all(connection, query)), None)
+
+
+def _all(connection: sa.Connection, query: sa.Select[Any]) -> Sequence[Approval]:
+    rows = connection.execute(query).mappings()
+    return [Approval(**{name: row[name] for name in _FIELDS}) for row in rows]
+
+
+_FIELDS = tuple(field.name for field in fields(Approval))

@@ -1,0 +1,266 @@
+"""What waits for a yes: asked once, let through once, told whatever comes of it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.aio import TaskGroup, open_task_group
+from app.approvals.records import Approval, ApprovalState
+from app.approvals.rules import (
+    CHANNEL,
+    OPERATORS,
+    ApprovalRule,
+    ApprovalRules,
+    Decision,
+    Deed,
+    DeedKind,
+)
+from app.runs.testing import (
+    ApprovalDesk,
+    NotApprovedError,
+    Press,
+    Run,
+    RunState,
+    StillWaitingError,
+)
+from tests.building import make_run
+from tests.faults.building import POLICY, JournalReplies, core_of
+from tests.waiting import until
+
+DEED = Deed(kind=DeedKind.TOOL, target="linear.create_issue", arguments={"title": "hunter2 leaks"})
+LOCAL_S = 0.4
+"""How long a request is held here."""
+
+
+def asks(**changes: Any) -> ApprovalRule:
+    rule = ApprovalRule(kind=DeedKind.TOOL, pattern="linear.*", decision=Decision.ASK)
+    return replace(rule, **changes)
+
+
+@dataclass
+class Scene:
+    desk: ApprovalDesk
+    replies: JournalReplies
+    run: Run
+    store: Any
+    group: TaskGroup
+    noted: list[str] = field(default_factory=list)
+    may_act: bool = True
+
+    async def before(self) -> bool:
+        self.noted.append("noted")
+        return self.may_act
+
+    async def approve(self, deed: Deed = DEED) -> None:
+        await self.desk.approve(self.run.id, deed, self.before)
+
+    async def approved(self, deed: Deed = DEED) -> str:
+        """How it ends: empty = it may be done."""
+        try:
+            await self.approve(deed)
+        except NotApprovedError as exc:
+            return str(exc)
+        return ""
+
+    async def card(self, number: int = 1) -> Approval:
+        await until(lambda: any(one.number == number for one in self.replies.cards))
+        rows: list[Approval] = list(await self.store.approvals.of_run(self.run.id))
+        return rows[number - 1]
+
+    async def press(self, user: str, *, number: int = 1, says: bool = True, **more: bool) -> None:
+        row = await self.card(number)
+        await self.desk.press(Press(approval_id=row.id, user=user, is_allowed=says, **more))
+
+
+@asynccontextmanager
+async def scene_of(
+    tmp_path: Path, *rules: ApprovalRule, hold_s: float = 20, **policy: Any
+) -> AsyncIterator[Scene]:
+    own = replace(POLICY, approvals=ApprovalRules(general=rules or (asks(),)), **policy)
+    async with core_of(tmp_path, own) as core:
+        run = replace(make_run(), state=RunState.RUNNING, reply_ts="9.0")
+        await core.store.add(run)
+        desk = ApprovalDesk(core.ports, policy=own, hold_s=hold_s)
+        async with open_task_group() as group:
+            yield Scene(desk, core.replies, run, core.store, group)
+
+
+async def test_a_yes_lets_exactly_this_through_once(tmp_path: Path) -> None:
+    """It is noted before; asked for again it waits anew, and so does another payload. The card has no secret in it."""
+    async with scene_of(tmp_path) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        card = await scene.card()
+        assert "hunter2" not in card.shown
+        assert scene.noted == []
+        await scene.press(scene.run.request.user)
+        assert await waiting == ""
+        assert scene.noted == ["noted"]
+        assert (await scene.card()).state is ApprovalState.USED
+        states = [one.state for one in scene.replies.cards]
+        assert states == [ApprovalState.WAITING, ApprovalState.ALLOWED, ApprovalState.USED]
+        again = scene.group.create_task(scene.approved())
+        assert (await scene.card(2)).state is ApprovalState.WAITING
+        changed = replace(DEED, arguments={"title": "something else"})
+        other = scene.group.create_task(scene.approved(changed))
+        await scene.card(3)
+        await scene.press(scene.run.request.user, number=3)
+        assert await other == ""
+        assert not again.done()
+        await scene.press(scene.run.request.user, number=2, says=False)
+        assert "denied by U1" in await again
+
+
+async def test_nobody_has_answered_yet(tmp_path: Path) -> None:
+    """The agent is told to ask again, which waits for the same card, and finds a yes that came in between."""
+    async with scene_of(tmp_path, hold_s=LOCAL_S) as scene:
+        for _ in range(2):
+            with pytest.raises(StillWaitingError, match="waiting for a person"):
+                await scene.approve()
+        assert len(scene.replies.cards) == 1
+        await scene.press(scene.run.request.user)
+        await scene.approve()
+        assert scene.noted == ["noted"]
+
+
+async def test_requests_at_once_ask_once(tmp_path: Path) -> None:
+    """One yes is for one of them; the other is told that it is done."""
+    async with scene_of(tmp_path) as scene:
+        both = [scene.group.create_task(scene.approved()) for _ in range(2)]
+        await scene.press(scene.run.request.user)
+        ends = sorted([await one for one in both])
+        assert ends[0] == ""
+        assert "allowed once" in ends[1]
+        assert [one.state for one in scene.replies.cards].count(ApprovalState.WAITING) == 1
+
+
+@pytest.mark.parametrize(
+    ("by", "user", "counts"),
+    [
+        (("asker",), "U1", True),
+        (("asker",), "U2", False),
+        ((CHANNEL,), "U2", True),
+        ((OPERATORS,), "U1", False),
+        ((OPERATORS,), "UOP", True),
+        (("asker", "U2"), "U2", True),
+    ],
+)
+async def test_who_may_not_answer_is_told_so_alone(
+    tmp_path: Path, by: tuple[str, ...], user: str, *, counts: bool
+) -> None:
+    """And changes nothing."""
+    async with scene_of(
+        tmp_path, asks(by=by), hold_s=LOCAL_S, operators=frozenset({"UOP"})
+    ) as scene:
+        with pytest.raises(StillWaitingError):
+            await scene.approve()
+        await scene.press(user)
+        row = await scene.card()
+        assert (row.state is ApprovalState.ALLOWED) is counts
+        told = [text for _, who, text in scene.replies.ephemerals if who == user]
+        assert bool(told) is not counts
+        if told:
+            assert "your press has changed nothing" in told[0]
+
+
+async def test_people_of_other_companies_do_not_answer(tmp_path: Path) -> None:
+    """Nor those who may not use Orion, in a channel where everybody else may."""
+    async with scene_of(
+        tmp_path, asks(by=(CHANNEL,)), hold_s=LOCAL_S, allowed_users=frozenset({"U1", "U2"})
+    ) as scene:
+        with pytest.raises(StillWaitingError):
+            await scene.approve()
+        await scene.press("U2", is_external=True)
+        await scene.press("U3")
+        assert (await scene.card()).state is ApprovalState.WAITING
+        assert [user for _, user, _ in scene.replies.ephemerals] == ["U2", "U3"]
+
+
+async def test_two_people(tmp_path: Path) -> None:
+    """The same one twice is one."""
+    async with scene_of(tmp_path, asks(by=(CHANNEL,), people=2)) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.press("U1")
+        await scene.press("U1")
+        assert "somebody else" in scene.replies.ephemerals[0][2]
+        assert not waiting.done()
+        await scene.press("U2")
+        assert await waiting == ""
+
+
+async def test_a_yes_for_the_thread(tmp_path: Path) -> None:
+    """What the rule asks for of that tool is not asked for again there; another tool is."""
+    async with scene_of(tmp_path, hold_s=5) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.press("U1", is_for_thread=True)
+        assert await waiting == ""
+        await scene.approve(replace(DEED, arguments={"title": "another one"}))
+        assert len(await scene.store.approvals.of_run(scene.run.id)) == 1
+        other = scene.group.create_task(scene.approved(replace(DEED, target="linear.delete_issue")))
+        await scene.press("U1", number=2, says=False)
+        assert await other
+
+
+async def test_in_time_nobody_said_anything(tmp_path: Path) -> None:
+    """It is told as that, to the agent and on the card, and never as a no."""
+    async with scene_of(tmp_path, approval_timeout_s=LOCAL_S) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.card()
+        await asyncio.sleep(LOCAL_S)
+        await scene.desk.keep()
+        assert "no refusal" in await waiting
+        await scene.press("U1")
+        assert "its time is over" in scene.replies.ephemerals[0][2]
+        assert scene.replies.cards[-1].state is ApprovalState.EXPIRED
+        assert "no refusal" in await scene.approved()
+        assert scene.noted == []
+
+
+async def test_a_rule_says_no_or_says_nothing(tmp_path: Path) -> None:
+    """Nobody is asked then; without any rule not even the record is read."""
+    rules = (asks(pattern="linear.list_*", decision=Decision.ALLOW), asks(decision=Decision.DENY))
+    async with scene_of(tmp_path, *rules) as scene:
+        await scene.approve(replace(DEED, target="linear.list_issues"))
+        await scene.approve(replace(DEED, target="notion.search"))
+        assert scene.noted == ["noted"] * 2
+        assert "is not allowed here" in await scene.approved()
+        assert scene.replies.cards == []
+
+
+async def test_what_may_not_be_noted_is_not_used_up(tmp_path: Path) -> None:
+    """The run is another process's, or its record cannot be written: the yes is good for whoever goes on with it."""
+    async with scene_of(tmp_path, hold_s=5) as scene:
+        scene.may_act = False
+        waiting = scene.group.create_task(scene.approved())
+        await scene.press("U1")
+        assert "cannot be written" in await waiting
+        assert (await scene.card()).state is ApprovalState.ALLOWED
+        scene.may_act = True
+        assert await scene.approved() == ""
+
+
+async def test_a_card_that_slack_did_not_take_is_shown_later(tmp_path: Path) -> None:
+    """By whoever keeps them."""
+    async with scene_of(tmp_path, hold_s=LOCAL_S) as scene:
+        scene.replies.shows_no_card = True
+        assert "waiting for a person" in await scene.approved()
+        assert not (await scene.card()).card_ts
+        scene.replies.shows_no_card = False
+        await scene.desk.keep()
+        assert (await scene.card()).card_ts
+
+
+async def test_its_run_has_ended(tmp_path: Path) -> None:
+    """The card says so, and a press does nothing."""
+    async with scene_of(tmp_path, hold_s=5) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.card()
+        await scene.store.update(scene.run.id, state=RunState.STOPPED)
+        await scene.desk.keep()
+        assert await waiting == "the run is over"
+        await scene.press("U1")
+        assert (await scene.card()).state is ApprovalState.WITHDRAWN
