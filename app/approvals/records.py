@@ -75,6 +75,11 @@ class Approval:
     is_told: bool = False
     """That message shows all of this."""
 
+    @property
+    def is_once(self) -> bool:
+        """Whether a yes is for one deed; else it is for the rest of its run."""
+        return self.kind not in (DeedKind.HOST, DeedKind.OWN_KEY)
+
 
 class Unanswered(StrEnum):
     """Why a press changes nothing."""
@@ -93,7 +98,7 @@ class ApprovalStore(Protocol):
     """
 
     async def ask(self, approval: Approval) -> Approval:
-        """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used."""
+        """Inserts a row with the next number of its run; or returns the one by which the run has asked for the same deed already, unless that was used, and for once."""
         ...
 
     async def get(self, approval_id: str) -> Approval | None: ...

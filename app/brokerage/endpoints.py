@@ -9,10 +9,11 @@ from typing import Protocol
 
 from fastapi import APIRouter
 
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.registry import GrantRegistry
 from app.egress.proxy import EgressGrant, EgressProxy
 from app.egress.tally import Tally
-from app.runs.broker import BrokerEndpoint, GrantHooks, ModelGrant
+from app.runs.broker import BrokerEndpoint, GrantHooks, ModelGrant, NotApprovedError, RunApprovals
 from app.runs.request import RunId
 from app.runs.session import SessionId
 
@@ -76,8 +77,15 @@ class SocketBroker:
     async def _listen(self, path: Path, grant: ModelGrant) -> AsyncIterator[None]:
         def current() -> EgressGrant:
             live = self.registry.live(grant.run_id)
-            hosts, tally = (live.grant.hosts, live.hooks.tally) if live else ((), Tally())
-            return EgressGrant(run_id=grant.run_id, entries=hosts, tally=tally)
+            if live is None:
+                return EgressGrant(run_id=grant.run_id, entries=(), tally=Tally())
+            approvals = live.hooks.approvals
+            return EgressGrant(
+                run_id=grant.run_id,
+                entries=live.grant.hosts,
+                tally=live.hooks.tally,
+                approve=partial(approve_host, approvals) if approvals else None,
+            )
 
         async with (
             self._open_listener(path, grant.session_id),
@@ -120,6 +128,24 @@ class SocketBroker:
 def socket_path(directory: Path, session_id: SessionId) -> Path:
     """Returns the path of a session's socket."""
     return directory / session_id[-NAME_CHARS:] / SOCKET_NAME
+
+
+async def approve_host(approvals: RunApprovals, host: str) -> str | None:
+    """Implements ApproveHost: to reach a host is no effect by itself."""
+    deed = Deed(kind=DeedKind.HOST, target=host)
+    if not approvals.covers(deed):
+        return None
+    try:
+        await approvals.approve(deed, _may)
+    except NotApprovedError as exc:
+        return str(exc)
+    except OSError:
+        return "whether this is allowed cannot be looked up now"
+    return ""
+
+
+async def _may() -> bool:
+    return True
 
 
 STAND_IN = "sk-ant-orion-added-outside"

@@ -214,7 +214,7 @@ class McpBroker:
     ) -> Response | None:
         """Returns what a client is told instead of the server's answer; None = the messages may be passed on."""
         acting = [message for message in messages if _has_effect(message)]
-        if len(acting) > 1 and live.hooks.approve is not None:
+        if len(acting) > 1 and live.hooks.approvals is not None:
             return self._registry.refuse(
                 invalid("one call at a time, as each is allowed by itself"), live
             )
@@ -309,7 +309,8 @@ def render_not_done(message: object, reason: str) -> Mapping[str, Any]:
     answer: dict[str, Any] = {"jsonrpc": "2.0", "id": asked.get("id")}
     if asked.get("method") == CALL:
         content = [{"type": "text", "text": f"Not done: {reason}."}]
-        return answer | {"result": {"content": content, "isError": True}}
+        # The schema of 2026-07-28 wants a resultType; clients of earlier ones pass over it.
+        return answer | {"result": {"resultType": "complete", "content": content, "isError": True}}
     return answer | {"error": {"code": NOT_DONE, "message": f"Not done: {reason}."}}
 
 

@@ -394,12 +394,12 @@ async def let_do(live: LiveGrant, deed: Deed) -> None:
         NotApprovedError: it may not, or not yet.
     """
     before = partial(record_effect, live)
-    if live.hooks.approve is None:
+    if live.hooks.approvals is None:
         if not await before():
             raise NotApprovedError(UNRECORDED)
         return
     try:
-        await live.hooks.approve(deed, before)
+        await live.hooks.approvals.approve(deed, before)
     except OSError as exc:
         _log.warning("broker.unapproved", run_id=live.grant.run_id, reason=str(exc))
         raise NotApprovedError("whether this is allowed cannot be looked up now") from exc

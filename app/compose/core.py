@@ -235,7 +235,7 @@ async def open_core(
             live_logs.clear()
         if adapters.store.leases.is_shared:
             directory.share()
-        desk = ApprovalDesk(ports, policy=policy)
+        desk = ApprovalDesk(ports, dispatcher=dispatcher, policy=policy)
         service = RunService(
             ports,
             dispatcher=dispatcher,

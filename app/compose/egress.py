@@ -10,6 +10,7 @@ from functools import partial
 
 from agent_scripts.reaching import HostTry, parse_tries, reach_command
 from agent_scripts.registry import agent_spec
+from app.approvals.rules import DeedKind
 from app.compose.brokers import broker_for, open_broker
 from app.compose.providers import usable_words
 from app.egress.hosts import TLS_PORT, HostEntry, HostSet
@@ -66,7 +67,13 @@ def find_host_problems(settings: Settings) -> Iterator[str]:
     listed = dict.fromkeys(
         entry for items in settings.host_lists for entry in settings.entries(items)
     )
+    asked = next((rule for rule in settings.toml.approvals if rule.kind is DeedKind.HOST), None)
     for name in sorted(set(usable_words(settings).values())):
+        if asked is not None and provider_spec(name).is_cloud:
+            yield (
+                f"orion.toml: approvals: {asked.words} cannot be kept as long as {name} is set up: "
+                f"the network of its sandboxes asks nobody"
+            )
         for entry in listed:
             if not provider_spec(name).tells_ports and entry.port != TLS_PORT:
                 yield (

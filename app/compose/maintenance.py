@@ -63,7 +63,7 @@ class Watchdog:
         self, *, service: RunService, policy: RunPolicy, signals: StopSignals, clock: Clock
     ) -> None:
         self._service = service
-        self._limit_s = policy.run_timeout_s + OVERDUE_GRACE_S
+        self._limit_s = policy.run_timeout_s + policy.max_still_s + OVERDUE_GRACE_S
         self._signals = signals
         self._clock = clock
 

@@ -30,6 +30,8 @@ START_INTERVAL_S = 0.1
 QUIET_WITHIN_S = 2.0
 """A run that is to begin waits so long for a moment without an acknowledgement; such moments come until a thousand a second are asked for."""
 RELEASE_PAUSE_S = 1.0
+RETURN_WITHIN_S = 10.0
+"""A run that comes back waits so long for a slot, and then goes on beside the others."""
 MAX_FAILURES, RETRY_AFTER_S = 3, 1.0
 """Of `advance` for one run in this process, and the time between them."""
 ENDING_PAUSE_S = 30.0
@@ -86,6 +88,9 @@ class RunDispatcher:
         self._going: dict[RunId, asyncio.Task[None]] = {}
         self._slots: set[RunId] = set()
         """Those of them that have one."""
+        self._returning: set[RunId] = set()
+        """Those that gave theirs away for a while, and come back."""
+        self._freed = asyncio.Event()
         self._failures: Counter[RunId] = Counter()
         self._news = asyncio.Event()
         self._looked_s = time.monotonic()
@@ -162,6 +167,30 @@ class RunDispatcher:
         finally:
             if run is not None:
                 await self._leases.give_back(run_id)
+
+    @asynccontextmanager
+    async def parked(self, run_id: RunId) -> AsyncIterator[None]:
+        if run_id not in self._slots:
+            yield
+            return
+        self._free(run_id)
+        self._news.set()
+        try:
+            yield
+            self._returning.add(run_id)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RETURN_WITHIN_S):
+                    while len(self._slots) >= self._capacity:
+                        self._freed.clear()
+                        await self._freed.wait()
+        finally:
+            self._returning.discard(run_id)
+            if run_id in self._going:
+                self._slots.add(run_id)
+
+    def _free(self, run_id: RunId) -> None:
+        self._slots.discard(run_id)
+        self._freed.set()
 
     def wake(self) -> None:
         self._news.set()
@@ -259,7 +288,8 @@ class RunDispatcher:
     async def _claim(self, handlers: RunHandlers, group: TaskGroup) -> bool:
         """Begins what may be; returns whether it has a slot, so that there may be another."""
         at_once = 1 if self._start_interval_s else self._capacity
-        slots = min(at_once, self._capacity - len(self._slots))
+        taken = len(self._slots) + len(self._returning)
+        slots = max(0, min(at_once, self._capacity - taken))
         runs = await self._leases.claim(slots=slots, waits_s=self._waits_s)
         for run in runs:
             is_over = run.outcome is not None or run.stop_requested_by is not None
@@ -274,7 +304,7 @@ class RunDispatcher:
         self._lease.bind()
         try:
             again = await handlers.advance(run_id)
-            self._slots.discard(run_id)
+            self._free(run_id)
             self._failures.pop(run_id, None)
             if isinstance(again, AgainIn):
                 await self._release(run_id, after_s=again.seconds)
@@ -282,10 +312,10 @@ class RunDispatcher:
             _log.warning("run.lease_lost", run_id=run_id)
         except Exception:  # noqa: BLE001 - one run must not end the others
             _log.exception("run.advance_failed", run_id=run_id)
-            self._slots.discard(run_id)
+            self._free(run_id)
             await self._try_again(run_id, handlers)
         finally:
-            self._slots.discard(run_id)
+            self._free(run_id)
             self._going.pop(run_id, None)
             self._news.set()
 

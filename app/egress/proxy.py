@@ -44,6 +44,10 @@ async def dial(address: str, port: int) -> Upstream:
     return (await loop.create_connection(Upstream, address, port))[1]
 
 
+ApproveHost = Callable[[str], Awaitable[str | None]]
+"""Returns why a host, as `name:port`, may not be reached; empty when it may, None when no rule is about it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressBounds:
     """Bounds what one run may use of the proxy; where it says so, what all runs may."""
@@ -72,6 +76,8 @@ class EgressGrant:
     run_id: str
     entries: Collection[HostEntry]
     tally: Tally
+    approve: ApproveHost | None = None
+    """None = nobody is asked for hosts."""
 
 
 class EgressProxy:
@@ -167,7 +173,7 @@ class EgressProxy:
             raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "was not asked for in time") from None
         if request is None:
             return
-        entry = self._admit(request, grant)
+        entry = await self._admit(request, grant)
         upstream = await self._connect(request, entry)
         try:
             first = request.head
@@ -179,7 +185,7 @@ class EgressProxy:
         finally:
             upstream.abort()
 
-    def _admit(self, request: ProxyRequest, grant: EgressGrant) -> HostEntry:
+    async def _admit(self, request: ProxyRequest, grant: EgressGrant) -> HostEntry:
         """Returns the entry that lets the request through. Raises: RefusedError: none does, or it is too much."""
         bounds, tally = self._bounds, grant.tally
         if (
@@ -196,6 +202,8 @@ class EgressProxy:
                 host=request.host,
             )
         entry = find_entry(grant.entries, request.name, request.port)
+        if grant.approve is not None:
+            entry = await self._ask(request, entry, grant.approve)
         if entry is None:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "is not on the list of hosts", host=request.host
@@ -205,6 +213,17 @@ class EgressProxy:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, f"{way} alone goes to this port", host=request.host
             )
+        return entry
+
+    async def _ask(
+        self, request: ProxyRequest, entry: HostEntry | None, approve: ApproveHost
+    ) -> HostEntry | None:
+        """Returns the entry by which a host may be reached after people were asked; one on no list must be public. Raises: RefusedError: it may not."""
+        reason = await approve(request.host)
+        if reason:
+            raise RefusedError(HTTPStatus.FORBIDDEN, reason, host=request.host)
+        if entry is None and reason is not None:
+            return HostEntry(name=request.name, port=request.port)
         return entry
 
     async def _connect(self, request: ProxyRequest, entry: HostEntry) -> Upstream:

@@ -205,7 +205,7 @@ class AgentProcess:
             paths=start.paths,
             broker=sandbox.paths.broker,
             limits=SupervisionLimits(
-                timeout_s=attempt.remaining_s,
+                timeout_s=attempt.time.longest_s,
                 idle_timeout_s=self._policy.idle_timeout_s,
                 max_output_bytes=MAX_OUTPUT_BYTES,
                 max_line_bytes=MAX_LINE_BYTES,

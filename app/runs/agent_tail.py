@@ -38,6 +38,7 @@ from agent_scripts.supervision import (
 )
 from app.log import get_logger
 from app.runs.attempt import Attempt
+from app.runs.environment import SAVING_S
 from app.runs.history import meanwhile
 from app.runs.request import RunId
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -54,6 +55,8 @@ FOLLOWED_STOP_GRACE_S = 3.0
 """The same for an agent that an earlier slice started, whose end only its log tells; without that its sandbox goes."""
 DEADLINE_SLACK_S = 10.0
 """The supervisor ends the agent at the deadline; if even that fails, the host kills the tree this much later."""
+SHORTEST_LOOK_S = 1.0
+"""At an attempt's deadline while its time stands still."""
 STDERR_TAIL_CHARS = 64_000
 """A line about one MCP server that did not start has more than a thousand in codex, and comes twice."""
 MAX_RECORD_CHARS = 6 * 4 * 1024 * 1024 + 1024
@@ -126,14 +129,17 @@ class AgentTail:
                 ending = group.create_task(self._end_on_stop())
                 leaving = group.create_task(self._leave_on_hand_over())
                 telling = group.create_task(self._tell_forever())
+                until = asyncio.timeout(None)
+                timing = group.create_task(self._end_at_deadline(until))
                 try:
-                    async with asyncio.timeout(self._attempt.remaining_s + DEADLINE_SLACK_S):
+                    async with until:
                         is_left = await self._is_left()
                 except SandboxError as exc:
                     failure = exc
                 except TimeoutError:
                     self.exit_reason = "timeout"
                 finally:
+                    timing.cancel()
                     ending.cancel()
                     leaving.cancel()
                     telling.cancel()
@@ -146,6 +152,21 @@ class AgentTail:
                     await process.detach()
             return None
         return self._outcome(failure)
+
+    async def _end_at_deadline(self, until: asyncio.Timeout) -> None:
+        """Ends the block after the attempt's time, which may stand still meanwhile."""
+        slack_s = DEADLINE_SLACK_S
+        while (left_s := self._attempt.remaining_s) > 0:
+            if (
+                self._attempt.time.still_s
+            ):  # the supervisor's own limit is later by all that it may have been
+                slack_s = 0
+                with suppress(
+                    SandboxError
+                ):  # the provider lets it live no longer: it ends when it ends
+                    await self._sandbox.extend(left_s + SAVING_S)
+            await asyncio.sleep(max(left_s, SHORTEST_LOOK_S))
+        until.reschedule(asyncio.get_running_loop().time() + slack_s)
 
     async def _is_left(self) -> bool:
         """Follows it; returns whether the slice ended before it did."""

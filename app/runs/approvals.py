@@ -4,19 +4,30 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final
 
 from app.approvals.records import Approval, ApprovalAnswer, ApprovalState, Unanswered
-from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed
+from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
+from app.errors import ErrorCode, OrionError
 from app.log import get_logger
-from app.runs.broker import Before, NotApprovedError, StillWaitingError
+from app.runs.attempt import Attempt
+from app.runs.broker import (
+    Before,
+    ExpiredError,
+    NotApprovedError,
+    RunApprovals,
+    StillWaitingError,
+)
 from app.runs.model import Run
 from app.runs.policy import RunPolicy, may_stop
-from app.runs.ports import RunPorts
+from app.runs.ports import Dispatcher, RunPorts
 from app.runs.request import RunId
 
-HOLD_S: Final = 50.0
+HOLD_S: Final = 45.0
 """A request is held so long while people think; then the agent is told to ask again. Gemini CLI, as its settings are made here, gives up after 60 s."""
+PARK_AFTER_S: Final = 10.0
+"""Then the slot of its run is somebody else's, until there is an answer or the agent goes on."""
 LOOK_INTERVAL_S: Final = 0.5
 """Between two looks for an answer that came to another process."""
 KEEP_INTERVAL_S: Final = 5.0
@@ -43,12 +54,33 @@ class Press:
 class ApprovalDesk:
     """One for a process; what it knows of waiting deeds is in the store, where all processes have it."""
 
-    def __init__(self, ports: RunPorts, *, policy: RunPolicy, hold_s: float = HOLD_S) -> None:
+    def __init__(
+        self,
+        ports: RunPorts,
+        *,
+        dispatcher: Dispatcher,
+        policy: RunPolicy,
+        hold_s: float = HOLD_S,
+    ) -> None:
+        self._dispatcher = dispatcher
         self._ports = ports
         self._policy = policy
         self._hold_s = hold_s
         self._waiting: dict[str, asyncio.Event] = {}
         """By the ids of what requests here wait for; set when something has changed."""
+
+    def of(self, run: Run) -> RunApprovals | None:
+        """Returns how a run asks; None = there are no rules."""
+        rules, channel = self._policy.approvals, run.request.channel
+        if not rules:
+            return None
+        run_id = run.id
+        return RunApprovals(
+            approve=partial(self.approve, run_id),
+            covers=lambda deed: rules.find(deed, channel=channel) is not None,
+            is_asking=partial(self.is_asking, run_id),
+            max_wait_s=self._policy.max_still_s,
+        )
 
     async def approve(self, run_id: RunId, deed: Deed, before: Before) -> None:
         """Returns when a run may do this, once and now. Whoever may not change anything outside any more is let do nothing.
@@ -75,6 +107,11 @@ class ApprovalDesk:
             raise NotApprovedError(DONE)
         _log.info("approval.used", run_id=run_id, approval=allowed.id, target=deed.target)
         await self._tell(allowed.id)
+
+    async def is_asking(self, run_id: RunId) -> bool:
+        """Whether somebody may still answer what a run has asked for. Raises: OSError."""
+        rows = await self._ports.approvals.of_run(run_id)
+        return any(row.state is ApprovalState.WAITING for row in rows)
 
     async def press(self, press: Press) -> None:
         """Counts what a person says; who may not say it, or says it too late, is told so alone.
@@ -172,9 +209,11 @@ class ApprovalDesk:
                 by = ", ".join(one.user for one in answered.answers if not one.is_allowed)
                 raise NotApprovedError(f"{deed.target} was denied by {by}: do not try it again")
             case ApprovalState.EXPIRED:
-                raise NotApprovedError(
+                raise ExpiredError(
                     f"nobody allowed {deed.target} in time, which is no refusal: say in your answer what waits for a yes"
                 )
+            case ApprovalState.USED if not answered.is_once:
+                return None
             case ApprovalState.USED:
                 raise NotApprovedError(DONE)
             case _:
@@ -183,16 +222,27 @@ class ApprovalDesk:
     async def _wait(self, approval: Approval) -> Approval:
         """Returns it with its answer, or as it is after `hold_s`."""
         changed = self._waiting.setdefault(approval.id, asyncio.Event())
+        approval = await self._look(approval, changed, until_s=min(PARK_AFTER_S, self._hold_s))
+        if approval.state is ApprovalState.WAITING and self._hold_s > PARK_AFTER_S:
+            async with self._dispatcher.parked(RunId(approval.run_id)):
+                rest_s = self._hold_s - PARK_AFTER_S
+                approval = await self._look(approval, changed, until_s=rest_s)
+        if self._waiting.get(approval.id) is changed:
+            del self._waiting[approval.id]
+        return approval
+
+    async def _look(
+        self, approval: Approval, changed: asyncio.Event, *, until_s: float
+    ) -> Approval:
+        """Returns it as soon as it has an answer, or as it is after `until_s` seconds."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._hold_s):
+            async with asyncio.timeout(until_s):
                 while approval.state is ApprovalState.WAITING:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_INTERVAL_S):
                             await changed.wait()
                     changed.clear()
                     approval = await self._ports.approvals.get(approval.id) or approval
-        if self._waiting.get(approval.id) is changed:
-            del self._waiting[approval.id]
         return approval
 
     def _wake(self, approval_id: str) -> None:
@@ -256,3 +306,20 @@ _ROLE_WORDS: Final = {
     CHANNEL: "people of this workspace who may use me",
     OPERATORS: "an operator",
 }
+
+
+async def ask_for_own_key(attempt: Attempt, protocol: str) -> None:
+    """Returns when a run may spend from its asker's own key for models of this protocol; empty = it does not.
+
+    Raises:
+        OrionError: NOT_ALLOWED or APPROVAL_EXPIRED.
+        RunStoppedError: the run was stopped meanwhile.
+    """
+    if not protocol:
+        return
+    try:
+        await attempt.until_approved(Deed(kind=DeedKind.OWN_KEY, target=protocol))
+    except ExpiredError as exc:
+        raise OrionError(ErrorCode.APPROVAL_EXPIRED, str(exc)) from exc
+    except NotApprovedError as exc:
+        raise OrionError(ErrorCode.NOT_ALLOWED, str(exc)) from exc

@@ -1,11 +1,10 @@
 """One attempt of a run: what its steps share, how its progress is told while it goes, and what comes of it."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Protocol
 
@@ -15,10 +14,11 @@ from agent_scripts.events import (
     TurnFinished,
 )
 from app.aio import Gate, always_open, retry_store
+from app.approvals.rules import Deed
 from app.egress.tally import Tally
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
-from app.runs.broker import Approve, GrantHooks
+from app.runs.broker import Before, GrantHooks, RunApprovals, StillWaitingError
 from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
@@ -36,7 +36,7 @@ from app.runs.ports import HOW_TO_CHANGE, RunPorts, RunTrace, TraceStep
 from app.runs.progress import SHOW_INTERVAL, Display, ProgressTracker, Transcript
 from app.runs.request import RunId
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
-from app.runs.stop import RunStoppedError, StopRequest
+from app.runs.stop import AttemptTime, RunStoppedError, StopRequest
 from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
@@ -48,39 +48,6 @@ class Asker:
     """Which a pull request has beside their Slack id; empty where there is no repository."""
     own_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     """See `OwnKeyStore`."""
-
-
-@dataclass(slots=True, kw_only=True)
-class AttemptTime:
-    """Measures how long an attempt may take, and has taken; since the slice began, by a clock that does not jump."""
-
-    started_at: datetime
-    """The attempt, whichever slice of it this is."""
-    deadline_at: datetime
-    before_s: float = 0
-    """How long earlier slices took, and what was between them."""
-    slice_s: float | None = None
-    """How long this one may take, from now on; None = to the end of the turn."""
-    _began_s: float = field(default_factory=time.monotonic)
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.before_s + time.monotonic() - self._began_s
-
-    @property
-    def slice_left_s(self) -> float | None:
-        """Returns seconds until the slice shall end, 0 when it should have; None = it does not."""
-        if self.slice_s is None:
-            return None
-        return max(0.0, self._began_s + self.slice_s - time.monotonic())
-
-    @property
-    def now(self) -> datetime:
-        return self.started_at + timedelta(seconds=self.elapsed_s)
-
-    @property
-    def remaining_s(self) -> float:
-        return max(0.0, (self.deadline_at - self.started_at).total_seconds() - self.elapsed_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +83,8 @@ class Attempt:
     """Through which files of messages come, and those for people go."""
     has_secret: Callable[[bytes], bool] = lambda _: False
     mask: Callable[[str], str] = str
-    approve: Approve | None = None
-    """`GrantHooks.approve`."""
+    approvals: RunApprovals | None = None
+    """None = it asks nobody."""
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
     agent_step: TraceStep | None = None
@@ -165,7 +132,7 @@ class Attempt:
             on_effect=self.on_effect,
             refusal=self.cost.refusal,
             may_act=self.may_act,
-            approve=self.approve,
+            approvals=replace(self.approvals, approve=self.approve) if self.approvals else None,
             tally=self.tally,
         )
 
@@ -192,6 +159,7 @@ class Attempt:
             excess=cost.excess.sentence if cost.excess else "",
             notes=tuple(self.notes),
             hosts=self.tally.uses,
+            still_s=self.time.still_s,
             was_handed_over=self.hand_over.is_set()
             or (earlier is not None and earlier.was_handed_over),
         )
@@ -200,6 +168,30 @@ class Attempt:
         """Counts all that the run has spent, by whatever process and in whatever slice."""
         if self.load_spending is not None:
             self.cost.restart(await retry_store(self.load_spending))
+
+    async def approve(self, deed: Deed, before: Before) -> None:
+        """Implements Approve; meanwhile its time stands still."""
+        if self.approvals is not None:
+            with self.time.standing_still():
+                await self.approvals.approve(deed, before)
+
+    async def until_approved(self, deed: Deed) -> None:
+        """Returns when Orion itself may do this for the run, once and now.
+
+        Raises:
+            NotApprovedError: it may not.
+            RunStoppedError: the run was stopped meanwhile.
+        """
+        async with self.stop.interrupt_on_stop():
+            while True:
+                try:
+                    return await self.approve(deed, self._may_act)
+                except StillWaitingError:
+                    continue
+
+    async def _may_act(self) -> bool:
+        await self.may_act()
+        return True
 
     def note_missing(self, missing: Sequence[str]) -> None:
         """Notes for the person who asked what their message had that the agent is not given."""
@@ -243,6 +235,7 @@ LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
 MAX_DETAIL_CHARS = 4000
 TOLD_WITH_DETAIL = (
     ErrorCode.BUDGET_EXCEEDED,
+    ErrorCode.NOT_ALLOWED,
     ErrorCode.LIMIT_EXCEEDED,
     ErrorCode.INTERRUPTED,
     ErrorCode.MODEL_NOT_FOUND,
@@ -308,8 +301,8 @@ class Begun:
     """`Attempt.about_channel`."""
     hand_over: asyncio.Event = field(default_factory=asyncio.Event)
     """`Attempt.hand_over`."""
-    approve: Approve | None = None
-    """`GrantHooks.approve`."""
+    approvals: RunApprovals | None = None
+    """`Attempt.approvals`."""
 
 
 @asynccontextmanager
@@ -339,7 +332,7 @@ async def open_attempt(
             checkpoint=begun.checkpoint,
             about_channel=begun.about_channel,
             hand_over=begun.hand_over,
-            approve=begun.approve,
+            approvals=begun.approvals,
         )
         if (checkpoint := begun.checkpoint) is not None:
             attempt.agent_started_at = checkpoint.started_at
@@ -364,6 +357,8 @@ def _time_of(begun: Begun) -> AttemptTime:
         deadline_at=begun.run.deadline_at or began_at,
         before_s=max(0.0, (begun.started_at - began_at).total_seconds()),
         slice_s=begun.slice_s,
+        max_still_s=begun.approvals.max_wait_s if begun.approvals else 0,
+        earlier_still_s=begun.checkpoint.still_s if begun.checkpoint else 0,
     )
 
 

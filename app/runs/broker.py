@@ -133,8 +133,25 @@ class NotApprovedError(Exception):
     """What was asked for is not done; the message is for the agent."""
 
 
+class ExpiredError(NotApprovedError):
+    """Nobody has answered in time."""
+
+
 class StillWaitingError(NotApprovedError):
     """Nobody has answered yet: asked for again, it may be done."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunApprovals:
+    """How one run asks for what it may not do unasked."""
+
+    approve: Approve
+    covers: Callable[[Deed], bool]
+    """Whether a rule is about that, whatever it says."""
+    is_asking: Callable[[], Awaitable[bool]]
+    """Whether somebody may still answer what it has asked for. Raises: OSError."""
+    max_wait_s: float
+    """How long people may be asked in all, beside the run's own time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +166,8 @@ class GrantHooks:
     """Asked before each model call; None = all may be made."""
     may_act: Gate = always_open
     """Before each request that may change something outside."""
-    approve: Approve | None = None
-    """Asked before what a rule may be about; None = there are no rules."""
+    approvals: RunApprovals | None = None
+    """None = there are no rules of what it must ask for."""
     tally: Tally = field(default_factory=Tally)
     """Of what goes by the proxy."""
 

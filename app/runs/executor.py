@@ -24,6 +24,7 @@ from app.runs.agent_process import (
     repository_in,
     start_paths,
 )
+from app.runs.approvals import ask_for_own_key
 from app.runs.attempt import Attempt, RecalledStart
 from app.runs.broker import ModelBroker, ModelGrant
 from app.runs.environment import (
@@ -140,8 +141,7 @@ class AgentRunner:
     async def _choose_key(self, attempt: Attempt) -> None:
         """Raises: OrionError: REQUEST_INVALID: there is none that can be used."""
         agent, protocol = self._adapter.name, self._settings.own_key_protocol
-        own = attempt.asker.own_keys.get(protocol)
-        problem = ""
+        own, problem = attempt.asker.own_keys.get(protocol), ""
         if own is None and self._settings.needs_own_key:
             problem = f"I have no key for the models of {agent}; {HOW_TO_GIVE}"
         elif own == "":
@@ -152,6 +152,7 @@ class AgentRunner:
             if attempt.run.attempt > 1 or attempt.checkpoint is not None:
                 await self.abandon(attempt.run)
             raise OrionError(ErrorCode.REQUEST_INVALID, problem)
+        await ask_for_own_key(attempt, protocol if own else "")
         attempt.cost.use_own_key(protocol if own else "")
 
     def _has_broker(self, attempt: Attempt) -> bool:
@@ -482,7 +483,7 @@ class AgentRunner:
         grant = ModelGrant(
             run_id=attempt.run.id,
             models=(self._model(attempt), *self._adapter.spec.helper_models),
-            expires_at=attempt.time.deadline_at + timedelta(minutes=1),
+            expires_at=attempt.time.latest_at + timedelta(minutes=1),
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
             session_id=session_id_for(attempt.run.thread),

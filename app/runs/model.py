@@ -213,6 +213,8 @@ class Checkpoint:
     """To be told below the answer."""
     hosts: tuple[HostUse, ...] = ()
     """`Outcome.hosts`, so far."""
+    still_s: float = 0
+    """How long its time has stood still."""
     was_handed_over: bool = False
     """A process has ended while it followed the agent, and with it whatever the agent was asking a model for."""
 

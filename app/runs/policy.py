@@ -385,6 +385,11 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     """Agents work there instead of in their threads' own files."""
     timings: RunTimings = RunTimings()
 
+    @property
+    def max_still_s(self) -> float:
+        """Returns for how long of a run people may be asked, beside its own time."""
+        return self.approval_timeout_s if self.approvals.may_ask else 0
+
     def follow_ups_in(self, channel: str) -> FollowUps:
         """Returns the rule of a channel."""
         return self.channel_follow_ups.get(channel, self.follow_ups)

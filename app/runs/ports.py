@@ -101,6 +101,10 @@ class Dispatcher(Protocol):
         """Lets a waiting run not be advanced while inside; None when it does not wait."""
         ...
 
+    def parked(self, run_id: RunId) -> AbstractAsyncContextManager[None]:
+        """Gives the slot of a run that is advanced here to others while inside; on leaving it has one again, within a bounded time."""
+        ...
+
     def wake(self) -> None:
         """Looks for runs to advance at once, not a moment later: some record has changed."""
         ...

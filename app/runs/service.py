@@ -262,7 +262,7 @@ class RunService:
             checkpoint=checkpoint,
             about_channel=memory.render_for_agent(),
             hand_over=self._hand_over,
-            approve=partial(self._desk.approve, run.id) if self._policy.approvals else None,
+            approvals=self._desk.of(run),
         )
 
     async def _begin(self, run: Run, choice: Choice, request: RunRequest, now: datetime) -> Run:

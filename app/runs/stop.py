@@ -1,11 +1,11 @@
-"""Asks runs to stop, and brings that to them: at once in this process, within 0.5 s from another one."""
+"""When an attempt ends before its agent does: at its deadline, or as a person says so, which comes to it at once in this process and within 0.5 s from another one."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 
 from agent_scripts.registry import agent_specs
 from app.log import get_logger
@@ -78,6 +78,77 @@ class StopRequest:
             raise
         finally:
             self._interrupt = None
+
+
+@dataclass(slots=True, kw_only=True)
+class AttemptTime:
+    """Measures how long an attempt may take, and has taken; since the slice began, by a clock that does not jump."""
+
+    started_at: datetime
+    """The attempt, whichever slice of it this is."""
+    deadline_at: datetime
+    before_s: float = 0
+    """How long earlier slices took, and what was between them."""
+    slice_s: float | None = None
+    """How long this one may take, from now on; None = to the end of the turn."""
+    max_still_s: float = 0
+    """How long it may stand still, in all slices: while people are asked, the deadline moves away."""
+    earlier_still_s: float = 0
+    """How long it stood still before now."""
+    _still_since_s: float | None = None
+    _waiting: int = 0
+    """Requests of its agent that wait for people now."""
+    _began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_s(self) -> float:
+        return self.before_s + time.monotonic() - self._began_s
+
+    @property
+    def slice_left_s(self) -> float | None:
+        """Returns seconds until the slice shall end, 0 when it should have; None = it does not."""
+        if self.slice_s is None:
+            return None
+        return max(0.0, self._began_s + self.slice_s - time.monotonic())
+
+    @property
+    def now(self) -> datetime:
+        return self.started_at + timedelta(seconds=self.elapsed_s)
+
+    @property
+    def still_s(self) -> float:
+        """Returns how long it has stood still, `max_still_s` at most."""
+        since_s = self._still_since_s
+        now_s = time.monotonic() - since_s if since_s is not None else 0.0
+        return min(self.earlier_still_s + now_s, self.max_still_s)
+
+    @property
+    def remaining_s(self) -> float:
+        given_s = (self.deadline_at - self.started_at).total_seconds() + self.still_s
+        return max(0.0, given_s - self.elapsed_s)
+
+    @property
+    def latest_at(self) -> datetime:
+        """Returns its deadline, if people are asked as long as they may be."""
+        return self.deadline_at + timedelta(seconds=self.max_still_s)
+
+    @property
+    def longest_s(self) -> float:
+        """Returns how long it may go on if people are asked as long as they may be."""
+        return self.remaining_s + self.max_still_s - self.still_s
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Lets its time stand still while inside, which several may be at once."""
+        if self._waiting == 0:
+            self._still_since_s = time.monotonic()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if self._waiting == 0:
+                self.earlier_still_s, self._still_since_s = self.still_s, None
 
 
 class StopSignals:

@@ -3,14 +3,16 @@
 from app.runs.agent_process import MAX_LINE_BYTES, run_directory
 from app.runs.agent_tail import MAX_RECORD_CHARS, RecordLines
 from app.runs.approvals import ApprovalDesk, Press
-from app.runs.attempt import Asker, Attempt, AttemptTime
+from app.runs.attempt import Asker, Attempt
 from app.runs.broker import (
+    Before,
     BrokerEndpoint,
     GrantHooks,
     ModelBroker,
     ModelGrant,
     NotApprovedError,
     RepositoryGrant,
+    RunApprovals,
     StillWaitingError,
     git_token,
 )
@@ -223,6 +225,6 @@ from app.runs.session import (
     ThreadStore,
     session_id_for,
 )
-from app.runs.stop import POLL_INTERVAL_S, StopRequest, StopSignals
+from app.runs.stop import POLL_INTERVAL_S, AttemptTime, StopRequest, StopSignals
 from app.runs.warm_pool import FAILURES, MAX_WAIT_S, PoolFigures, WarmPool
 from app.runs.workspace import UNSAVED, OpenProvider, Workspaces

@@ -60,6 +60,7 @@ _ERROR_TEXTS: Final[dict[ErrorCode, str]] = {
     ErrorCode.LIMIT_EXCEEDED: "This reached the limit of what I may use for one request. Please ask for a smaller step.",
     ErrorCode.QUEUE_FULL: "Too many requests are waiting. Please try again in a few minutes.",
     ErrorCode.NOT_ALLOWED: "I'm not allowed to do this for you here. Please ask the operator for access.",
+    ErrorCode.APPROVAL_EXPIRED: "Nobody said yes in time, which is no refusal. Please ask again when somebody can answer.",
     ErrorCode.REQUEST_INVALID: "I can't work with this request. Please check it and send it again.",
     ErrorCode.REPO_UNAVAILABLE: "I can't work with this repository. Please check its name, or ask the operator.",
     ErrorCode.INTERRUPTED: "I was interrupted and could not recover this. Please ask again.",

@@ -49,7 +49,7 @@ class SqlApprovalStore:
         def work(connection: sa.Connection) -> Approval:
             connection.execute(lock)
             found = _first(connection, same)
-            if found is not None and found.state is not ApprovalState.USED:
+            if found is not None and not _is_done(found):
                 return found
             number = connection.execute(highest).scalar_one() + 1
             new = replace(approval, number=number, id=_id_of(approval.run_id, number))
@@ -173,7 +173,7 @@ class MemoryApprovalStore:
     async def ask(self, approval: Approval) -> Approval:
         of_run = await self.of_run(approval.run_id)
         same = [one for one in of_run if one.digest == approval.digest]
-        if same and same[-1].state is not ApprovalState.USED:
+        if same and not _is_done(same[-1]):
             return same[-1]
         number = len(of_run) + 1
         new = replace(approval, number=number, id=_id_of(approval.run_id, number))
@@ -269,6 +269,10 @@ def _answer(
         ended_at=answer.at if is_decided else None,
         is_told=False,
     )
+
+
+def _is_done(found: Approval) -> bool:
+    return found.state is ApprovalState.USED and found.is_once
 
 
 def _as_told(approval: Approval, card_ts: str) -> Approval:

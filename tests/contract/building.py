@@ -48,6 +48,8 @@ class Handlers:
         self.hold: Callable[[RunId], float] = lambda _run_id: 0.0
         self.may_end = asyncio.Event()
         self.may_end.set()
+        self.until_end: dict[RunId, asyncio.Event] = {}
+        """Runs with an end of their own."""
         self.may_place = asyncio.Event()
         self.may_place.set()
         self.again: set[RunId] = set()
@@ -79,6 +81,8 @@ class Handlers:
         self.most_running = max(self.most_running, self.running)
         try:
             await self.may_end.wait()
+            if run_id in self.until_end:
+                await self.until_end[run_id].wait()
             await asyncio.sleep(self.hold(run_id))
         finally:
             self.running -= 1

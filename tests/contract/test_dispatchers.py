@@ -211,6 +211,33 @@ async def test_who_has_waited_too_long_needs_no_slot(handlers: Handlers) -> None
     await until(lambda: late.run_id in handlers.ended)
 
 
+async def test_a_parked_run_gives_its_slot_to_others(handlers: Handlers) -> None:
+    """And comes back when one is free, before whoever waits."""
+    requests = [make_request(ts=f"17953023{60 + n}.000100") for n in range(CAPACITY + 2)]
+    parked, *others = [request.run_id for request in requests]
+    going = {run_id: asyncio.Event() for run_id in (parked, *others)}
+    handlers.until_end = going
+    for request in requests[:CAPACITY]:
+        await handlers.submit(request)
+    await until(lambda: handlers.running == CAPACITY)
+    async with open_task_group() as group:
+        async with handlers.dispatcher.parked(parked):
+            for request in requests[CAPACITY:]:
+                await handlers.submit(request)
+            await until(lambda: handlers.running == CAPACITY + 1)
+            group.create_task(_end_soon(going[others[0]]))
+        assert handlers.ended == [others[0]]
+        assert len(handlers.started) == CAPACITY + 1
+        for event in going.values():
+            event.set()
+        await until(lambda: len(handlers.ended) == CAPACITY + 2)
+
+
+async def _end_soon(event: asyncio.Event) -> None:
+    await asyncio.sleep(0.1)
+    event.set()
+
+
 async def test_what_is_borrowed_is_not_advanced(handlers: Handlers) -> None:
     """Only what waits can be borrowed; given back, it goes on."""
     handlers.may_end.clear()

@@ -413,7 +413,7 @@ async def open_core(
             has_secret=lambda data: b"hunter2" in data,
             may_act=may_act,
         )
-        desk = ApprovalDesk(ports, policy=policy)
+        desk = ApprovalDesk(ports, dispatcher=dispatcher, policy=policy)
         service = RunService(
             ports,
             dispatcher=dispatcher,

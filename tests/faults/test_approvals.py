@@ -85,7 +85,7 @@ async def scene_of(
     async with core_of(tmp_path, own) as core:
         run = replace(make_run(), state=RunState.RUNNING, reply_ts="9.0")
         await core.store.add(run)
-        desk = ApprovalDesk(core.ports, policy=own, hold_s=hold_s)
+        desk = ApprovalDesk(core.ports, dispatcher=core.dispatcher, policy=own, hold_s=hold_s)
         async with open_task_group() as group:
             yield Scene(desk, core.replies, run, core.store, group)
 

@@ -203,7 +203,7 @@ async def test_a_mention_is_acknowledged_without_a_look_at_its_thread(tmp_path: 
                 return await super().has_run(thread)
 
         ports = replace(core.ports, threads=Threads({}))
-        desk = ApprovalDesk(ports, policy=POLICY)
+        desk = ApprovalDesk(ports, dispatcher=core.dispatcher, policy=POLICY)
         intake = Intake(
             ports, dispatcher=core.dispatcher, signals=core.signals, desk=desk, policy=POLICY
         )

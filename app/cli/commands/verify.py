@@ -18,14 +18,14 @@ from app.compose.models import asks_by_itself, describe_agent, missing_for_agent
 from app.compose.providers import choose_provider, create_provider, with_namespace
 from app.errors import OrionError
 from app.redaction import Masker
-from app.runs.attempt import Attempt, AttemptTime
+from app.runs.attempt import Attempt
 from app.runs.history import Conversation
 from app.runs.model import ModelCall, Progress, Run
 from app.runs.ports import StepKind, TraceStep
 from app.runs.progress import Display, ProgressTracker
 from app.runs.request import RunRequest, Surface, run_id_for
 from app.runs.sandboxes import SessionLocks
-from app.runs.stop import StopRequest
+from app.runs.stop import AttemptTime, StopRequest
 from app.runs.workspace import Workspaces
 from app.settings.settings import Settings
 from app.store.memory import MemorySessionStore

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, Protocol
 
 from agent_scripts.adapter import AgentPaths
@@ -14,10 +15,11 @@ from agent_scripts.repository import (
     with_egress,
 )
 from app.aio import retry_store
+from app.approvals.rules import Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.broker import git_token
+from app.runs.broker import NotApprovedError, git_token
 from app.runs.environment import DependenciesFact, RepositoryFact
 from app.runs.repository.names import (
     MAX_TOLD_CHARS,
@@ -31,6 +33,7 @@ from app.runs.repository.names import (
 from app.runs.repository.preparation import Ground, Preparation, Preparations
 from app.runs.repository.tasks import RepositoryPolicy, run_repository_task
 from app.runs.session import Session, SessionChanges, SessionStore
+from app.runs.stop import RunStoppedError
 from app.runs.warm_pool import UnhealthySandboxError
 from app.runs.workspace import Workspace
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
@@ -265,9 +268,7 @@ class Checkout:
                 self._repositories.mask(attempt.run.request.options.prompt or finished.text)
             )
             try:
-                report = await self._run(
-                    context, self.found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=title
-                )
+                report = await self._push(attempt, context, title)
                 if report.problem is not None:
                     step.fail(report.problem, self._repositories.mask(report.detail))
                     why = why_not_pushed(report.problem, report.detail, self.found)
@@ -282,20 +283,41 @@ class Checkout:
                     name=self._repositories.mask(attempt.asker.name),
                     user=attempt.run.request.user,
                 )
-                attempt.notes.append(await self._propose(self.found, report, title, body))
+                attempt.notes.append(await self._propose(attempt, report, title, body))
                 if report.left_out:
                     names = ", ".join(f"`{name}`" for name in report.left_out)[:MAX_TOLD_CHARS]
                     attempt.notes.append(
                         f"Not pushed, as a repository of its own: {self._repositories.mask(names)}"
                     )
+            except RunStoppedError:
+                attempt.notes.append("Stopped while it was asked whether this may be published.")
             except (ConnectionError, SandboxError) as exc:
                 reason = self._repositories.mask(str(exc))[:MAX_TOLD_CHARS]
                 step.fail("publish_failed", reason)
                 attempt.notes.append(f"No pull request could be opened: {reason}")
 
+    async def _push(self, attempt: Attempt, context: GitContext, title: str) -> RepositoryReport:
+        """Pushes what was changed; as often as it takes while people are asked whether that may be. Raises: RunStoppedError: meanwhile."""
+        run = partial(
+            self._run, context, self.found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=title
+        )
+        if attempt.approvals is None:
+            return await run()
+        async with attempt.stop.interrupt_on_stop():
+            while True:
+                with attempt.time.standing_still():
+                    report = await run()
+                if report.problem is None or not await retry_store(attempt.approvals.is_asking):
+                    return report
+
     async def _propose(
-        self, found: ThreadRepository, report: RepositoryReport, title: str, body: str
+        self,
+        attempt: Attempt,
+        report: RepositoryReport,
+        title: str,
+        body: str,
     ) -> str:
+        found = self.found
         if not report.commit:
             return "There is nothing to push."
         pushed = f"Pushed to the branch `{found.own_branch}`."
@@ -308,8 +330,15 @@ class Checkout:
             title=title,
             body=body,
         )
+        slug = found.url.partition("://")[2].removesuffix(".git")
+        arguments = {"branch": proposal.branch, "base": proposal.base, "title": title, "body": body}
         try:
+            await attempt.until_approved(
+                Deed(kind=DeedKind.PULL_REQUEST, target=slug, arguments=arguments)
+            )
             link = await self._repositories.host.open_pull_request(proposal)
+        except NotApprovedError as exc:
+            return f"{pushed} No pull request was opened: {self._repositories.mask(str(exc))}."
         except NothingToProposeError:
             return f"{pushed} There is nothing to propose: `{report.base}` has all of it."
         except ConnectionError as exc:

@@ -10,15 +10,20 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
+from app.approvals.rules import Deed
 from app.brokerage.broker import create_broker_app
 from app.brokerage.git import GitBroker, GitRemotes, GitTimings
 from app.brokerage.registry import GrantRegistry, RequestKind
 from app.runs.testing import (
+    Before,
     GrantHooks,
     ModelCall,
     ModelGrant,
+    NotApprovedError,
     RepositoryGrant,
+    RunApprovals,
     RunId,
+    StillWaitingError,
     SystemClock,
     git_token,
 )
@@ -142,3 +147,34 @@ async def test_a_push_that_was_begun_in_time_changes_nothing_after_its_run(world
             writer.write(_chunk(COMMANDS[9:]) + _chunk(b"PACK") + _chunk(b""))
             await reader.readuntil(b"the run is over")
     assert (len(world.pushed), world.effects) == (1, ["noted"])
+
+
+@pytest.mark.parametrize("answer", [None, StillWaitingError("waiting"), NotApprovedError("no")])
+async def test_a_push_waits_for_a_yes(world: World, answer: Exception | None) -> None:
+    """For exactly these commits on that branch; without one nothing comes to the server, and git is told why."""
+    deeds: list[Deed] = []
+
+    async def approve(deed: Deed, before: Before) -> None:
+        deeds.append(deed)
+        if answer is not None:
+            raise answer
+        assert await before()
+
+    async def is_asking() -> bool:
+        return False
+
+    approvals = RunApprovals(approve=approve, covers=bool, is_asking=is_asking, max_wait_s=0)
+    hooks = GrantHooks(on_call=world.calls.append, on_effect=world.on_effect, approvals=approvals)
+    with world.registry.open_grant(world.grant, hooks) as token:
+        async with world.pushing(token) as (reader, writer):
+            writer.write(_chunk(COMMANDS) + b"0\r\n\r\n")
+            said = await reader.read(4096)
+    assert b"200 OK" in said
+    (deed,) = deeds
+    assert (deed.kind, deed.target) == ("push", world.slug.removesuffix(".git"))
+    assert deed.arguments == {"branch": OWN, "commit": "2" * 40}
+    if answer is None:
+        assert (world.effects, len(world.pushed)) == (["noted"], 1)
+    else:
+        assert (world.effects, world.pushed) == ([], [])
+        assert f"({answer})".encode() in said or str(answer).encode() in said

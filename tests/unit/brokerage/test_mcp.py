@@ -3,8 +3,8 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
+from app.approvals.rules import Deed
 from app.brokerage.mcp import (
     START_TIMEOUT_S,
     McpBroker,
@@ -28,7 +29,17 @@ from app.brokerage.mcp import (
     read_messages,
 )
 from app.brokerage.registry import LOGGED_FORWARDS, GrantRegistry
-from app.runs.testing import GrantHooks, ModelCall, ModelGrant, RunId, SystemClock
+from app.runs.testing import (
+    Before,
+    GrantHooks,
+    ModelCall,
+    ModelGrant,
+    NotApprovedError,
+    RunApprovals,
+    RunId,
+    StillWaitingError,
+    SystemClock,
+)
 from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
 from tests.plain_http import NO_TLS
@@ -374,3 +385,120 @@ def test_what_cannot_be_read_counts_as_an_effect() -> None:
     """Garbage, and a nesting that no parser follows."""
     assert has_effect(read_messages(b"{"))
     assert has_effect(read_messages(b"[" * 100_000))
+
+
+@dataclass
+class Asked:
+    """Answers what a run asks for as it is told to, and keeps that."""
+
+    answer: Exception | None = None
+    deeds: list[Deed] = field(default_factory=list)
+
+    async def approve(self, deed: Deed, before: Before) -> None:
+        self.deeds.append(deed)
+        if self.answer is not None:
+            raise self.answer
+        assert await before()
+
+    async def is_asking(self) -> bool:
+        return False
+
+    @property
+    def approvals(self) -> RunApprovals:
+        return RunApprovals(
+            approve=self.approve, covers=bool, is_asking=self.is_asking, max_wait_s=0
+        )
+
+
+def call_of(tool: str = "note", **arguments: Any) -> dict[str, Any]:
+    return {"method": "tools/call", "params": {"name": tool, "arguments": arguments}}
+
+
+@contextmanager
+def asking(world: World, asked: Asked) -> Iterator[str]:
+    hooks = GrantHooks(
+        on_call=world.calls.append, on_effect=world.on_effect, approvals=asked.approvals
+    )
+    with world.registry.open_grant(world.grant, hooks) as token:
+        yield token
+
+
+async def test_a_call_waits_for_a_yes(world: World) -> None:
+    """With all that makes it this call; reading is not asked for; the effect is noted by whoever says yes, before it happens."""
+    asked = Asked()
+    with asking(world, asked) as token:
+        async with (
+            httpx2.AsyncClient(
+                headers={"authorization": f"Bearer {token}"}, trust_env=False
+            ) as http,
+            mcp.Client(
+                streamable_http_client(f"{world.url}/broker/mcp/notes", http_client=http)
+            ) as client,
+        ):
+            await client.list_tools()
+            assert asked.deeds == []
+            await client.call_tool("note", {"text": "one"})
+    (deed,) = asked.deeds
+    assert (deed.kind, deed.target, deed.arguments) == ("tool", "notes.note", {"text": "one"})
+    assert world.log == ["noted", "note one"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (StillWaitingError("waiting for a person"), "waiting for a person"),
+        (NotApprovedError("it was denied by U1"), "denied by U1"),
+        (OSError("gone"), "cannot be looked up"),
+    ],
+)
+async def test_without_a_yes_nothing_is_done(world: World, answer: Exception, words: str) -> None:
+    """The model reads why, as the answer of its tool; the SDK's client takes it for one."""
+    with asking(world, Asked(answer)) as token:
+        async with (
+            httpx2.AsyncClient(
+                headers={"authorization": f"Bearer {token}"}, trust_env=False
+            ) as http,
+            mcp.Client(
+                streamable_http_client(f"{world.url}/broker/mcp/notes", http_client=http)
+            ) as client,
+        ):
+            told = await client.call_tool("note", {"text": "one"})
+            assert told.is_error
+            assert words in str(told.content)
+    assert world.log == []
+    refused = [call.status for call in world.calls]
+    assert refused == ([] if isinstance(answer, StillWaitingError) else [403])
+
+
+async def test_other_methods_are_asked_for_too(world: World) -> None:
+    """By their names; several calls at once are refused, as a yes is for one."""
+    asked = Asked(NotApprovedError("no"))
+    with asking(world, asked) as token:
+        answer = await world.post("notes", token, method="tasks/cancel", params={"taskId": "7"})
+        assert (answer.status_code, "Not done" in answer.text) == (200, True)
+        own = {"authorization": f"Bearer {token}"}
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+            batch = [{"jsonrpc": "2.0", "id": 1, **call_of(text="x")}] * 2
+            answer = await http.post(f"{world.url}/broker/mcp/notes", json=batch, headers=own)
+            assert (answer.status_code, "one call at a time" in answer.text) == (400, True)
+    assert [(deed.target, deed.arguments) for deed in asked.deeds] == [
+        ("notes.tasks/cancel", {"params": {"taskId": "7"}})
+    ]
+    assert world.log == []
+
+
+async def test_what_is_not_an_argument_is_part_of_it_too(world: World) -> None:
+    """But for what is only about progress: a changed payload is another deed."""
+    asked = Asked(NotApprovedError("no"))
+    with asking(world, asked) as token:
+        for more in ({"_meta": {"progressToken": 1}}, {"_meta": {}}, {"task": {"ttl": 9}}):
+            call = call_of(text="x")
+            call["params"] |= more
+            await world.post("notes", token, **call)
+        await world.post(
+            "notes", token, method="tools/call", params={"name": "note", "arguments": [1]}
+        )
+    first, second, third, odd = asked.deeds
+    assert first.digest == second.digest
+    assert third.arguments == {"text": "x", "params.task": {"ttl": 9}}
+    assert odd.arguments == {"arguments": [1]}

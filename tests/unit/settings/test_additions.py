@@ -322,3 +322,91 @@ def test_a_channel_has_a_rule_for_replies_of_its_own(tmp_path: Path) -> None:
     policy = run_policy(settings)
     assert policy.follow_ups_in("C0123456789") is FollowUps.JUDGED
     assert policy.follow_ups_in("C1") is FollowUps.NEVER
+
+
+RULES = """
+[[approvals]]
+tool = "notes.*"
+arguments = { team = "ops-*" }
+decision = "ask"
+by = ["operators", "U0123456789"]
+people = 2
+
+[[approvals]]
+push = "acme/*"
+decision = "deny"
+
+[[channels.C0123456789.approvals]]
+host = "*.Example.com"
+decision = "ask"
+"""
+
+
+def test_rules_of_approvals(toml: Path) -> None:
+    """Of all places and of channels; a repository may be on any host, a host has a port."""
+    toml.write_text(RULES)
+    rules = load_orion_toml(toml).approvals
+    tool, push, host = rules
+    assert (tool.pattern, tool.by, tool.people) == ("notes.*", ("operators", "U0123456789"), 2)
+    assert (push.pattern, push.decision, push.by) == ("*/acme/*", "deny", ("asker",))
+    assert (host.pattern, host.channel) == ("*.example.com:443", "C0123456789")
+    assert rules.of_channels["C0123456789"] == (host,)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('tool = "a.b"', "line 3: approvals[1].decision: is missing"),
+        ('tool = "a.b"\ndecision = "aks"', "no such decision; did you mean ask? (is 'aks')"),
+        ('decision = "ask"', "must be about one of tool, push,"),
+        ('tool = "a.b"\npush = "x"\ndecision = "ask"', "it is about tool and push"),
+        ('tol = "a.b"\ndecision = "ask"', "approvals[1].tol: no such key; did you mean tool?"),
+        ('tool = "ab"\ndecision = "ask"', "names a server and a tool of it"),
+        ('push = "x"\narguments = {a = "b"}\ndecision = "ask"', "arguments are a tool's"),
+        ('push = "x"\nby = "asker"\ndecision = "deny"', "nobody is asked with decision = 'deny'"),
+        ('push = "x"\nby = "operator"\ndecision = "ask"', "did you mean operators?"),
+        ('push = "x"\nby = []\ndecision = "ask"', "names nobody"),
+        ('push = "x"\npeople = 2\ndecision = "ask"', "people = 2, but `by` names fewer"),
+        ('push = "x"\npeople = 0\ndecision = "ask"', "approvals[1].people:"),
+        ('host = "10.0.0.1"\ndecision = "ask"', "is an address; only names are allowed"),
+        ('own_key = "antropic"\ndecision = "ask"', "did you mean anthropic?"),
+        ('push = ""\ndecision = "ask"', "approvals[1].push:"),
+    ],
+)
+def test_a_rule_with_a_mistake_is_named_by_its_line(toml: Path, text: str, said: str) -> None:
+    """And says what may be meant."""
+    toml.write_text(f'[[approvals]]\npush = "y"\ndecision="ask"\n[[approvals]]\n{text}\n')
+    with pytest.raises(SettingsError) as raised:
+        load_orion_toml(toml)
+    assert said.replace("line 3", "line 4") in str(raised.value)
+    assert "line 4: approvals[1]" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[[approvals]]\ntool = "nots.*"\ndecision = "ask"',
+            'approvals: tool = "nots.*": there is no MCP server nots outside sandboxes; did you mean notes?',
+        ),
+        (
+            '[[approvals]]\npush = "*"\ndecision = "ask"\nby = "operators"',
+            "only operators may answer, and ORION_OPERATORS names 0",
+        ),
+        (
+            '[[approvals]]\npush = "*"\ndecision = "ask"\n[[approvals]]\npush = "acme/*"\ndecision = "deny"',
+            'push = "*/acme/*": is never reached, as push = "*" stands before it',
+        ),
+    ],
+)
+def test_a_rule_that_could_do_nothing_does_not_start(
+    toml: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+) -> None:
+    """Never one that silently does nothing."""
+    servers = toml.with_name("mcp.json")
+    servers.write_text('{"mcpServers": {"notes": {"url": "https://notes.example/mcp"}}}')
+    monkeypatch.setenv("ORION_MCP_CONFIG_FILE", str(servers))
+    toml.write_text(text)
+    with pytest.raises(SettingsError) as raised:
+        load_settings(env_file=None, toml=toml)
+    assert said in str(raised.value)

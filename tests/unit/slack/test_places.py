@@ -202,7 +202,7 @@ async def test_stops_reach_those_that_are_meant() -> None:
     def intake_of(policy: RunPolicy) -> Intake:
         deaf: Any = Deaf()
         ports, signals = ports_of(store), StopSignals()
-        desk = ApprovalDesk(ports, policy=policy)
+        desk = ApprovalDesk(ports, dispatcher=deaf, policy=policy)
         return Intake(ports, dispatcher=deaf, signals=signals, desk=desk, policy=policy)
 
     intake = intake_of(POLICY)

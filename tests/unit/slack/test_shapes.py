@@ -71,7 +71,7 @@ def make_intake(store: MemoryRunStore) -> Intake:
     ports: Any = SimpleNamespace(store=store, tracer=NullTracer())
     dispatcher: Any = StoringDispatcher(store)
     policy = RunPolicy()
-    desk = ApprovalDesk(ports, policy=policy)
+    desk = ApprovalDesk(ports, dispatcher=dispatcher, policy=policy)
     return Intake(ports, dispatcher=dispatcher, signals=StopSignals(), desk=desk, policy=policy)
 
 
