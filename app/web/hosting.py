@@ -21,15 +21,24 @@ STOP_TIMEOUT_S = 15.0
 POLL_S = 0.02
 
 
+KEEP_ALIVE_S = 5
+SANDBOX_KEEP_ALIVE_S = 3600
+"""A client that sends again at the moment of the close loses a request that it must not repeat. These end with their sandbox."""
+
+
 class EmbeddedServer(uvicorn.Server):
     """Uvicorn without signal handlers, whose shutdown does not wait for endless responses."""
 
-    def __init__(self, app: ASGIApp, *, grace_s: float) -> None:
+    def __init__(
+        self, app: ASGIApp, *, grace_s: float, keep_alive_s: int = KEEP_ALIVE_S
+    ) -> None:
+        """`keep_alive_s`: after so long without a request a connection is closed."""
         config = uvicorn.Config(
             self._with_abort(app),
             log_config=None,
             access_log=False,
             timeout_graceful_shutdown=1,
+            timeout_keep_alive=keep_alive_s,
         )
         super().__init__(config)
         self.ready = asyncio.Event()
@@ -196,7 +205,7 @@ async def serve_sockets(app: ASGIApp) -> AsyncIterator[SocketListeners]:
     Raises:
         RuntimeError: the app's lifespan failed to start.
     """
-    server = EmbeddedServer(app, grace_s=0.5)
+    server = EmbeddedServer(app, grace_s=0.5, keep_alive_s=SANDBOX_KEEP_ALIVE_S)
     async with _running(server, []):
         yield SocketListeners(server)
 

@@ -17,7 +17,7 @@ from app.playground.slack.types import TEAM_ID, FakeSlackConfig, JsonObject
 from app.playground.stack import create_stack, orion_environment
 from app.runs.testing import Run, RunId, run_id_for
 from app.slack.actions import RETRY_ACTION, STOP_ACTION
-from app.slack.messages import ANNOUNCEMENT_PART, CHANGE_PART, own_part
+from app.slack.messages import own_part
 from app.web.hosting import serve
 from tests.e2e.orion_process import SERVE, OrionProcess, put_environments, run_cli
 from tests.fake_slack_client import FakeSlackClient, open_client
@@ -166,7 +166,7 @@ class Stage:
             thread_ts or ts,
             lambda reply: (
                 run_of(reply) == run_id
-                and part_of(reply) not in (ANNOUNCEMENT_PART, CHANGE_PART)
+                and (part_of(reply) or 0) >= 0  # no announcement, no card
                 and not has_stop_button(reply)
             ),
             channel=channel,
@@ -223,9 +223,10 @@ async def open_orion(
     /,
     *,
     command: Sequence[str] = SERVE,
+    toml: str = "",
     **settings: str,
 ) -> AsyncIterator[Stage]:
-    """Orion in this world, with a prepared environment. At the end nothing of a sandbox may be left."""
+    """Orion in this world, with a prepared environment, and an `orion.toml` where one is given. At the end nothing of a sandbox may be left."""
     put_environments(prepared, state_dir)
     orion = process(
         state_dir=state_dir,
@@ -233,6 +234,8 @@ async def open_orion(
         command=command,
     )
     world.fake_slack.events_url = f"{orion.url}/slack/events"
+    if toml:
+        (orion.directory / "orion.toml").write_text(toml)
     try:
         await orion.start()
         yield Stage(world=world, orion=orion)
