@@ -46,6 +46,7 @@ class Approval:
     team: str
     channel: str
     thread_key: str
+    thread_ts: str
     asker: str
     """Who asked the run's question."""
     kind: DeedKind

@@ -182,6 +182,7 @@ class ApprovalDesk:
                 team=run.request.team,
                 channel=run.request.channel,
                 thread_key=thread_key,
+                thread_ts=run.thread.thread_ts,
                 asker=run.request.user,
                 kind=deed.kind,
                 target=deed.target,

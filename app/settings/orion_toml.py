@@ -15,6 +15,11 @@
     words = ["website"]
     repo = "acme/site"
 
+    [[approvals]]
+    tool = "linear.create_*"
+    decision = "ask"
+    by = "operators"
+
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
     commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
@@ -32,6 +37,8 @@
 
 Prices are dollars for a million tokens; a name that ends in `*` stands for all models that begin so. `cache_write_1h`, of what
 is kept in the cache for an hour, need not be said: it is twice the input.
+
+`approvals`, of a channel or of all: what a person is asked for before an agent does it outside; see docs/approvals.md.
 
 `instructions`: told to the agents that answer in that channel, 1,000 bytes at the most with all that people told Orion to remember there.
 

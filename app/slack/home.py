@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from app.aio import TaskGroup
+from app.approvals.records import Approval
 from app.log import get_logger
 from app.runs.policy import may_stop
 from app.runs.ports import BUTTON
 from app.slack.actions import KEYS_ACTION
 from app.slack.api import SlackApi, SlackFault, SlackLeaseLost, SlackRateLimit, SlackRefusal
+from app.slack.approval_card import render_approval
 from app.slack.blocks import Block
 from app.slack.fields import object_of, text_of
 from app.slack.modals import plain
@@ -23,6 +25,8 @@ from app.slack.signature import is_id
 REPUBLISH_AFTER_S: Final = 5.0
 """Between two looks of one person at their home tab that are drawn."""
 BACKGROUND_TIMEOUT_S: Final = 10.0
+SHOWN_WAITING: Final = 10
+"""Four or five blocks each. Source: Slack Block Kit, a home tab has 100 blocks, read 2026-11."""
 MAX_PEOPLE: Final = 10_000
 """Of whom it is remembered when they looked last; then all are forgotten."""
 _MAX_SECTION_CHARS: Final = 2_900
@@ -194,12 +198,32 @@ class AppHome:
             self._welcomed.discard(opening.user)
             await self._welcomes.release(opening.team, opening.user)
 
+    def _waiting(self, waiting: Sequence[Approval]) -> Sequence[Block]:
+        """Returns what waits for the person's yes, with its buttons; nothing where nothing does."""
+        if not waiting:
+            return ()
+        blocks: list[Block] = [{"type": "header", "text": plain("Waiting for a yes")}]
+        identity = self._overviews.identity()
+        for approval in waiting[:SHOWN_WAITING]:
+            blocks += render_approval(approval).blocks
+            if identity is not None and approval.card_ts:
+                address = identity.link(
+                    approval.channel, approval.card_ts, thread_ts=approval.thread_ts
+                )
+                text = f"<{address}|In its thread>"
+                blocks.append({"type": "context", "elements": [{"type": "mrkdwn", "text": text}]})
+        if (left := len(waiting) - SHOWN_WAITING) > 0:
+            more = {"type": "mrkdwn", "text": f"and {left} more, in their threads"}
+            blocks.append({"type": "context", "elements": [more]})
+        return blocks
+
     async def _blocks(self, opening: _Opening) -> Sequence[Block]:
         overviews = self._overviews
         if not may_stop(opening.user, overviews.policy):
             return _part("Orion", NOT_FOR_YOU)
         overview = await overviews.of(opening.team, opening.user)
         blocks = [
+            *self._waiting(overview.waiting),
             *_part("Your runs", overviews.runs_text(overview.runs)),
             *_part("Your defaults", overviews.choice_text(overview.choice)),
             *_part("Your budget", budget_text(overview.budget)),

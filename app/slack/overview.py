@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from app.approvals.records import Approval
+from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
 from app.runs.commands import describe_choice
 from app.runs.model import Outcome, Run, RunState
@@ -49,6 +51,8 @@ class Overview:
     choice: Choice
     """What a message of theirs would get, where no channel says otherwise."""
     budget: DayBudget
+    waiting: Sequence[Approval]
+    """What the person may say yes or no to, the oldest first."""
     deployment: Deployment | None
     """None = the person is no operator."""
 
@@ -74,6 +78,7 @@ class Overviews:
         ports = self.ports
         context = SelectionContext(person=await ports.defaults.get(team, user))
         own, _, whole = await ports.ledger.of_day(team, user, "")
+        asked = await ports.approvals.waiting(team)
         deployment = None
         if user in self.policy.operators:
             deliveries = await ports.store.deliveries()
@@ -86,6 +91,7 @@ class Overviews:
             runs=await ports.store.recent_of(team, user, limit=SHOWN_RUNS),
             choice=choose(RunOptions(), context, self.catalog),
             budget=own,
+            waiting=[one for one in asked if may_answer(one, user, self.policy)],
             deployment=deployment,
         )
 

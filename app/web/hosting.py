@@ -29,9 +29,7 @@ SANDBOX_KEEP_ALIVE_S = 3600
 class EmbeddedServer(uvicorn.Server):
     """Uvicorn without signal handlers, whose shutdown does not wait for endless responses."""
 
-    def __init__(
-        self, app: ASGIApp, *, grace_s: float, keep_alive_s: int = KEEP_ALIVE_S
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, grace_s: float, keep_alive_s: int = KEEP_ALIVE_S) -> None:
         """`keep_alive_s`: after so long without a request a connection is closed."""
         config = uvicorn.Config(
             self._with_abort(app),

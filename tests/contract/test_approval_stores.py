@@ -35,6 +35,7 @@ def asked(**changes: Any) -> Approval:
         team=RUN.request.team,
         channel=RUN.request.channel,
         thread_key=RUN.thread.key,
+        thread_ts=RUN.thread.thread_ts,
         asker=RUN.request.user,
         kind=DeedKind.TOOL,
         target="linear.create_issue",

@@ -79,7 +79,9 @@ async def test_a_tool_is_used_after_a_yes(prepared_claude: Path, tmp_path: Path)
         assert "`notes.note`" in shown
         assert "first" in shown
         await stage.client.press(card, ALLOW_ACTION, user=COLLEAGUE)
-        (told,) = [one for one in await stage.client.replies(ts) if one["ephemeral_to"] == COLLEAGUE]
+        (told,) = [
+            one for one in await stage.client.replies(ts) if one["ephemeral_to"] == COLLEAGUE
+        ]
         assert "your press has changed nothing" in text_of(told)
         assert notes == []
         await stage.client.press(card, ALLOW_ACTION)

@@ -14,7 +14,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.String(64), nullable=False),
         *(
             sa.Column(name, sa.Text, nullable=False)
-            for name in ("team", "channel", "thread_key", "asker")
+            for name in ("team", "channel", "thread_key", "thread_ts", "asker")
         ),
         sa.Column("kind", sa.String(64), nullable=False),
         *(sa.Column(name, sa.Text, nullable=False) for name in ("target", "shown", "digest")),
