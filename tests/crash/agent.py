@@ -17,7 +17,7 @@ from agent_scripts.adapter import (
 from agent_scripts.agents.anthropic.output import AnthropicParser
 
 SCRIPT = """\
-import json, os, re, shutil, sys, time
+import json, os, re, shutil, sys, time, urllib.request
 asked = json.load(open(sys.argv[1]))
 slow = re.search(r"!slow (\\d+)", asked)
 pause_s = float(slow[1]) / 40 if slow else 0.01
@@ -27,6 +27,29 @@ if os.path.isdir("in"):
     shutil.copytree("in", "out", dirs_exist_ok=True)
 print(json.dumps({"type": "tool_started", **tool}), flush=True)
 print(json.dumps({"type": "tool_finished", **tool}), flush=True)
+def act():
+    # As a model would that was told to go on waiting.
+    call = {"name": "note", "arguments": {"text": "once"}}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    headers = {
+        "authorization": "Bearer " + os.environ["RUN_TOKEN"],
+        "content-type": "application/json",
+        "accept": "application/json, text/event-stream",
+        "mcp-protocol-version": "2025-06-18",
+    }
+    address = os.environ["BROKER"] + "/mcp/notes"
+    for _ in range(100):
+        asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
+        try:
+            said = urllib.request.urlopen(asked, timeout=90).read().decode()
+        except OSError as exc:
+            return "failed: " + str(exc)
+        if "waiting for a person" not in said:
+            return "done" if "kept once" in said else "not done: " + said
+    return "never"
+if asked.startswith("act"):
+    print(json.dumps({"type": "final", "text": act()}), flush=True)
+    sys.exit()
 words = ("I am a small agent and I write slowly. " * 5).split() if slow else asked.split()
 for word in words:
     print(json.dumps({"type": "text", "text": word + " "}), flush=True)
@@ -36,7 +59,7 @@ print(json.dumps({"type": "final", "text": " ".join(words)}), flush=True)
 
 
 class SmallAdapter(AgentAdapter):
-    """Touches a file, and says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
+    """Touches a file, asks to note something outside where it is told to act, and says again what it was told; `!slow 5` makes it write for five seconds, as with the offline model."""
 
     spec = AgentSpec(
         name="small",
@@ -49,7 +72,7 @@ class SmallAdapter(AgentAdapter):
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
-            name="small-4",
+            name="small-5",
             files=(AgentFile(path=script, data=SCRIPT.encode()),),
             commands=(("python3", "-m", "py_compile", script),),
         )
@@ -60,7 +83,11 @@ class SmallAdapter(AgentAdapter):
         data = json.dumps(turn.messages[-1].text).encode("ascii")
         return AgentCommand(
             argv=("python3", f"{turn.paths.environment}/small.py", asked),
-            env={"HOME": turn.paths.home},
+            env={
+                "HOME": turn.paths.home,
+                "BROKER": "{relay}/broker",
+                "RUN_TOKEN": turn.run_token,
+            },
             files=(AgentFile(path=asked, data=data),),
         )
 

@@ -17,6 +17,7 @@ from tests.crash.rig import ALONE, QUICK_RETRIES, Rig, Shape
 from tests.crash.scenarios import (
     Amendment,
     Announcement,
+    Approval,
     CatchUp,
     CatchUpOverSocket,
     Environment,
@@ -58,11 +59,14 @@ class Section:
     """Only points whose step begins so; empty: all."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Each run makes its own sandbox, so that it passes the same steps every time."""
+    asks: bool = False
+    """`open_rig`'s."""
 
 
 REAL_AGENT = ("sandbox.spawn", "process.", "store.update[answering]")
 HEARD = ("sandbox.write_file", "handlers.advance", "store.update[answering]")
 WAITED = ("sandbox.write_files", "process.")
+CARD = ("slack.chat.postMessage", "slack.chat.update")
 OVER_SOCKET = {"SLACK_APP_TOKEN": QUICK_RETRIES.app_token}
 SECTIONS: Sequence[Section] = (
     Section(scenario=Question()),
@@ -81,6 +85,7 @@ SECTIONS: Sequence[Section] = (
     Section(scenario=Environment()),
     Section(scenario=Shutdown()),
     Section(scenario=Places(), steps=(*KILLED_IN["places"], "slack.chat.postMessage")),
+    Section(scenario=Approval(), steps=(*KILLED_IN["approval"], *CARD), asks=True),
     Section(scenario=CatchUp()),
     Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET),
 )
@@ -169,7 +174,7 @@ async def run_section(
     hand_on: Callable[[Awaitable[None]], None] | None = None,
 ) -> None:
     """A dry run, then a row for each of its points, or each so many-th. `hand_on`: is given the points beyond the first `CHUNK`, so many at a time."""
-    async with place.open_rig(shape, section.agent, section.settings) as rig:
+    async with place.open_rig(shape, section.agent, section.settings, asks=section.asks) as rig:
         tries = [
             _at(section.scenario, point)
             for point in await find_points(rig, section)
@@ -190,7 +195,7 @@ async def _go_on(
 ) -> None:
     """After a fault the next ones get a new Orion."""
     while tries:
-        async with place.open_rig(shape, section.agent, section.settings) as rig:
+        async with place.open_rig(shape, section.agent, section.settings, asks=section.asks) as rig:
             await _try_in(rig, tries, tell)
 
 

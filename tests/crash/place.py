@@ -26,6 +26,7 @@ class Place:
         settings: Mapping[str, str],
         *,
         config: FakeSlackConfig = QUICK_RETRIES,
+        asks: bool = False,
     ) -> AsyncIterator[Rig]:
         url = None
         if shape.is_shared:
@@ -39,5 +40,6 @@ class Place:
             agent=agent,
             config=config,
             settings=settings,
+            asks=asks,
         ) as rig:
             yield rig

@@ -26,6 +26,10 @@ class Play:
     """Somebody who was never here before."""
     about: str = ""
     """The message that is asked about by a shortcut."""
+    done: int = 0
+    """What was done outside before it."""
+    too_early: int = 0
+    """What it did outside before anybody said yes."""
     view: JsonObject | None = None
     """The modal that the shortcut has opened."""
     worker: OrionProcess = field(init=False)

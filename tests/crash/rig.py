@@ -1,8 +1,10 @@
 """What every part of the crash tests shares: a world that kills, an Orion that is killed, and what must hold afterwards."""
 
 import asyncio
+import json
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +14,7 @@ import httpx
 from app.playground.model.server import ModelPace
 from app.playground.slack.types import TEAM_ID, FakeSlackConfig
 from app.runs.testing import Run, RunState, Thread
-from app.slack.messages import ANNOUNCEMENT_PART
+from app.slack.messages import ANNOUNCEMENT_PART, FIRST_APPROVAL_PART
 from app.store.runs import open_store
 from tests.crash.points import Harm, Mailbox, Order, Point
 from tests.crash.slack_points import SlackTripwire
@@ -28,6 +30,7 @@ from tests.e2e.harness import (
     run_of,
     text_of,
 )
+from tests.e2e.notes_server import CANARY, open_notes
 from tests.e2e.orion_process import (
     AT_REST_WITHIN_S,
     OrionProcess,
@@ -94,6 +97,8 @@ class Rig:
     agent: str
     mailbox: Mailbox
     slack: SlackTripwire
+    notes: Sequence[str] = ()
+    """What agents have done outside, where there is something."""
 
     @property
     def processes(self) -> Sequence[OrionProcess]:
@@ -216,7 +221,8 @@ class Rig:
         everything = await self.stage.client.replies(asked[0])
         replies = [reply for reply in everything if not file_names(reply)]
         for ts in asked:
-            own = [reply for reply in replies if run_of(reply) == self.stage.run_id(ts)]
+            of_run = [reply for reply in replies if run_of(reply) == self.stage.run_id(ts)]
+            own = [reply for reply in of_run if (part_of(reply) or 0) > FIRST_APPROVAL_PART]
             parts = [part_of(reply) for reply in own]
             if parts.count(0) != 1 or set(parts) - {0, ANNOUNCEMENT_PART} or len(own) > 2:
                 faults.append(f"{len(own)} messages for one question: {[text_of(m) for m in own]}")
@@ -323,13 +329,19 @@ async def open_rig(
     agent: str = "anthropic",
     config: FakeSlackConfig = QUICK_RETRIES,
     settings: Mapping[str, str] | None = None,
+    asks: bool = False,
 ) -> AsyncIterator[Rig]:
     """A world and a running Orion with a tripwire around every port; at the end nothing of a sandbox may be left.
 
     Args:
         database_url: of an empty database, for a shape that is shared: then Slack speaks to two processes, behind a balancer.
+        asks: agents have a tool outside, for which a person is asked.
     """
     slack = SlackTripwire()
+    notes: list[str] = []
+    if asks:
+        directory /= f"a{secrets.token_hex(2)}"
+        directory.mkdir()
     state_dir = new_state_dir(directory)
     mailbox_path = directory / f"{state_dir.name}.mailbox"
     mailbox_path.mkdir()
@@ -338,11 +350,15 @@ async def open_rig(
         assert database_url is not None, "a shared shape needs a database"
         settings = {**(settings or {}), "ORION_DATABASE_URL": database_url}
     pace = ModelPace(word_s=0.01, slow_word_s=0.5)
-    async with (
-        open_world(config, pace=pace, wrap=slack.wrap) as world,
-        open_orion(world, state_dir, prepared, command=command, **(settings or {})) as stage,
-        _open_others(world, stage, command, shape) as others,
-    ):
+    async with AsyncExitStack() as stack:
+        if asks:
+            url, notes = await stack.enter_async_context(open_notes())
+            settings = {**(settings or {}), **write_asking(directory, url)}
+        world = await stack.enter_async_context(open_world(config, pace=pace, wrap=slack.wrap))
+        stage = await stack.enter_async_context(
+            open_orion(world, state_dir, prepared, command=command, **(settings or {}))
+        )
+        others = await stack.enter_async_context(_open_others(world, stage, command, shape))
         yield Rig(
             shape=shape,
             stage=stage,
@@ -350,7 +366,18 @@ async def open_rig(
             agent=agent,
             mailbox=Mailbox(mailbox_path),
             slack=slack,
+            notes=notes,
         )
+
+
+def write_asking(directory: Path, url: str) -> Mapping[str, str]:
+    """Writes a rule for the tool of a server of notes; returns the settings that lead to it."""
+    (directory / "orion.toml").write_text('[[approvals]]\ntool = "notes.*"\ndecision = "ask"\n')
+    headers = {"Authorization": "Bearer ${NOTES_KEY}"}
+    file = directory / "mcp.json"
+    server = {"type": "http", "url": url, "headers": headers}
+    file.write_text(json.dumps({"mcpServers": {"notes": server}}))
+    return {"ORION_MCP_CONFIG_FILE": str(file), "NOTES_KEY": CANARY}
 
 
 @asynccontextmanager

@@ -107,6 +107,10 @@ KILLED_IN: Mapping[str, tuple[str, ...]] = {
     ),
     "environment": ("provider.ensure_ready",),
     "places": ("dispatcher.submit", "dispatcher.schedule", "welcomes.claim"),
+    "approval": (
+        *("approvals.ask", "approvals.claim_telling", "replies.show_approval", "approvals.tell"),
+        *("approvals.answer", "approvals.use"),
+    ),
     "catch_up": CAUGHT_UP,
     "catch_up_socket": CAUGHT_UP,
 }
@@ -125,6 +129,10 @@ _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
     "code_host.open_pull_request": "after a push, which is noted in the run's record: tests/e2e/test_repositories.py",
     "store.get": _READ,
+    **{f"approvals.{name}": _READ for name in ("get", "is_allowed_in", "of_run", "waiting")},
+    "approvals.close": "ends what is over by the clock; the next look, five seconds later, does the same",
+    "approvals.release_telling": "lets go half a minute sooner of what then is free by itself",
+    "dispatcher.parked": _INSTANT,
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
     "reader.name_of": _READ,
     "store.stop_requested": _READ,
