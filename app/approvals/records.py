@@ -22,7 +22,7 @@ class ApprovalState(StrEnum):
     """Its run ended before it was done."""
 
 
-TELLING_S = 30.0
+TELLING_S = 15.0
 """For so long nobody else brings a card up to date, when a process dies in the middle of that."""
 MAX_WAITING = 200
 """Rows of one look."""

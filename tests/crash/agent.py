@@ -37,11 +37,20 @@ def act():
         "accept": "application/json, text/event-stream",
         "mcp-protocol-version": "2025-06-18",
     }
-    address = os.environ["BROKER"] + "/mcp/notes"
-    for _ in range(100):
+    def ask(body):
         asked = urllib.request.Request(address, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(asked, timeout=90) as answer:
+            headers["mcp-session-id"] = answer.headers.get("mcp-session-id", headers.get("mcp-session-id", ""))
+            return answer.read().decode()
+    address = os.environ["BROKER"] + "/mcp/notes"
+    client = {"name": "small", "version": "1"}
+    begin = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    for _ in range(100):
         try:
-            said = urllib.request.urlopen(asked, timeout=90).read().decode()
+            if "mcp-session-id" not in headers:
+                ask({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": begin})
+                ask({"jsonrpc": "2.0", "method": "notifications/initialized"})
+            said = ask(body)
         except OSError as exc:
             return "failed: " + str(exc)
         if "waiting for a person" not in said:
@@ -72,7 +81,7 @@ class SmallAdapter(AgentAdapter):
     def environment(self, paths: AgentPaths) -> EnvironmentRecipe:
         script = f"{paths.environment}/small.py"
         return EnvironmentRecipe(
-            name="small-5",
+            name="small-6",
             files=(AgentFile(path=script, data=SCRIPT.encode()),),
             commands=(("python3", "-m", "py_compile", script),),
         )

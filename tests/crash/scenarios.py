@@ -22,6 +22,10 @@ from tests.waiting import POLL_S
 
 PLACED_WITHIN_S = 0.3
 """After its record says so a message's placement has ended: whether it is a point of a scenario must not be left to chance."""
+SHOWN_WITHIN_S = 30.0
+"""What a card shows, after its run's end: whoever was killed at it has it to itself for `TELLING_S`."""
+PRESSED_TOO_LATE = "This has its answer already"
+"""Told to the person alone."""
 TOLD_WITHIN_S = 10.0
 """After the record of a refusal is closed."""
 
@@ -415,14 +419,16 @@ class Approval(Question):
     async def _records(self, play: Play) -> Sequence[Run]:
         return await play.rig.thread_records(play.asked[0])
 
+    async def _cards(self, play: Play) -> list[JsonObject]:
+        replies = await play.rig.stage.client.replies(play.asked[0])
+        return [one for one in replies if (part_of(one) or 0) <= FIRST_APPROVAL_PART]
+
     async def _card(self, play: Play, *, within_s: float = ANSWERED_WITHIN_S) -> JsonObject | None:
         """The newest card of the thread; None where none comes, or nobody is there to show one."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 while True:
-                    replies = await play.rig.stage.client.replies(play.asked[0])
-                    cards = [one for one in replies if (part_of(one) or 0) <= FIRST_APPROVAL_PART]
-                    if cards:
+                    if cards := await self._cards(play):
                         return cards[-1]
                     if not any(one.is_up and not one.is_frozen for one in play.rig.processes):
                         return None
@@ -436,27 +442,21 @@ class Approval(Question):
         done = len(play.rig.notes) - play.done
         is_cut_off = run.result.error_code == "INTERRUPTED"
         answered = run.state is RunState.SUCCEEDED and run.result.answer == "done"
-        replies = await play.rig.stage.client.replies(play.asked[0])
-        cards = [text_of(one) for one in replies if (part_of(one) or 0) <= FIRST_APPROVAL_PART]
+        cards = await self._cards(play)
         with suppress(TimeoutError):
-            async with asyncio.timeout(TOLD_WITHIN_S):
-                while any("May I?" in text for text in cards):
+            async with asyncio.timeout(SHOWN_WITHIN_S):
+                while any("May I?" in text_of(card) for card in cards):
                     await asyncio.sleep(POLL_S)
-                    replies = await play.rig.stage.client.replies(play.asked[0])
-                    cards = [
-                        text_of(one)
-                        for one in replies
-                        if (part_of(one) or 0) <= FIRST_APPROVAL_PART
-                    ]
+                    cards = await self._cards(play)
         others = await super().faults(play)
         return [
-            *(fault for fault in others if not (is_cut_off and "INTERRUPTED" in fault)),
+            *(fault for fault in others if PRESSED_TOO_LATE not in fault),
             *([f"done {done} times"] if done > 1 else []),
             *([f"done {play.too_early} times before the yes"] if play.too_early else []),
             *([] if answered or is_cut_off else [f"it ended with {run.result.answer!r}"]),
             *(["the answer says it was done"] if answered and done != 1 else []),
             *([f"{len(cards)} cards"] if len(cards) != 1 and not is_cut_off else []),
-            *(["a card still asks"] if any("May I?" in text for text in cards) else []),
+            *(["a card still asks"] if any("May I?" in text_of(card) for card in cards) else []),
         ]
 
 

@@ -131,7 +131,7 @@ SPARED: Mapping[str, str] = {
     "store.get": _READ,
     **{f"approvals.{name}": _READ for name in ("get", "is_allowed_in", "of_run", "waiting")},
     "approvals.close": "ends what is over by the clock; the next look, five seconds later, does the same",
-    "approvals.release_telling": "lets go half a minute sooner of what then is free by itself",
+    "approvals.release_telling": "lets go some seconds sooner of what then is free by itself",
     "dispatcher.parked": _INSTANT,
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
     "reader.name_of": _READ,
