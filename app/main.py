@@ -26,7 +26,6 @@ from app.compose.factories import (
     run_policy,
     start_logging,
 )
-from app.compose.maintenance import Retention
 from app.compose.models import missing_for_serving
 from app.compose.providers import join_installation
 from app.dispatch.slices import SliceDispatcher, WakeUps
@@ -226,7 +225,7 @@ async def _open_web(
         parts = replace(
             parts,
             sweep=partial(
-                _sweep, outside.adapters.dispatcher, core.retention, outside.slack, catch_up
+                _sweep, outside.adapters.dispatcher, core, outside.slack, catch_up
             ),
             cron_secret=_plain(settings.service.cron_secret),
         )
@@ -258,12 +257,13 @@ async def _open_web(
 
 async def _sweep(
     dispatcher: SliceDispatcher,
-    retention: Retention,
+    core: Core,
     slack: SlackConnection,
     catch_up: CatchUp | None,
 ) -> str:
     runs = await dispatcher.sweep()
-    removed, sessions = await retention.remove_old()
+    await core.desk.keep()
+    removed, sessions = await core.retention.remove_old()
     told = f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
     if catch_up is None:
         return told

@@ -1,6 +1,6 @@
 """What waits for a person's answer, as it is kept: a row for each deed of a run that a rule asks for."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -143,4 +143,12 @@ class ApprovalStore(Protocol):
 
     async def of_run(self, run_id: str) -> Sequence[Approval]:
         """Returns all that a run has asked for, in order."""
+        ...
+
+    async def count(self, rule: str) -> None:
+        """Counts that a rule has decided, by its words."""
+        ...
+
+    async def hits(self) -> Mapping[str, int]:
+        """Returns how often each rule has decided, by its words."""
         ...

@@ -60,14 +60,15 @@ class Deed:
 
     @property
     def text(self) -> str:
-        """Returns the arguments as they are shown and hashed: JSON, keys in order, two spaces deep."""
-        return json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, indent=2)
+        """Returns the arguments as people read them: JSON, keys in order, two spaces deep; what is no character is replaced."""
+        written = json.dumps(self.arguments, ensure_ascii=False, sort_keys=True, indent=2)
+        return written.encode("utf-8", "replace").decode()
 
     @property
     def digest(self) -> str:
         """Returns 64 hex digits that no other deed has."""
-        whole = json.dumps([self.kind, self.target, self.text]).encode()
-        return hashlib.sha256(whole).hexdigest()
+        whole = json.dumps([self.kind, self.target, self.arguments], sort_keys=True)
+        return hashlib.sha256(whole.encode("ascii")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

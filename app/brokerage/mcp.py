@@ -292,15 +292,20 @@ def has_effect(messages: Sequence[object]) -> bool:
 
 def read_deed(server: str, message: object) -> Deed:
     """Returns what a message with an effect asks a server to do: a call of a tool, or something else by the name of its method."""
-    kind, whole = DeedKind.TOOL, message if isinstance(message, dict) else {"message": message}
-    method, params = str(whole.get("method", "")), whole.get("params")
+    whole = message if isinstance(message, dict) else {"message": message}
+    method, params = whole.get("method", ""), whole.get("params")
     if method != CALL or not isinstance(params, dict):
-        return Deed(kind=kind, target=f"{server}.{method}", arguments={"params": params})
+        return _deed(server, method, {"params": params})
     arguments = params.get("arguments", {})
     named = arguments if isinstance(arguments, dict) else {"arguments": arguments}
     others = set(params) - {"name", "arguments", "_meta"}
     rest = {f"params.{name}": params[name] for name in sorted(others)}
-    return Deed(kind=kind, target=f"{server}.{params.get('name')}", arguments=named | rest)
+    return _deed(server, params.get("name"), named | rest)
+
+
+def _deed(server: str, name: object, arguments: Mapping[str, Any]) -> Deed:
+    target = f"{server}.{name}".encode("utf-8", "backslashreplace").decode()
+    return Deed(kind=DeedKind.TOOL, target=target, arguments=arguments)
 
 
 def render_not_done(message: object, reason: str) -> Mapping[str, Any]:

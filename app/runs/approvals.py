@@ -94,6 +94,8 @@ class ApprovalDesk:
         run = await self._ports.store.get(run_id) if rules else None
         rule = rules.find(deed, channel=run.request.channel) if run is not None else None
         decision = rule.decision if rule is not None else Decision.ALLOW
+        if rule is not None:
+            await self._ports.approvals.count(rule.words)
         if decision is Decision.DENY:
             raise NotApprovedError(f"{deed.target} is not allowed here")
         allowed = None

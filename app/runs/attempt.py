@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -172,7 +172,11 @@ class Attempt:
     async def approve(self, deed: Deed, before: Before) -> None:
         """Implements Approve; meanwhile its time stands still."""
         if self.approvals is not None:
-            with self.time.standing_still():
+            with ExitStack() as stack:
+                if self.approvals.covers(deed):
+                    step = stack.enter_context(self.trace.step("approval"))
+                    step.set(kind=deed.kind, target=deed.target)
+                    stack.enter_context(self.time.standing_still())
                 await self.approvals.approve(deed, before)
 
     async def until_approved(self, deed: Deed) -> None:

@@ -8,8 +8,10 @@ from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION
 from app.slack.blocks import Block, MessagePart
 from app.slack.markdown import escape, neutralise
 
-MAX_SHOWN_CHARS: Final = 2_400
-"""Of the arguments. Source: Slack Block Kit, section text, 3,000 characters, of which escaping takes some, read 2026-11."""
+MAX_SHOWN_CHARS: Final = 2_900
+"""Of the arguments, escaped. Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
+MAX_NAME_CHARS: Final = 200
+"""Of a target or a rule."""
 _LOOKALIKE_FENCE: Final = "\u02cb" * 3
 _DEEDS: Final = {
     DeedKind.TOOL: "use the tool",
@@ -41,7 +43,7 @@ def render_approval(approval: Approval) -> MessagePart:
     blocks.append(_context(_facts(approval)))
     if approval.state is ApprovalState.WAITING:
         blocks.append(_buttons(approval))
-    return MessagePart(blocks=tuple(blocks), text=escape(f"{asks}: {approval.state}"))
+    return MessagePart(blocks=tuple(blocks), text=f"{asks}: {approval.state}")
 
 
 def _facts(approval: Approval) -> str:
@@ -87,12 +89,16 @@ def _button(action: str, label: str, approval: Approval, **more: str) -> dict[st
 
 
 def _fenced(text: str) -> str:
-    shown = text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]}…"
-    return f"```\n{escape(neutralise(shown)).replace('```', _LOOKALIKE_FENCE)}\n```"
+    shown = text[:MAX_SHOWN_CHARS]
+    while len(escaped := escape(neutralise(shown)).replace("```", _LOOKALIKE_FENCE)) > MAX_SHOWN_CHARS:
+        shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
+    end = "" if shown == text else "…"
+    return f"```\n{escaped}{end}\n```"
 
 
 def _plain(text: str) -> str:
-    return escape(neutralise(text)).replace("`", "\u02cb")
+    cut = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}…"
+    return escape(neutralise(cut)).replace("`", "\u02cb")
 
 
 def _section(text: str) -> Block:

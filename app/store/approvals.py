@@ -1,7 +1,8 @@
 """What waits for people's answers, in SQLite, in PostgreSQL, and in memory."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -19,9 +20,9 @@ from app.approvals.records import (
     Unanswered,
 )
 from app.runs.model import FINAL_STATES
-from app.store.engine import Database
+from app.store.engine import Database, insert_for
 from app.store.leases import later
-from app.store.tables import Now, approvals, in_states, runs, values_of
+from app.store.tables import Now, approval_hits, approvals, in_states, runs, values_of
 
 ID_CHARS = 24
 
@@ -160,6 +161,19 @@ class SqlApprovalStore:
         ordered = query.order_by(approvals.c.number)
         return await self._call(lambda connection: _all(connection, ordered))
 
+    async def count(self, rule: str) -> None:
+        def work(connection: sa.Connection) -> None:
+            first = insert_for(connection, approval_hits).values(rule=rule, hits=1)
+            more = {"hits": approval_hits.c.hits + 1}
+            connection.execute(first.on_conflict_do_update(index_elements=["rule"], set_=more))
+
+        await self._call(work)
+
+    async def hits(self) -> Mapping[str, int]:
+        query = sa.select(approval_hits.c.rule, approval_hits.c.hits)
+        rows = await self._call(lambda connection: connection.execute(query).all())
+        return {row.rule: row.hits for row in rows}
+
 
 class MemoryApprovalStore:
     """Implements ApprovalStore for as long as its process lives; `MemoryRunStore.approvals` is one."""
@@ -169,6 +183,7 @@ class MemoryApprovalStore:
         self._is_over = is_over
         self._rows: dict[str, Approval] = {}
         self._telling_until: dict[str, datetime] = {}
+        self._hits: Counter[str] = Counter()
 
     async def ask(self, approval: Approval) -> Approval:
         of_run = await self.of_run(approval.run_id)
@@ -243,6 +258,12 @@ class MemoryApprovalStore:
         waiting = ApprovalState.WAITING
         found = [one for one in self._rows.values() if (one.team, one.state) == (team, waiting)]
         return found[:MAX_WAITING]
+
+    async def count(self, rule: str) -> None:
+        self._hits[rule] += 1
+
+    async def hits(self) -> Mapping[str, int]:
+        return self._hits
 
     async def of_run(self, run_id: str) -> Sequence[Approval]:
         return [one for one in self._rows.values() if one.run_id == run_id]

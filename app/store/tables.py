@@ -304,6 +304,13 @@ approvals = sa.Table(
     sa.Index("ix_orion_approvals_state", "team", "state"),
 )
 
+approval_hits = sa.Table(
+    "orion_approval_hits",
+    metadata,
+    sa.Column("rule", AnyText, primary_key=True),
+    sa.Column("hits", sa.BigInteger, nullable=False),
+)
+
 own_keys = sa.Table(
     "orion_own_keys",
     metadata,

@@ -131,6 +131,8 @@ SPARED: Mapping[str, str] = {
     "store.get": _READ,
     **{f"approvals.{name}": _READ for name in ("get", "is_allowed_in", "of_run", "waiting")},
     "approvals.close": "ends what is over by the clock; the next look, five seconds later, does the same",
+    "approvals.count": "counts for the operator; once more or less is no matter",
+    "approvals.hits": "only the command line asks",
     "approvals.release_telling": "lets go some seconds sooner of what then is free by itself",
     "dispatcher.parked": _INSTANT,
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",

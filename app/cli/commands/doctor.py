@@ -74,6 +74,7 @@ async def examine(settings: Settings) -> AsyncIterator[Finding]:
         ("sandbox", _sandbox),
         *((f"sandbox {name}", partial(_named_sandbox, name)) for name in _elsewhere(settings)),
         *((("network", _network),) if any(settings.host_lists) else ()),
+        *((("approvals", _approvals),) if settings.toml.approvals else ()),
         *((("mount", _mount),) if settings.mount is not None else ()),
         ("pool", _pool),
         ("slack", _slack),
@@ -166,6 +167,16 @@ async def _sandbox(settings: Settings) -> str:
             return f"{provider.name}{because}: {finding}{lost}"
     except SandboxError as exc:
         raise _ProblemError(str(exc), provider_spec(choice.name).fix) from exc
+
+
+async def _approvals(settings: Settings) -> str:
+    """Names the rules that have never decided: one with a mistake may do nothing."""
+    async with open_store(settings.database) as store:
+        hits = await store.approvals.hits()
+    rules = list(settings.toml.approvals)
+    unused = [rule.words for rule in rules if not hits.get(rule.words)]
+    told = f"{len(rules)} rules"
+    return f"{told}; never decided: {'; '.join(unused)}" if unused else told
 
 
 async def _network(settings: Settings) -> str:

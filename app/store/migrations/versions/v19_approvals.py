@@ -1,4 +1,4 @@
-"""What waits for people's answers."""
+"""What waits for people's answers, and how often rules have decided."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -31,6 +31,11 @@ def upgrade() -> None:
         sa.Column("card_ts", sa.Text, nullable=False),
         sa.Column("is_told", sa.Boolean, nullable=False),
         sa.Column("telling_until", sa.Double, nullable=True),
+    )
+    op.create_table(
+        "orion_approval_hits",
+        sa.Column("rule", sa.Text, primary_key=True),
+        sa.Column("hits", sa.BigInteger, nullable=False),
     )
     op.create_index("ix_orion_approvals_run", "orion_approvals", ["run_id", "number"], unique=True)
     op.create_index("ix_orion_approvals_thread", "orion_approvals", ["thread_key"])

@@ -1,0 +1,106 @@
+"""The card of what waits for a yes, and what it is afterwards."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from app.approvals.records import Approval, ApprovalAnswer, ApprovalState
+from app.approvals.rules import DeedKind
+from app.playground.slack.block_kit import check_blocks
+from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION
+from app.slack.approval_card import render_approval
+
+NOW = datetime(2026, 11, 27, 9, 30, tzinfo=UTC)
+WAITING = Approval(
+    id="apv_1",
+    run_id="run_1",
+    team="T1",
+    channel="C1",
+    thread_key="T1-C1-1.0",
+    thread_ts="1.0",
+    asker="U1",
+    kind=DeedKind.TOOL,
+    target="linear.create_issue",
+    shown='{\n  "title": "a bug"\n}',
+    digest="d" * 64,
+    number=1,
+    rule='tool = "linear.*"',
+    by=("asker", "U9"),
+    people=1,
+    asked_at=NOW,
+    until=NOW + timedelta(hours=1),
+)
+YES = ApprovalAnswer(user="U9", is_allowed=True, at=NOW)
+
+
+def shown(approval: Approval) -> str:
+    part = render_approval(approval)
+    return json.dumps([dict(block) for block in part.blocks], ensure_ascii=False)
+
+
+def actions_of(approval: Approval) -> list[str]:
+    rows = [block for block in render_approval(approval).blocks if block["type"] == "actions"]
+    return [button["action_id"] for row in rows for button in row["elements"]]
+
+
+def test_it_says_what_exactly_for_whom_and_until_when() -> None:
+    """Its buttons carry the row's id; which rule asks is there for whoever wants to change it."""
+    text = shown(WAITING)
+    assert "`linear.create_issue`" in text
+    assert "a bug" in text
+    assert "for <@U1> or <@U9>" in text
+    assert "10:30 UTC" in text
+    assert "rule `tool" in text
+    assert actions_of(WAITING) == [ALLOW_ACTION, DENY_ACTION, ALLOW_THREAD_ACTION]
+    assert text.count("apv_1") == 3
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (ApprovalState.ALLOWED, "*Allowed*"),
+        (ApprovalState.USED, "*Allowed, and done*"),
+        (ApprovalState.DENIED, "*Denied*"),
+        (ApprovalState.EXPIRED, "which is no refusal"),
+        (ApprovalState.WITHDRAWN, "the run has ended"),
+    ],
+)
+def test_afterwards_it_is_the_record(state: ApprovalState, words: str) -> None:
+    """With who said what, and no button."""
+    ended = replace(WAITING, state=state, answers=(YES,), ended_at=NOW)
+    assert words in shown(ended)
+    assert "<@U9> said yes" in shown(ended)
+    assert actions_of(ended) == []
+
+
+def test_two_people_and_one_has_said_yes() -> None:
+    """It still asks, and says so."""
+    half = replace(WAITING, people=2, by=("operators",), answers=(YES,))
+    assert "for 2 of an operator" in shown(half)
+    assert "<@U9> said yes" in shown(half)
+    assert ALLOW_ACTION in actions_of(half)
+
+
+HOSTILE: list[dict[str, Any]] = [
+    {"shown": "```\n<!channel> <@U2> *bold* ``` `x` & <https://evil.example|here>"},
+    {"target": "a.`<!here>`"},
+    {"rule": 'tool = "`<!everyone>`"'},
+    {"shown": "x" * 100_000},
+    {"shown": "&" * 10_000},
+    {"target": "t" * 1_000},
+    {"shown": "\u202e\x00\ud83d"},
+]
+
+
+@pytest.mark.parametrize("changes", HOSTILE)
+def test_what_an_agent_wrote_is_shown_and_does_nothing(changes: dict[str, Any]) -> None:
+    """It pings nobody, ends no code, and stays within Slack's limits."""
+    part = render_approval(replace(WAITING, **changes))
+    text = shown(replace(WAITING, **changes))
+    for ping in ("<!channel>", "<!here>", "<!everyone>", "<@U2>", "<https://evil"):
+        assert ping not in text
+    assert check_blocks([dict(block) for block in part.blocks])
+    text.encode()
