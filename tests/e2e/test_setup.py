@@ -93,6 +93,7 @@ async def test_a_cloud_is_set_up(
     assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     one_of_each(
