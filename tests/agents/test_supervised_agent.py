@@ -32,6 +32,7 @@ def nap() -> Iterator[str]:
     assert not left, left
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_stop_kills_the_whole_tree(model: Bench, nap: str) -> None:
     """A stop during a shell tool ends it, its background child and a child in a session of its own, within 2 s."""
@@ -88,6 +89,7 @@ async def test_stop_before_the_start(model: Bench) -> None:
     assert (await model.ask("hello")).exited.reason == "exited"
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_deadline(model: Bench) -> None:
     """A turn over its time ends as a timeout, whatever it was doing."""

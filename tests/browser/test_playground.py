@@ -132,6 +132,7 @@ async def test_stop_stops(page: Page) -> None:
     await _shot(page, "8-stopped")
 
 
+@pytest.mark.long
 async def test_feedback_becomes_a_score(page: Page) -> None:
     """A thumb on an answer stands as a score on the trace of its run."""
     thread = await _send(page, "@Orion is this useful?")

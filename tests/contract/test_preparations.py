@@ -128,6 +128,7 @@ async def test_what_it_leaves(scene: Scene) -> None:
     assert [info for info in await scene.provider.list() if info.running] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("line", "why"),
     [

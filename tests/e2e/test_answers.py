@@ -114,6 +114,7 @@ async def test_a_mention_in_a_thread_sees_what_others_wrote_there(shared: Stage)
     assert "You: I suspect the cache" in seen
 
 
+@pytest.mark.long
 async def test_a_message_with_a_file_is_accepted(shared: Stage) -> None:
     """A `file_share` message is work like any other, and the file's name is told to the model."""
     ts = await shared.client.say("@Orion look at this", files={"measurements.csv": b"1,2\n3,4\n"})
@@ -168,6 +169,7 @@ def _without_elapsed_time(text: str) -> str:
     return " · ".join(part for part in text.split(" · ") if not part.endswith(" s"))
 
 
+@pytest.mark.long
 async def test_a_provider_that_is_not_there_is_told(world: World, start_orion: OpenOrion) -> None:
     """Whoever asks for a sandbox that cannot be made is not told of a bug; the record says why."""
     async with start_orion(world, DOCKER_HOST="unix:///nowhere/docker.sock") as stage:

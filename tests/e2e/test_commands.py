@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 FAILED, USAGE = 1, 2
 
 
+@pytest.mark.long
 @pytest.mark.alone
 async def test_runs_are_listed_shown_and_stopped(
     shared: Stage, record_property: Callable[[str, object], None]

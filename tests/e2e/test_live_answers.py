@@ -56,6 +56,7 @@ async def test_a_direct_message_is_answered_bit_by_bit(
         assert not [call for call in world.fake_slack.api.calls if call["error"]]
 
 
+@pytest.mark.long
 async def test_a_stream_is_stopped_by_slacks_own_stop(world: World, start_orion: OpenOrion) -> None:
     """Slack seals it, and the message says who stopped it."""
     async with start_orion(world) as stage:

@@ -66,6 +66,7 @@ def test_verify_holds_for_it(copied: Path, tmp_path: Path) -> None:
     run_python("-P", "-m", "app.cli", "verify", says="ok   the agent used its shell", env=env)
 
 
+@pytest.mark.long
 @pytest.mark.e2e
 @pytest.mark.bubblewrap
 async def test_it_answers_in_slack(copied: Path, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ async def test_a_new_thread_finds_what_was_installed(prepared: Path, tmp_path: P
         assert "uv.lock" in (await stage.record(again)).result.answer
 
 
+@pytest.mark.long
 async def test_a_set_up_that_fails_is_told_once(prepared: Path, tmp_path: Path) -> None:
     """Threads go on without it; it is not tried again at once; what it said is told, and which hosts it was refused."""
     server = GitServer(root=tmp_path / "git")
@@ -95,6 +96,7 @@ async def test_a_set_up_that_fails_is_told_once(prepared: Path, tmp_path: Path) 
         assert len(stage.orion.log_lines("repository.not_prepared")) == 1
 
 
+@pytest.mark.long
 async def test_the_commands(prepared: Path, tmp_path: Path) -> None:
     """Prepared by hand beside the service, whose next thread begins with it; listed and removed."""
     server = GitServer(root=tmp_path / "git")

@@ -245,6 +245,7 @@ async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: 
         assert git(other, "show", f"{branch}:a") == "2"
 
 
+@pytest.mark.long
 async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_path: Path) -> None:
     """What was pushed stays, once; the thread is told that the run was interrupted."""
     server = GitServer(root=tmp_path / "git", api_delay_s=60)

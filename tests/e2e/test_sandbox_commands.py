@@ -12,6 +12,7 @@ from tests.e2e.harness import open_world, text_of
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(180)]
 
 
+@pytest.mark.long
 async def test_list_stop_and_remove(start_orion: OpenOrion) -> None:
     """A stopped sandbox leaves its files, a removed one does not; one whose run is going is left alone."""
     async with (

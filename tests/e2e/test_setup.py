@@ -93,6 +93,7 @@ async def test_a_cloud_is_set_up(
     assert stat.S_IMODE(env_file.stat().st_mode) == 0o600
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     one_of_each(
@@ -140,6 +141,7 @@ async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Pat
         assert "bubblewrap" not in line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_verify_without_a_key_says_what_a_cloud_needs(name: str, tmp_path: Path) -> None:
     """Before anything is made there: the offline model is on this machine."""

@@ -93,6 +93,7 @@ async def test_what_an_agent_leaves_is_shared_once(shared: Stage) -> None:
     assert [file.name for file in (await shared.record(ts)).result.files] == ["all.txt", "few.txt"]
 
 
+@pytest.mark.long
 async def test_a_secret_is_not_shared(shared: Stage) -> None:
     """Neither as a file nor by its name; who asked is told."""
     ts = await shared.client.say(

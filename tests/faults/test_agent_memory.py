@@ -217,6 +217,7 @@ async def test_a_turn_that_the_agent_cannot_be_given_is_refused_with_the_reason(
         assert "too long" in heard[-1]
 
 
+@pytest.mark.long
 async def test_a_session_is_kept_where_a_fresh_one_fails_alike(tmp_path: Path) -> None:
     """It was not to blame; what failed is told with the next question."""
     failing: Plan = [{"exit": 3}]

@@ -129,6 +129,7 @@ async def test_a_kept_sandbox_comes_first(tmp_path: Path) -> None:
         assert figures(core).taken == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(90)
 async def test_a_burst_takes_what_there_is_and_makes_the_rest(tmp_path: Path) -> None:
     """Fifty at once, two prepared: every one is answered, and none of the prepared was given twice."""

@@ -209,6 +209,7 @@ async def test_what_costs_or_has_ended_is_not_kept(capability: Capability, tmp_p
         assert (await ask(core, READ, number=1)).result.answer == "a"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_removed", [True, False])
 async def test_a_kept_sandbox_that_died_is_replaced(is_removed: bool, tmp_path: Path) -> None:
     """The next run gets a new one, from what was saved; one that is there and takes no files is destroyed."""

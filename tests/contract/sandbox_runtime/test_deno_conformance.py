@@ -47,6 +47,7 @@ def _again(settings: DenoSettings, owner: str) -> DenoProvider:
     return DenoProvider(replace(settings, owner=owner))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))
 async def test_attach_fact(organisation: Emulator, provider: DenoProvider, number: int) -> None:
     """Its sandboxes are shared by processes."""

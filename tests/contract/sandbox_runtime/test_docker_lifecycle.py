@@ -60,6 +60,7 @@ def orphan(docker_settings: DockerSettings) -> SandboxId:
     return SandboxId(sandbox_id)
 
 
+@pytest.mark.long
 async def test_attach_after_a_crash(provider: DockerProvider, orphan: SandboxId) -> None:
     """Another process finds the sandbox, its files, its variables and the command that still runs in it."""
     (info,) = await provider.list({"run": "r1"})

@@ -143,6 +143,7 @@ INSTALLS = {
 """What installs and tries something, and what that prints."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tool", long_but(list(INSTALLS), lambda tool: tool == "pip"))
 async def test_real_tools_install(place: Place, tool: str) -> None:
     """From this machine's own indexes; their hosts are counted."""
@@ -155,6 +156,7 @@ async def test_real_tools_install(place: Place, tool: str) -> None:
     assert place.tally.received_bytes > 1000
 
 
+@pytest.mark.long
 async def test_whoever_is_refused_is_told_at_once(place: Place) -> None:
     """By curl's exit code for a proxy that refuses; the host is counted with its reason."""
     code, printed = await place.run(f"curl -sS https://{ELSEWHERE}/ 2>&1", timeout_s=20)

@@ -194,6 +194,7 @@ async def test_paths_leaving_the_workspace(sandbox: Sandbox) -> None:
         await sandbox.write_file("/../etc/passwd", b"root::0:0::/:/bin/sh")
 
 
+@pytest.mark.long
 async def test_many_files(sandbox: Sandbox) -> None:
     """100,000 files are made, counted and removed with their sandbox."""
     script = "import os\nfor n in range(100_000): os.close(os.open(f'/work/{n}', os.O_CREAT))\nprint(len(os.listdir('/work')))"

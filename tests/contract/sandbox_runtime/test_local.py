@@ -346,6 +346,7 @@ async def test_broker_directory_must_be_passable(provider: LocalProvider, tmp_pa
     assert caught.value.code is SandboxErrorCode.CREATE_FAILED
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_ordinary_user() -> None:
     """An ordinary user gets the same isolation, with a system Python of its own."""

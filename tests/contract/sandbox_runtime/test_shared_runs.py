@@ -85,6 +85,7 @@ async def ended(store: MemoryRunStore, run_id: RunId, *cores: Core) -> Run:
     return run
 
 
+@pytest.mark.long
 async def test_each_slice_by_another_service(
     docker_settings: DockerSettings, directory: Path
 ) -> None:

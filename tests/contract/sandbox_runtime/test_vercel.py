@@ -41,6 +41,7 @@ def _again(settings: VercelSettings, owner: str) -> VercelProvider:
     return VercelProvider(replace(settings, owner=owner))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))
 async def test_attach_fact(vercel: VercelService, number: int) -> None:
     """Its sandboxes are shared by processes."""

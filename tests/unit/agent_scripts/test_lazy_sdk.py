@@ -16,6 +16,7 @@ def _run(*lines: str) -> str:
     ).stdout
 
 
+@pytest.mark.long
 def test_half_of_its_modules_stay_unloaded() -> None:
     """Even with a client and a stream."""
     use = "client = anthropic.AsyncAnthropic(api_key='k'); client.messages.stream"

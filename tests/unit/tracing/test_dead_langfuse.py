@@ -93,6 +93,7 @@ async def test_a_sick_langfuse_delays_nothing(
     assert counted.lines <= 2
 
 
+@pytest.mark.long
 async def test_a_bug_of_the_tracer_is_swallowed(
     wire: Wire, make_run: MakeRun, open_tracer: OpenTracer
 ) -> None:
