@@ -224,9 +224,7 @@ async def _open_web(
     if isinstance(outside.adapters.dispatcher, SliceDispatcher):
         parts = replace(
             parts,
-            sweep=partial(
-                _sweep, outside.adapters.dispatcher, core, outside.slack, catch_up
-            ),
+            sweep=partial(_sweep, outside.adapters.dispatcher, core, outside.slack, catch_up),
             cron_secret=_plain(settings.service.cron_secret),
         )
     if not outside.role.hears:

@@ -90,7 +90,9 @@ def _button(action: str, label: str, approval: Approval, **more: str) -> dict[st
 
 def _fenced(text: str) -> str:
     shown = text[:MAX_SHOWN_CHARS]
-    while len(escaped := escape(neutralise(shown)).replace("```", _LOOKALIKE_FENCE)) > MAX_SHOWN_CHARS:
+    while (
+        len(escaped := escape(neutralise(shown)).replace("```", _LOOKALIKE_FENCE)) > MAX_SHOWN_CHARS
+    ):
         shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
     end = "" if shown == text else "…"
     return f"```\n{escaped}{end}\n```"

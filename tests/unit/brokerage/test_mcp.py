@@ -491,7 +491,8 @@ async def test_what_is_not_an_argument_is_part_of_it_too(world: World) -> None:
     """But for what is only about progress: a changed payload is another deed."""
     asked = Asked(NotApprovedError("no"))
     with asking(world, asked) as token:
-        for more in ({"_meta": {"progressToken": 1}}, {"_meta": {}}, {"task": {"ttl": 9}}):
+        others: list[dict[str, Any]] = [{"_meta": {"n": 1}}, {"_meta": {}}, {"task": {"ttl": 9}}]
+        for more in others:
             call = call_of(text="x")
             call["params"] |= more
             await world.post("notes", token, **call)
