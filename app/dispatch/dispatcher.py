@@ -19,7 +19,7 @@ from app.dispatch.lease import Leases, ProcessLease
 from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run
+from app.runs.model import ProcessId, Run
 from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
 from app.runs.request import RunId
 
@@ -162,6 +162,13 @@ class RunDispatcher:
         finally:
             if run is not None:
                 await self._leases.give_back(run_id)
+
+    @property
+    def process(self) -> ProcessId:
+        return self._leases.id
+
+    async def has_ended(self, process: ProcessId) -> bool:
+        return bool(process) and not await self._leases.lives(process)
 
     def wake(self) -> None:
         self._news.set()

@@ -22,6 +22,7 @@ from app.runs.model import (
     Delivery,
     ModelCall,
     Outcome,
+    ProcessId,
     Progress,
     QueuePosition,
     QueueStats,
@@ -98,6 +99,15 @@ class Dispatcher(Protocol):
 
     def borrow(self, run_id: RunId) -> AbstractAsyncContextManager[Run | None]:
         """Lets a waiting run not be advanced while inside; None when it does not wait."""
+        ...
+
+    @property
+    def process(self) -> ProcessId:
+        """Returns by what this process is known now, if it outlives a slice; else nothing."""
+        ...
+
+    async def has_ended(self, process: ProcessId) -> bool:
+        """Whether the process that was known so is no more, or was given up for dead."""
         ...
 
     def wake(self) -> None:

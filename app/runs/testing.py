@@ -97,6 +97,7 @@ from app.runs.model import (
     ModelCall,
     Outcome,
     PlannedStep,
+    ProcessId,
     Progress,
     QueuePosition,
     ReportedCall,
