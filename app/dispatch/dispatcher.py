@@ -19,7 +19,7 @@ from app.dispatch.lease import Leases, ProcessLease
 from app.dispatch.placements import Placements
 from app.errors import ErrorCode, LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run
+from app.runs.model import ProcessId, Run
 from app.runs.ports import AgainIn, RunChanges, RunHandlers, RunStore
 from app.runs.request import RunId
 
@@ -191,6 +191,13 @@ class RunDispatcher:
     def _free(self, run_id: RunId) -> None:
         self._slots.discard(run_id)
         self._freed.set()
+
+    @property
+    def process(self) -> ProcessId:
+        return self._leases.id
+
+    async def has_ended(self, process: ProcessId) -> bool:
+        return bool(process) and not await self._leases.lives(process)
 
     def wake(self) -> None:
         self._news.set()

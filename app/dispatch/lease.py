@@ -12,7 +12,7 @@ from typing_extensions import Unpack
 from app.aio import open_task_group
 from app.errors import LeaseLostError
 from app.log import get_logger
-from app.runs.model import Run
+from app.runs.model import ProcessId, Run
 from app.runs.ports import RunChanges
 from app.runs.request import RunId
 
@@ -39,6 +39,15 @@ class Leases(Protocol):
     @property
     def is_shared(self) -> bool:
         """Whether several processes may work on the database."""
+        ...
+
+    @property
+    def id(self) -> ProcessId:
+        """Returns by what this process is known; another one each time it joins."""
+        ...
+
+    async def lives(self, process: ProcessId) -> bool:
+        """Whether the process that was known so still is."""
         ...
 
     async def join(self) -> None:

@@ -14,7 +14,7 @@ from typing_extensions import Unpack, override
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease
 from app.log import get_logger
-from app.runs.model import Run
+from app.runs.model import ProcessId, Run
 from app.runs.ports import RunChanges, RunStore
 from app.runs.request import RunId
 
@@ -64,6 +64,11 @@ class SliceDispatcher(RunDispatcher):
         self._wake_ups = wake_ups
         self._owed: dict[RunId, int] = {}
         """Messages that are to be sent before this ends."""
+
+    @property
+    @override
+    def process(self) -> ProcessId:
+        return ProcessId("")
 
     @override
     async def submit(self, run: Run) -> bool:

@@ -216,7 +216,9 @@ class Checkpoint:
     still_s: float = 0
     """How long its time has stood still."""
     was_handed_over: bool = False
-    """A process has ended while it followed the agent, and with it whatever the agent was asking a model for."""
+    """A process has ended that followed the agent, and with it whatever the agent was asking a model for."""
+    left_by: ProcessId = ProcessId("")
+    """The process that had the slice; empty = what its agent asks for does not go by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from app.runs.model import (
     Delivery,
     ModelCall,
     Outcome,
+    ProcessId,
     Progress,
     QueuePosition,
     QueueStats,
@@ -103,6 +104,15 @@ class Dispatcher(Protocol):
 
     def parked(self, run_id: RunId) -> AbstractAsyncContextManager[None]:
         """Gives the slot of a run that is advanced here to others while inside; on leaving it has one again, within a bounded time."""
+        ...
+
+    @property
+    def process(self) -> ProcessId:
+        """Returns by what this process is known now, if it outlives a slice; else nothing."""
+        ...
+
+    async def has_ended(self, process: ProcessId) -> bool:
+        """Whether the process that was known so is no more, or was given up for dead."""
         ...
 
     def wake(self) -> None:

@@ -217,7 +217,7 @@ class RunService:
             log.pop_all()  # it goes on
             await self._record(
                 run,
-                checkpoint=result,
+                checkpoint=replace(result, left_by=self._dispatcher.process),
                 event_offset=attempt.event_offset,
                 sandbox_id=attempt.sandbox_id,
             )
@@ -242,6 +242,8 @@ class RunService:
             run = await self._begin(run, choice, conversation.request, now)
         else:
             choice, now = decode_choice(checkpoint.choice), self._ports.clock.now()
+            if await retry_store(partial(self._dispatcher.has_ended, checkpoint.left_by)):
+                checkpoint = replace(checkpoint, was_handed_over=True)
             # Taken: whoever dies with it has tried, and that counts.
             run = await self._record(run, checkpoint=None)
         if run.state in WAITING_STATES:  # it was edited just before: looked at anew

@@ -102,6 +102,7 @@ from app.runs.model import (
     ModelCall,
     Outcome,
     PlannedStep,
+    ProcessId,
     Progress,
     QueuePosition,
     ReportedCall,

@@ -121,6 +121,11 @@ class SqlLeases:
         rows = await self._call(lambda connection: connection.execute(ordered).mappings().all())
         return [Process(**row) for row in rows]
 
+    async def lives(self, process: ProcessId) -> bool:
+        known = (processes.c.id == process) & (processes.c.alive_until >= Now())
+        query = sa.select(processes.c.id).where(known)
+        return await self._call(lambda connection: connection.scalar(query)) is not None
+
     async def leads(self) -> bool:
         """Whether this is the oldest living process that works: it does what one of them has to do."""
         if not self._is_shared:

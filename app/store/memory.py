@@ -16,6 +16,7 @@ from app.runs.model import (
     WAITING_STATES,
     ChannelChange,
     ChannelNote,
+    ProcessId,
     QueuePosition,
     QueueStats,
     Run,
@@ -181,6 +182,7 @@ class MemoryLeases:
     """Leases over a `MemoryRunStore`: one process, which loses none of them. Runs come in the same order as with `SqlLeases`."""
 
     is_shared = False
+    id = ProcessId("the only one")
 
     def __init__(self, store: MemoryRunStore, runs: Mapping[RunId, Run]) -> None:
         self._store = store
@@ -192,6 +194,9 @@ class MemoryLeases:
 
     async def renew(self) -> int:
         return 1
+
+    async def lives(self, process: ProcessId) -> bool:
+        return process == self.id
 
     async def take_over(self) -> Sequence[Run]:
         accepted = []

@@ -16,6 +16,7 @@ from app.runs.testing import (
     AgainIn,
     Done,
     ModelCall,
+    ProcessId,
     Resumption,
     Run,
     RunFileKind,
@@ -392,11 +393,9 @@ async def test_the_setting_is_a_bound(slice_s: float, tmp_path: Path) -> None:
         assert (await of(core, run_id)).attempt == 1
 
 
-@pytest.mark.parametrize("is_handed_over", [True, False])
-async def test_an_agent_that_fails_after_a_hand_over(
-    tmp_path: Path, *, is_handed_over: bool
-) -> None:
-    """What it asked its model for may have gone with the process that ended: the turn is run again. Between slices nothing has."""
+@pytest.mark.parametrize("how", ["handed over", "ended between slices", "lives"])
+async def test_an_agent_that_fails_when_its_process_has_ended(tmp_path: Path, how: str) -> None:
+    """What it asked its model for may have gone with that one: the turn is run again. It has not where the process lives."""
     store, provider = MemoryRunStore(), Attachable()
     failing: Plan = [{"text": "half"}, {"tool": "one"}, {"sleep": 1.2}]
     async with (
@@ -404,14 +403,16 @@ async def test_an_agent_that_fails_after_a_hand_over(
         ready_core(tmp_path, store=store, provider=provider) as core,
     ):
         run_id = await placed(first, failing)
-        if is_handed_over:
+        if how == "handed over":
             first.service.hand_over()
             assert await first.service.advance(run_id) == AgainIn(seconds=0)
         else:
             await first_slices(first, run_id)
+        if how == "ended between slices":
+            store.leases.id = ProcessId("another one")
         await slices(core, run_id, 20)
         run = await of(core, run_id)
-        assert (run.state, run.attempt) == (RunState.FAILED, 2 if is_handed_over else 1)
+        assert (run.state, run.attempt) == (RunState.FAILED, 1 if how == "lives" else 2)
 
 
 async def test_a_sandbox_left_for_a_run_that_goes_on_elsewhere(tmp_path: Path) -> None:

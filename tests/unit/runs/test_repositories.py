@@ -12,6 +12,7 @@ import pytest
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import TurnFinished
 from agent_scripts.repository import RepositoryProblem, find_reason, parse_report
+from app.approvals.rules import Deed
 from app.errors import OrionError
 from app.runs.testing import (
     Asker,
@@ -107,6 +108,10 @@ def _repositories(
     return repositories, sessions
 
 
+async def _unasked(_deed: Deed) -> None:
+    """Implements Attempt.until_approved where there are no rules."""
+
+
 def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = False) -> Any:
     options = SimpleNamespace(prompt="change it")
     return SimpleNamespace(
@@ -115,6 +120,8 @@ def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = Fals
             wants_pull_request=wants,
         ),
         notes=[],
+        approvals=None,
+        until_approved=_unasked,
         enter=lambda _phase: None,
         trace=NullRunTrace(),
         asker=Asker(name="Ada `@admin`"),
