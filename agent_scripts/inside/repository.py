@@ -29,7 +29,7 @@ _MERGE_FILES = ("MERGE_HEAD", "MERGE_MODE", "MERGE_MSG")
 
 
 class Commit:
-    """What came of it."""
+    """The commit of all that a turn has changed, and the paths that it does not hold."""
 
     def __init__(self, commit: str, left_out: list[str]) -> None:
         self.commit = commit

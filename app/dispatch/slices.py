@@ -68,6 +68,7 @@ class SliceDispatcher(RunDispatcher):
     @property
     @override
     def process(self) -> ProcessId:
+        """Each invocation ends after its slice, and what agents ask for goes by none that works."""
         return ProcessId("")
 
     @override

@@ -108,7 +108,7 @@ class Dispatcher(Protocol):
 
     @property
     def process(self) -> ProcessId:
-        """Returns by what this process is known now, if it outlives a slice; else nothing."""
+        """Returns by what this process is known now, if it outlives a slice; else an empty text."""
         ...
 
     async def has_ended(self, process: ProcessId) -> bool:
