@@ -34,12 +34,7 @@ from app.runs.ports import Advance, AgainIn, Dispatcher, Done, RunChanges, RunPo
 from app.runs.progress import LiveLogs
 from app.runs.request import Addressing, RunId, RunRequest, Surface, Thread
 from app.runs.runners import Runners
-from app.runs.selection import (
-    Choice,
-    channel_change,
-    choose_for,
-    decode_choice,
-)
+from app.runs.selection import Choice, channel_change, choose_for, decode_choice
 from app.runs.stop import RunStoppedError, StopRequest, Stops, StopSignals
 from sandbox_runtime.task_group import open_task_group
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from agent_scripts.adapter import ModelProtocol
+from agent_scripts.registry import agent_specs
 from app.approvals.rules import (
     ASKER,
     OPERATORS,
@@ -23,7 +23,6 @@ from app.egress.hosts import HostError, read_entry
 MAX_PEOPLE: Final = 5
 """Who must say yes; more would never come together."""
 _ID = re.compile(r"[UW][A-Z0-9]{2,}")
-_PROTOCOLS: Final = tuple(protocol.value for protocol in ModelProtocol)
 
 
 def _read_by(value: object) -> object:
@@ -62,8 +61,9 @@ def _check_host(pattern: str) -> str:
 
 
 def _check_protocol(pattern: str) -> str:
-    if not any(fnmatchcase(one, pattern) for one in _PROTOCOLS):
-        raise ValueError(f"is no models' protocol{_nearest(pattern, _PROTOCOLS)}")
+    known = sorted({spec.protocol.value for spec in agent_specs() if spec.protocol})
+    if not any(fnmatchcase(one, pattern) for one in known):
+        raise ValueError(f"is no models' protocol{_nearest(pattern, known)}")
     return pattern
 
 
