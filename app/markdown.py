@@ -19,7 +19,7 @@ _MARKER: Final = r"(?:[-*+]|\d{1,9}[.)])"
 _LINE: Final = re.compile(
     rf"""\n(?:
       [ ]{{0,3}}(?P<rule>(?:-[ \t]*+)++|(?:\*[ \t]*+){{3,}}+|(?:_[ \t]*+){{3,}}+|=++[ \t]*+)(?=\n|\Z)
-    | (?P<lead>(?:[ \t>]|(?P<marker>{_MARKER})[ \t])*+)
+    | (?P<lead>(?:[ \t>]|(?P<marker>{_MARKER})(?:[ \t]|(?=\n|\Z)))*+)
       (?:(?P<fence>`{{3,{MAX_CLOSING_CHARS}}}+(?=[^`\n]*+(?:\n|\Z))|~{{3,{MAX_CLOSING_CHARS}}}+(?!~))
          (?P<info>[^\n]*+)
         |(?P<heading>\#{{1,6}})(?=[ \t\n]|\Z)
@@ -33,6 +33,7 @@ _LINE: Final = re.compile(
 _ROWS: Final = re.compile(
     rf"(?:\n(?![ ]{{0,3}}(?:#{{1,6}}[ \t]|>|`{{3}}|~{{3}}|{_MARKER}[ \t]))[^\n|]*+\|[^\n]*+)*+"
 )
+_CONTAINER: Final = re.compile(rf"[ \t]*+(?:>|{_MARKER}(?=\s|\Z))")
 _BAR: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -75,7 +76,8 @@ def scan(text: str) -> Sequence[Element]:
 def closed(text: str) -> str:
     """Returns the text, with the fence closed that is open at its end."""
     elements = scan(text)
-    if not elements or elements[-1].is_closed or not elements[-1].closing:
+    last = elements[-1] if elements else None
+    if last is None or last.is_closed or not last.closing or last.content_end < len(text):
         return text
     return f"{text.removesuffix(chr(10))}\n{elements[-1].closing}"
 
@@ -130,22 +132,39 @@ class _Scanner:
         """Returns where the content of the line's container begins; none where the line is code."""
         lead = line["lead"].expandtabs(_CODE_INDENT)
         indent = len(lead) - len(lead.lstrip(" "))
-        while self._columns and self._columns[-1] > indent:
-            self._columns.pop()
+        if line["marker"] and lead[-1] != " ":
+            self._enter_empty(line, indent=indent, column=len(lead) + 1)
+            return None
+        self._leave(indent)
         if line["marker"]:
             self._columns.append(len(lead))
         column = self._columns[-1] if self._columns else 0
         is_code = indent - column >= _CODE_INDENT and not line["marker"]
         return None if is_code else column
 
+    def _enter_empty(self, line: re.Match[str], *, indent: int, column: int) -> None:
+        """Enters a list item whose text begins in the next line, if it does; it does not part a paragraph."""
+        self._leave(indent)
+        has_text = re.compile(r"\n[ \t]*+[^\s]").match(self._source, line.end()) is not None
+        if has_text and self._paragraph_before(line.start()) is None:
+            self._columns.append(column)
+
+    def _leave(self, indent: int) -> None:
+        """Leaves the list items whose content begins further right."""
+        while self._columns and self._columns[-1] > indent:
+            self._columns.pop()
+
     def _rule(self, line: re.Match[str]) -> int:
         """A rule, or what makes a heading of the line before."""
-        head = self._line_before(line.start())
+        head = self._paragraph_before(line.start())
         mark = line["rule"].strip()
         if head is not None and set(mark) in ({"-"}, {"="}):
             self._add(Element(Kind.HEADING, head, self._after_line(line.end())))
         elif len(mark) > 2 and mark[0] != "=":  # noqa: PLR2004 - three make a rule
             self._add(Element(Kind.RULE, line.start(), self._after_line(line.end())))
+        elif mark == "-":
+            indent = line.start("rule") - line.start() - 1
+            self._enter_empty(line, indent=indent, column=indent + 2)
         return line.end()
 
     def _fence(self, line: re.Match[str], column: int) -> int:
@@ -207,6 +226,13 @@ class _Scanner:
             return None
         before = self._source.rfind("\n", 0, start)
         if before < self._at or not self._text[before:start].strip():
+            return None
+        return before
+
+    def _paragraph_before(self, start: int) -> int | None:
+        """Returns where the line before begins, if it is a paragraph's; none also if a list item or a quote begins in it."""
+        before = self._line_before(start)
+        if before is None or _CONTAINER.match(self._text, before):
             return None
         return before
 

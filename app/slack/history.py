@@ -17,7 +17,7 @@ from app.runs.request import (
 from app.slack.api import BotIdentity, SlackApi, SlackFault, SlackRefusal, within
 from app.slack.content import content_of, is_repeated
 from app.slack.fields import object_of, text_of
-from app.slack.markdown import readable
+from app.slack.markdown import bare_word, readable
 from app.slack.messages import next_cursor, own_part
 
 READ_TIMEOUT_S: Final = 10.0
@@ -206,6 +206,8 @@ class SlackThreadReader:
             user == identity.bot_user_id or (bot_id != "" and bot_id == identity.bot_id)
         )
         is_person = not bot_id and not is_own
+        if is_person and bare_word(text):
+            text = ""  # `stop`, `mute`: said to Orion itself, and no part of a conversation
         return ThreadMessage(
             ts=ts,
             user=user if is_person else "",

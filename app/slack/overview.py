@@ -11,7 +11,7 @@ from app.approvals.records import Approval
 from app.runs.approvals import may_answer
 from app.runs.budget import DayBudget, render_money, to_micro
 from app.runs.commands import describe_choice
-from app.runs.model import Outcome, Run, RunState
+from app.runs.model import Run, RunState
 from app.runs.options import RunOptions
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
@@ -104,7 +104,7 @@ class Overviews:
         if run.stop_requested_by is not None and not run.state.is_final:
             state = "is being stopped"
         code = f" `{run.result.error_code}`" if run.result.error_code else ""
-        cost = _cost_text(run.result)
+        cost = _cost_text(run)
         return f"• {self.link_text(run)} {state}{code}{cost}"
 
     def link_text(self, run: Run) -> str:
@@ -162,5 +162,9 @@ def short(text: str) -> str:
     return escape(neutralise(cut)) or "(no text)"
 
 
-def _cost_text(outcome: Outcome) -> str:
-    return f", {render_money(to_micro(outcome.cost_usd))}" if outcome.cost_usd else ""
+def _cost_text(run: Run) -> str:
+    """Returns what an agent has cost, behind a comma; of its own words nothing, for what ended without one."""
+    cost_usd = run.result.cost_usd
+    if cost_usd is None:
+        return ", cost unknown" if run.attempt and run.state.is_final else ""
+    return f", {render_money(to_micro(cost_usd))}" if cost_usd else ""

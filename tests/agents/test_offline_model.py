@@ -111,6 +111,7 @@ async def test_silent_model_is_unavailable(model: Bench) -> None:
     assert turn.duration_s < 8
 
 
+@pytest.mark.long
 async def test_unknown_model(model: Bench) -> None:
     """A model that does not exist is told as such."""
     turn = await model.ask("hello", model="gpt-oss")
@@ -163,6 +164,7 @@ async def test_hostile_text_arrives_as_it_is(model: Bench, text: str) -> None:
     )
 
 
+@pytest.mark.long
 async def test_long_answer_arrives_whole(model: Bench) -> None:
     """30,000 characters in many deltas come out as one text."""
     turn = await model.ask("!long")

@@ -78,6 +78,34 @@ async def test_buttons_reach_the_app(scene: Scene) -> None:
     assert "%22value%22%3A+%22good%22" in forms[1]
 
 
+async def test_ones_own_messages_are_edited_and_deleted(scene: Scene) -> None:
+    """In the box, as it was typed; the app hears of both. Others' offer neither, nor does what was deleted and has replies."""
+    await scene.client.say("a colleague's", user=COLLEAGUE)
+    await scene.send("@Orion wait & see")
+    own = scene.page.locator("#messages .message", has_text="wait & see")
+    await own.hover()
+    await own.get_by_role("button", name="Edit").click()
+    box = scene.page.get_by_role("combobox", name="Message #general")
+    await expect(box).to_have_value("@Orion wait & see")
+    await box.fill("@Orion wait longer")
+    await box.press("Enter")
+    own = scene.page.locator("#messages .message", has_text="wait longer")
+    await expect(own.locator(".edited")).to_be_visible()
+    await until(lambda: scene.bot.events[-1].get("subtype") == "message_changed")
+    assert scene.bot.events[-1]["message"]["text"] == "<@U0ORION> wait longer"
+
+    await expect(own.get_by_role("button", name="1 reply")).to_be_visible()
+    await own.hover()
+    await own.get_by_role("button", name="Delete").click()
+    gone = scene.page.locator("#messages .message", has_text="This message was deleted.")
+    await expect(gone).to_be_visible()
+    await scene.page.reload()
+    await expect(gone).to_be_visible()
+    shown = scene.page.locator("#messages .message")
+    assert await shown.count() == 2
+    assert await shown.get_by_role("button", name="Edit").count() == 0
+
+
 @pytest.mark.long
 async def test_the_native_stop_shows_while_processing(scene: Scene) -> None:
     """A session in processing offers Stop; pressing it sends the event; leaving processing takes it away."""

@@ -140,6 +140,7 @@ async def test_what_is_not_addressed_to_orion_is_left_alone(shared: Stage) -> No
     assert await shared.orion.run(shared.run_id(deleted)) is None
 
 
+@pytest.mark.long
 async def test_a_command_is_shown_while_it_runs_and_its_output_is_quoted(shared: Stage) -> None:
     """Progress names the tool and its argument; the answer quotes what the command printed."""
     ts = await shared.client.say("@Orion run: ls -la && sleep 4")

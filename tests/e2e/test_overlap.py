@@ -158,6 +158,7 @@ async def test_try_again_answers_a_failed_question(shared: Stage) -> None:
     assert shared.run_id(ts) in shown
 
 
+@pytest.mark.long
 async def test_the_log_of_a_failed_answer_is_shown_to_whoever_asks(shared: Stage) -> None:
     """Its last lines, to that person alone."""
     ts = await shared.client.say("@Orion !529 3 with a log")

@@ -179,6 +179,7 @@ async def test_a_cross_on_the_thinking_message_stops_it(places: Stage) -> None:
     assert await _said(places, "/orion help")
 
 
+@pytest.mark.long
 async def test_the_shortcut_asks_in_the_message_s_thread(places: Stage) -> None:
     """The agent has the message; one that is sent twice is one run; the person's own words are the question."""
     ts = await places.client.say("the deploy of teapot failed at 04:18", user=COLLEAGUE)

@@ -181,6 +181,7 @@ async def test_people_of_other_companies_and_apps_write_nothing(
     ]
 
 
+@pytest.mark.long
 async def test_too_much_is_refused(talk: Talk, agent: PlanAdapter) -> None:
     """Nothing is kept of it, and it says by how much; what agents are told stays within its bound."""
     runs = [await talk.run(f"remember {number} {'word ' * 20}") for number in range(10)]
@@ -219,6 +220,7 @@ async def test_what_is_known_is_not_kept_twice_and_nothing_is_asked_for(talk: Ta
     assert "What came with your message is not remembered." in run.result.answer
 
 
+@pytest.mark.long
 async def test_commands_are_no_part_of_a_conversation(talk: Talk, agent: PlanAdapter) -> None:
     """An agent of the same thread is told the note, not the words with which it was given."""
     first = await talk.run("remember we use uv")

@@ -119,6 +119,7 @@ async def test_a_thread_with_files_has_its_own(tmp_path: Path) -> None:
         assert (figures(core).taken, figures(core).missed, figures(core).waiting) == (1, 0, 1)
 
 
+@pytest.mark.long
 async def test_a_kept_sandbox_comes_first(tmp_path: Path) -> None:
     """Also one that was prepared: it is the thread's for as long as any other."""
     async with pooled(tmp_path, policy=replace(POLICY, session_keep_s=600)) as core:

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pytest
 from typing_extensions import override
 
 from app.errors import ErrorCode
@@ -77,6 +78,7 @@ async def test_a_message_says_where_it_runs_and_its_thread_stays_there(tmp_path:
     assert runtimes.provider.alive == 0
 
 
+@pytest.mark.long
 async def test_a_thread_that_moves_leaves_no_sandbox_behind(tmp_path: Path) -> None:
     """The one that was kept at the first provider is destroyed before the run at the second one begins, and back."""
     cores: list[Core] = []
@@ -121,6 +123,7 @@ async def test_what_this_orion_lacks_is_refused(tmp_path: Path) -> None:
         assert core.provider.created == 0
 
 
+@pytest.mark.long
 async def test_a_channel_has_a_provider_of_its_own(tmp_path: Path) -> None:
     """Below what a message says, above the default."""
     cores: list[Core] = []

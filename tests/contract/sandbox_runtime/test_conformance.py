@@ -71,6 +71,7 @@ def _docker_again(settings: DockerSettings, owner: str) -> SandboxProvider:
     return DockerProvider(replace(settings, owner=owner))
 
 
+@pytest.mark.long
 @pytest.mark.docker
 @pytest.mark.parametrize("kind", ["docker"])
 @pytest.mark.parametrize("number", range(len(ATTACH_CHECKS)))

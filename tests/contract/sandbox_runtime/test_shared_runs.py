@@ -123,6 +123,7 @@ async def test_a_service_that_ends_between_slices(
         await two.workspaces.end_idle(session_id_for(run.thread))
 
 
+@pytest.mark.long
 async def test_a_slice_that_is_cut_short_is_attached_to(
     docker_settings: DockerSettings, directory: Path
 ) -> None:

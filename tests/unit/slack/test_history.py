@@ -61,6 +61,19 @@ async def test_messages_become_history(slack: SlackConnection, slack_server: Sla
     assert (alert.user, alert.author_name, alert.is_own) == ("", "alerts", False)
 
 
+@pytest.mark.parametrize("word", ["stop", "Mute!", "unmute"])
+async def test_what_is_said_to_orion_itself_is_no_history(
+    slack: SlackConnection, slack_server: SlackServer, word: str
+) -> None:
+    slack_server.pages["all"] = [
+        message(ROOT_TS, text="a question"),
+        message("1799000001.000000", text=f"<@UBOT> {word}"),
+        message("1799000002.000000", text=f"{word} that at once"),
+    ]
+    await slack.identify()
+    assert [one.text for one in await read(slack)] == ["a question", "", f"{word} that at once"]
+
+
 async def test_a_time_that_is_none_costs_no_history(
     slack: SlackConnection, slack_server: SlackServer
 ) -> None:

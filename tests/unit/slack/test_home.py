@@ -1,26 +1,28 @@
 """The home tab, the welcome, what a person looks at, titles, and what an old manifest lacks."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from app.runs.testing import (
-    Surface,
-)
+from app.runs.testing import Outcome, RunState, Surface
 from app.slack.connection import SlackConnection, SlackOptions, open_slack
 from app.slack.content import content_of
 from app.slack.home import WELCOME
 from app.slack.manifest import find_lacking, manifest
-from app.slack.overview import short
+from app.slack.overview import Overviews, short
 from app.slack.status import MAX_TITLE_CHARS, title_of
-from app.store.memory import MemoryWelcomeStore
-from tests.building import make_request
+from app.store.memory import MemoryRunStore, MemoryWelcomeStore
+from tests.building import make_request, make_run
 from tests.unit.slack.conftest import Answer, SlackServer
 from tests.unit.slack.places import (
+    CATALOG,
+    POLICY,
     SickWelcomes,
     World,
+    ports_of,
     world_of,
 )
 from tests.waiting import until
@@ -117,6 +119,27 @@ async def test_a_sick_database_harms_nothing_else(
         await world.open()
         await until(lambda: len(slack_server.arguments("views.publish")) == 1)
     assert [one["error"] for one in logs if one["event"] == "slack.home_failed"] == ["RuntimeError"]
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "attempt", "said"),
+    [
+        (None, 1, "answered, cost unknown"),
+        (None, 0, "answered"),
+        (0.0, 1, "answered"),
+        (0.25, 1, "answered, $0.25"),
+    ],
+)
+def test_a_cost_that_nobody_knows_is_told_as_that(
+    cost_usd: float | None, attempt: int, said: str
+) -> None:
+    """What ended without an agent has none."""
+    overviews = Overviews(
+        ports_of(MemoryRunStore()), catalog=CATALOG, policy=POLICY, identity=lambda: None
+    )
+    outcome = Outcome(state=RunState.SUCCEEDED, cost_usd=cost_usd)
+    run = replace(make_run(), state=RunState.SUCCEEDED, attempt=attempt, outcome=outcome)
+    assert overviews.runs_text([run]) == f"\u2022 hello {said}"
 
 
 # -- what the app looks at, titles, the manifest -----------------------------------------------------------------------

@@ -7,7 +7,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.runs.delivery import shorten
@@ -55,6 +55,10 @@ TEXTS = st.lists(ELEMENTS, max_size=12).map("\n\n".join)
 
 
 @given(TEXTS, st.integers(500, 2_000), st.integers(1, 10))
+@example("-\n  ```\n\n1", 500, 2)
+@example("> q\n -\n    ```\n\nx", 500, 2)
+@example("1.\n    ```\n*\n  x", 500, 2)
+@example("> ```\n\n", 500, 2)
 @settings(max_examples=150, deadline=None)
 def test_splitting_loses_nothing_and_keeps_the_limits(
     text: str, max_chars: int, max_elements: int

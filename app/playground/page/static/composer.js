@@ -1,10 +1,10 @@
-// The message box: Enter sends, Shift+Enter breaks the line, "@O" offers the bot; files and a forwarded message go along.
+// The message box: Enter sends, Shift+Enter breaks the line, "@O" offers the bot; files and a forwarded message go along; what was sent may be edited.
 
 import { el } from "./text.js";
 
 const MAX_HEIGHT_PX = 200;
 
-export function createComposer(form, { label, send, candidates }) {
+export function createComposer(form, { label, send, edit, candidates }) {
   const id = `${form.id}-text`;
   const menu = el("ul", { class: "completion", role: "listbox", id: `${id}-options`, "aria-label": "People", hidden: true });
   const box = el("textarea", { id, rows: 1, "aria-label": label(), placeholder: label(), role: "combobox", "aria-expanded": "false", "aria-autocomplete": "list", "aria-controls": menu.id, enterkeyhint: "send", maxlength: 40000 });
@@ -82,7 +82,8 @@ export function createComposer(form, { label, send, candidates }) {
     renderChips();
     const files = sent.filter((one) => one.file).map((one) => one.file);
     const forward = sent.find((one) => one.forward)?.forward ?? null;
-    if (!(await send(text, { files, forward })) && !box.value && !along.length) {
+    const edited = sent.find((one) => one.edited)?.edited;
+    if (!(await (edited ? edit(text, edited) : send(text, { files, forward }))) && !box.value && !along.length) {
       [box.value, along] = [text, sent];
       renderChips();
     }
@@ -126,6 +127,11 @@ export function createComposer(form, { label, send, candidates }) {
     forward(message, author) {
       along = along.filter((one) => !one.forward);
       add({ label: `Message of ${author}`, forward: { channel: message.channel, ts: message.ts } });
+    },
+    edit(message, text) {
+      box.value = text;
+      along = [];
+      add({ label: "Edit of your message", edited: { channel: message.channel, ts: message.ts } });
     },
     relabel() {
       box.placeholder = label();

@@ -6,6 +6,8 @@ import { openModal } from "./modal.js";
 import { el, mrkdwn } from "./text.js";
 
 const HUES = 8;
+// Who is told as the author of a deleted message that has replies.
+const GONE = { id: "USLACKBOT", name: "Slackbot", real_name: "Slackbot", is_bot: false };
 
 export function avatar(person) {
   const hue = [...person.id].reduce((sum, char) => sum + char.charCodeAt(0), 0) % HUES;
@@ -49,6 +51,10 @@ function react(message, name, state) {
   return post("/ui/reactions", { channel: message.channel, ts: message.ts, name, user: state.me });
 }
 
+function remove(message, state) {
+  return post("/ui/delete", { channel: message.channel, ts: message.ts, user: state.me });
+}
+
 function file(one) {
   return el("div", { class: "file" }, el("strong", {}, one.name), ` ${one.size} bytes`);
 }
@@ -81,12 +87,12 @@ function key(message) {
 }
 
 export function messageItem(message, state, { inThread }) {
-  const person = state.people.get(message.user);
+  const person = state.people.get(message.user) || GONE;
   const item = el("li", { class: "message", "data-ts": message.ts, tabindex: "-1" });
   const head = el("div", { class: "message-head" },
     el("span", { class: "author" }, person.name),
     person.is_bot ? el("span", { class: "badge" }, "App") : null,
-    person.team_id !== state.people.get(state.bot).team_id ? el("span", { class: "badge external" }, "External") : null,
+    person !== GONE && person.team_id !== state.people.get(state.bot).team_id ? el("span", { class: "badge external" }, "External") : null,
     time(message.ts));
   const content = el("div", { class: "message-body" });
   const foot = el("div", { class: "message-foot" });
@@ -97,7 +103,10 @@ export function messageItem(message, state, { inThread }) {
     const forward = el("button", { type: "button", onclick: () => state.forward(message) }, "Forward");
     const ask = el("button", { type: "button", onclick: () => askAbout(message, state) }, "Ask Orion about this");
     const cross = el("button", { type: "button", "aria-label": "React with :x:", title: "React with :x:", onclick: () => react(message, "x", state) }, ":x:");
-    item.append(el("div", { class: "message-tools" }, ...[reply, forward, ask, cross].filter(Boolean)));
+    const own = message.user === state.me ? [
+      el("button", { type: "button", onclick: () => state.edit(item.message) }, "Edit"),
+      el("button", { type: "button", onclick: () => remove(message, state) }, "Delete")] : [];
+    item.append(el("div", { class: "message-tools" }, ...[reply, forward, ask, cross, ...own].filter(Boolean)));
   }
   if (message.ephemeral_to) item.classList.add("ephemeral");
   updateItem(item, message, state, { inThread });
@@ -110,6 +119,8 @@ export function updateItem(item, message, state, { inThread }) {
   if (item.dataset.key === now || message.version < Number(item.dataset.version || 0)) return;
   item.dataset.key = now;
   item.dataset.version = message.version;
+  item.message = message;
+  if (message.subtype === "tombstone") item.querySelector(".message-tools")?.remove();
   const content = item.querySelector(".message-body");
   const buttons = [...content.querySelectorAll("button")];
   const focused = buttons.indexOf(document.activeElement);

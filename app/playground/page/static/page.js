@@ -6,11 +6,11 @@ import { listen } from "./live.js";
 import { createHome } from "./home.js";
 import { createPane } from "./pane.js";
 import { hint } from "./hint.js";
-import { el } from "./text.js";
+import { el, unescapeSlack } from "./text.js";
 import { setUpTheme } from "./theme.js";
 
 const $ = (id) => document.getElementById(id);
-const state = { me: "", bot: "", people: new Map(), channels: [], channel: null, thread: null, statuses: new Map(), unread: new Set(), openThread, forward };
+const state = { me: "", bot: "", people: new Map(), channels: [], channel: null, thread: null, statuses: new Map(), unread: new Set(), openThread, forward, edit };
 const main = createPane($("messages-scroller"), $("messages"), state, { inThread: false });
 const side = createPane($("replies-scroller"), $("replies"), state, { inThread: true });
 
@@ -43,14 +43,26 @@ const people = () => [...state.people.values()].filter((person) => person.id !==
 const mainComposer = createComposer($("composer-main"), {
   label: () => (state.channel ? `Message ${nameOf(state.channel)}` : "Message"),
   send: (text, along) => say(text, null, along),
+  edit: retype,
   candidates: people,
 });
-const threadComposer = createComposer($("composer-thread"), { label: () => "Reply", send: (text, along) => say(text, state.thread, along), candidates: people });
+const threadComposer = createComposer($("composer-thread"), { label: () => "Reply", send: (text, along) => say(text, state.thread, along), edit: retype, candidates: people });
 
 const home = createHome({ tabs: $("tabs"), home: $("home"), messages: $("messages-scroller"), composer: $("composer-main"), prompts: $("prompts") }, state, { say: (text) => say(text, null) });
 
 function forward(message) {
   (state.thread ? threadComposer : mainComposer).forward(message, state.people.get(message.user).name);
+}
+
+// What the person typed, for the box in which its new wording is written.
+function edit(message) {
+  const typed = message.text.replace(/<@(\w+)(?:\|[^>]*)?>/g, (_, id) => `@${state.people.get(id)?.name ?? id}`);
+  const isReply = message.thread_ts && message.thread_ts !== message.ts;
+  (isReply ? threadComposer : mainComposer).edit(message, unescapeSlack(typed));
+}
+
+function retype(text, message) {
+  return post("/ui/edit", { ...message, user: state.me, text });
 }
 
 // ---- sidebar ----
