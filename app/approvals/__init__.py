@@ -1,6 +1,7 @@
-"""What an agent may do outside only after a person has said yes: the rules, and the record of what waits for an answer."""
+"""What an agent needs people for in mid-run: a yes to what it would do outside, by rules, or an answer to its question; and the record of what waits."""
 
 __all__ = [
+    "questions",
     "records",
     "rules",
 ]

@@ -1,4 +1,4 @@
-"""What waits for a person's answer, as it is kept: a row for each deed of a run that a rule asks for."""
+"""What waits for a person's answer, as it is kept: a row for each deed of a run that a rule asks for, and for each question of its agent."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +12,9 @@ from app.approvals.rules import DeedKind
 class ApprovalState(StrEnum):
     WAITING = "waiting"
     ALLOWED = "allowed"
-    """Enough people have said yes, and it is not done yet."""
+    """Enough people have said yes, and it is not done yet; or a question has its answer, which the agent does not know yet."""
     USED = "used"
-    """It was let through, once, whatever came of it."""
+    """It was let through, once, whatever came of it; or the agent knows the answer."""
     DENIED = "denied"
     EXPIRED = "expired"
     """Not enough people have said yes in time."""
@@ -36,7 +36,10 @@ class ApprovalAnswer:
 
     user: str
     is_allowed: bool
+    """Of a question: they have answered it, not left it to the agent."""
     at: datetime
+    text: str = field(default="", repr=False)
+    """Of a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +61,14 @@ class Approval:
     number: int = 0
     """Of all that its run has asked for, from 1; 0 = it is not kept yet."""
     rule: str
-    """`ApprovalRule.words` of the rule that asks."""
+    """`ApprovalRule.words` of the rule that asks; empty for a question."""
     by: tuple[str, ...]
     """Who may answer, as in `ApprovalRule`."""
     people: int
+    options: tuple[str, ...] = field(default=(), repr=False)
+    """Of a question: what may be chosen, as people see it."""
+    otherwise: str = field(default="", repr=False)
+    """Of a question: what the agent does without an answer, as people see it."""
     asked_at: datetime
     until: datetime
     """After that nobody's answer counts."""
@@ -78,8 +85,8 @@ class Approval:
 
     @property
     def is_once(self) -> bool:
-        """Whether a yes is for one deed; else it is for the rest of its run."""
-        return self.kind not in (DeedKind.HOST, DeedKind.OWN_KEY)
+        """Whether a yes is for one deed; else it, or an answer, is for the rest of its run."""
+        return self.kind not in (DeedKind.HOST, DeedKind.OWN_KEY, DeedKind.QUESTION)
 
 
 class Unanswered(StrEnum):

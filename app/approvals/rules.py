@@ -6,7 +6,7 @@ They stand in `orion.toml`, for all places or for one channel, whose own come fi
     tool = "linear.create_*"            # an MCP server and a tool of it
     arguments = { team = "ops-*" }      # all of which the call must have, as texts
     decision = "ask"                    # allow, ask or deny
-    by = "operators"                    # asker, channel, operators, a user group, or a list of people
+    by = "operators"                    # asker, channel, operators, or a list of people
     people = 2                          # who must say yes; one no is enough
 
     [[approvals]]
@@ -29,17 +29,22 @@ ASKER: Final = "asker"
 CHANNEL: Final = "channel"
 OPERATORS: Final = "operators"
 ROLES: Final = (ASKER, CHANNEL, OPERATORS)
-"""Who may answer, beside user groups and people by their ids: whoever asked the question, everybody in its channel, `ORION_ADMINS`."""
+"""Who may answer, beside people by their ids: whoever asked the question, everybody in its channel, `ORION_OPERATORS`."""
 
 
 class DeedKind(StrEnum):
-    """What a rule may be about; the words are the keys of `orion.toml`."""
+    """What people may be needed for; the words are the keys of `orion.toml`, but for `QUESTION`."""
 
     TOOL = "tool"
     PUSH = "push"
     PULL_REQUEST = "pull_request"
     HOST = "host"
     OWN_KEY = "own_key"
+    QUESTION = "question"
+    """Of the agent to a person: no rule is about that."""
+
+
+RULED_KINDS: Final = tuple(kind for kind in DeedKind if kind is not DeedKind.QUESTION)
 
 
 class Decision(StrEnum):
@@ -54,7 +59,7 @@ class Deed:
 
     kind: DeedKind
     target: str
-    """`server.tool`; a repository without scheme, such as `github.com/acme/api`; `name:port`; a model protocol."""
+    """`server.tool`; a repository without scheme, such as `github.com/acme/api`; `name:port`; a model protocol; the text of a question."""
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """All that makes it this one and no other: a tool's arguments, or the ids of the commits that are pushed."""
 
@@ -80,7 +85,7 @@ class ApprovalRule:
     """Patterns of arguments, by their names; a call that lacks one is not covered."""
     decision: Decision
     by: tuple[str, ...] = (ASKER,)
-    """Roles, ids of user groups (`S…`) and of people."""
+    """Roles, and ids of people."""
     people: int = 1
     """How many different ones must say yes."""
     channel: str = ""

@@ -19,6 +19,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError
 from typing_extensions import override
 
+from app.approvals.questions import SERVER
 from app.approvals.rules import Deed, DeedKind
 from app.brokerage.http import (
     ProxyResponse,
@@ -31,9 +32,10 @@ from app.brokerage.http import (
     quote,
     read_json_body,
 )
+from app.brokerage.own_server import answer_request
 from app.brokerage.registry import UNRECORDED, GrantRegistry, LiveGrant, RequestKind, let_do
 from app.log import get_logger
-from app.runs.broker import NotApprovedError, StillWaitingError
+from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError
 
 _log = get_logger(__name__)
 
@@ -188,18 +190,13 @@ class McpBroker:
         live = await self._registry.admit(request, held, RequestKind.MCP)
         if isinstance(live, Response):
             return live
-        server = self._servers.get(name)
-        if server is None:
-            message = f"no MCP server is called {quote(name)}"
-            refused = Refusal(status=404, kind="not_found_error", message=message)
-            return self._registry.refuse(refused, live)
-        if (odd := find_header_refusal(_forwarded_headers(request.headers))) is not None:
-            return self._registry.refuse(odd, live)
-        came = await read_json_body(request, live.bodies, held)
-        body = came if isinstance(came, Refusal) else _rewrite_json(came)
+        body = await self._read(name, request, live, held)
         if isinstance(body, Refusal):
             return self._registry.refuse(body, live)
         messages = read_messages(body)
+        if (ask := _own_server(name, live)) is not None:
+            return await answer_request(request.method, messages, ask)
+        server = self._servers[name]
         if request.method == "POST" and has_effect(messages):
             refusal = await self._let_act(live, name, messages)
             if refusal is not None:
@@ -208,6 +205,18 @@ class McpBroker:
             live=live, name=name, server=server, is_start=is_start(messages), held=held
         )
         return await self._forward(request, body, context)
+
+    async def _read(
+        self, name: str, request: Request, live: LiveGrant, held: AsyncExitStack
+    ) -> bytes | Refusal:
+        """Returns the body of a request that may be passed on."""
+        if name not in self._servers and _own_server(name, live) is None:
+            message = f"no MCP server is called {quote(name)}"
+            return Refusal(status=404, kind="not_found_error", message=message)
+        if (odd := find_header_refusal(_forwarded_headers(request.headers))) is not None:
+            return odd
+        came = await read_json_body(request, live.bodies, held)
+        return came if isinstance(came, Refusal) else _rewrite_json(came)
 
     async def _let_act(
         self, live: LiveGrant, server: str, messages: Sequence[object]
@@ -279,6 +288,12 @@ class _CallContext:
     is_start: bool
     held: AsyncExitStack
     """Closed when the answer has passed."""
+
+
+def _own_server(name: str, live: LiveGrant) -> AskPerson | None:
+    """Returns how a run asks people, if that is what the server of this name is for; None = it is no such server."""
+    approvals = live.hooks.approvals
+    return approvals.ask_person if name == SERVER and approvals is not None else None
 
 
 def _forwarded_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -78,6 +78,8 @@ def run_policy(settings: Settings) -> RunPolicy:
         instructions=settings.toml.instructions,
         rules=settings.toml.rules,
         approvals=settings.toml.approvals,
+        asks_people=settings.toml.asks_people,
+        channels_asking=settings.toml.channels_asking,
         hosts=host_lists(settings),
         max_disk_bytes=settings.sandbox.disk_mib * MIB,
         sandboxes=usable_words(settings),
@@ -143,6 +145,9 @@ def create_runner(
             sandbox_limits=sandbox_limits(settings, adapter),
             extra_arguments=tuple(shlex.split(settings.agents.arguments)) if is_default else (),
             mcp_config=settings.mcp_servers.for_sandbox(relay=RELAY, token=RUN_TOKEN),
+            asking_mcp_config=settings.mcp_servers.for_sandbox(
+                relay=RELAY, token=RUN_TOKEN, asks_people=True
+            ),
             vendor_key=key_for_sandbox(settings, agent),
             additions=settings.toml.additions.get(adapter.name, Additions()),
             work_dir=work_dir(settings),

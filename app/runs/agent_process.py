@@ -193,7 +193,9 @@ class AgentProcess:
             paths=replace(start.paths, work=start.directory or start.paths.work),
             session=start.session,
             extra_arguments=self._settings.extra_arguments,
-            mcp_config=self._settings.mcp_config,
+            mcp_config=self._settings.asking_mcp_config
+            if attempt.asks_people and endpoint.has_broker
+            else self._settings.mcp_config,
             vendor_key=self._settings.vendor_key,
         )
 

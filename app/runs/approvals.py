@@ -1,12 +1,13 @@
-"""Holds up what an agent is about to do outside until a person has said yes, and counts what people say."""
+"""Holds up what an agent is about to do outside until a person has said yes, asks people what it wants to know, and counts what they say."""
 
 import asyncio
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from typing import Final
 
+from app.approvals.questions import MAX_QUESTIONS, TOOL, Question
 from app.approvals.records import Approval, ApprovalAnswer, ApprovalState, Unanswered
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
 from app.errors import ErrorCode, OrionError
@@ -35,6 +36,7 @@ KEEP_INTERVAL_S: Final = 5.0
 PRESS_TIMEOUT_S: Final = 2.0
 """Slack's acknowledgement of a press is due after 3 s."""
 
+OVER: Final = "the run is over"
 DONE: Final = "this was allowed once, and is done; ask anew to do it again"
 _log = get_logger(__name__)
 
@@ -47,6 +49,10 @@ class Press:
     user: str
     is_allowed: bool
     is_for_thread: bool = False
+    option: int | None = None
+    """Of a question: which of its options, from 0."""
+    text: str = field(default="", repr=False)
+    """Of a question: what they wrote instead."""
     is_external: bool = False
     """By somebody of another company."""
 
@@ -70,9 +76,10 @@ class ApprovalDesk:
         """By the ids of what requests here wait for; set when something has changed."""
 
     def of(self, run: Run) -> RunApprovals | None:
-        """Returns how a run asks; None = there are no rules."""
+        """Returns how a run asks; None = there are no rules, and its agent may not."""
         rules, channel = self._policy.approvals, run.request.channel
-        if not rules:
+        asks_people = self._policy.asks_people_in(channel)
+        if not (rules or asks_people):
             return None
         run_id = run.id
         return RunApprovals(
@@ -80,6 +87,7 @@ class ApprovalDesk:
             covers=lambda deed: rules.find(deed, channel=channel) is not None,
             is_asking=partial(self.is_asking, run_id),
             max_wait_s=self._policy.max_still_s,
+            ask_person=partial(self.ask_person, run_id) if asks_people else None,
         )
 
     async def approve(self, run_id: RunId, deed: Deed, before: Before) -> None:
@@ -100,7 +108,7 @@ class ApprovalDesk:
             raise NotApprovedError(f"{deed.target} is not allowed here")
         allowed = None
         if run is not None and rule is not None and decision is Decision.ASK:
-            allowed = await self._ask(run, rule, deed)
+            allowed = await self._ask_for(run, rule, deed)
         if not await before():
             raise NotApprovedError("the run's record cannot be written, so nothing may be changed")
         if allowed is None:
@@ -109,6 +117,44 @@ class ApprovalDesk:
             raise NotApprovedError(DONE)
         _log.info("approval.used", run_id=run_id, approval=allowed.id, target=deed.target)
         await self._tell(allowed.id)
+
+    async def ask_person(self, run_id: RunId, question: Question) -> str:
+        """Implements AskPerson for a run."""
+        run = await self._ports.store.get(run_id)
+        if run is None:
+            raise NotApprovedError(OVER)
+        mask, deed = self._ports.mask, question.deed
+        others = [
+            row
+            for row in await self._ports.approvals.of_run(run_id)
+            if row.kind is DeedKind.QUESTION and row.digest != deed.digest
+        ]
+        if len(others) >= MAX_QUESTIONS:
+            raise NotApprovedError(
+                f"you have asked {MAX_QUESTIONS} times: decide the rest yourself"
+            )
+        row = replace(
+            self._row(run, deed, by=(question.who,)),
+            target=mask(question.text),
+            options=tuple(map(mask, question.options)),
+            otherwise=mask(question.otherwise),
+        )
+        answered = await self._ask(row)
+        match answered.state:
+            case ApprovalState.WAITING:
+                raise StillWaitingError(
+                    f"nobody has answered yet: call {TOOL} with exactly the same arguments again to go on waiting"
+                )
+            case ApprovalState.ALLOWED | ApprovalState.USED:
+                if await self._ports.approvals.use(answered.id):
+                    await self._tell(answered.id)
+                return f"{answered.answers[-1].user} answered: {answered.answers[-1].text}"
+            case ApprovalState.DENIED:
+                return "They leave that to you: go on as you think best."
+            case ApprovalState.EXPIRED:
+                return f"Nobody answered in time. Do what you said you would do then: {question.otherwise}"
+            case _:
+                raise NotApprovedError(OVER)
 
     async def is_asking(self, run_id: RunId) -> bool:
         """Whether somebody may still answer what a run has asked for. Raises: OSError."""
@@ -130,7 +176,10 @@ class ApprovalDesk:
             problem = why_not_answer(approval, press, self._policy)
             if not problem:
                 answer = ApprovalAnswer(
-                    user=press.user, is_allowed=press.is_allowed, at=self._ports.clock.now()
+                    user=press.user,
+                    is_allowed=press.is_allowed,
+                    at=self._ports.clock.now(),
+                    text=_text_of(press, approval),
                 )
                 answered = await self._ports.approvals.answer(
                     approval.id, answer, is_for_thread=press.is_for_thread
@@ -170,36 +219,43 @@ class ApprovalDesk:
             self._wake(approval.id)
             await self._tell(approval.id)
 
-    async def _ask(self, run: Run, rule: ApprovalRule, deed: Deed) -> Approval | None:
-        """Returns what was allowed, to be used; None = it is allowed in the whole thread. Raises: as `approve`."""
-        store = self._ports.approvals
-        thread_key = run.thread.key
-        if await store.is_allowed_in(thread_key, rule=rule.words, target=deed.target):
-            return None
+    def _row(self, run: Run, deed: Deed, *, by: tuple[str, ...]) -> Approval:
+        """Returns what is kept of something that a run needs people for."""
         now = self._ports.clock.now()
-        asked = await store.ask(
-            Approval(
-                id="",
-                run_id=run.id,
-                team=run.request.team,
-                channel=run.request.channel,
-                thread_key=thread_key,
-                thread_ts=run.thread.thread_ts,
-                asker=run.request.user,
-                kind=deed.kind,
-                target=deed.target,
-                shown=self._ports.mask(deed.text) if deed.arguments else "",
-                digest=deed.digest,
-                rule=rule.words,
-                by=rule.by,
-                people=rule.people,
-                asked_at=now,
-                until=now + timedelta(seconds=self._policy.approval_timeout_s),
-            )
+        return Approval(
+            id="",
+            run_id=run.id,
+            team=run.request.team,
+            channel=run.request.channel,
+            thread_key=run.thread.key,
+            thread_ts=run.thread.thread_ts,
+            asker=run.request.user,
+            kind=deed.kind,
+            target=deed.target,
+            shown="",
+            digest=deed.digest,
+            rule="",
+            by=by,
+            people=1,
+            asked_at=now,
+            until=now + timedelta(seconds=self._policy.approval_timeout_s),
         )
+
+    async def _ask(self, row: Approval) -> Approval:
+        """Keeps and shows it, unless that was done before; returns it with its answer, or as it is after `hold_s`."""
+        asked = await self._ports.approvals.ask(row)
         if not asked.card_ts:
             await self._tell(asked.id)
-        answered = await self._wait(asked)
+        return await self._wait(asked)
+
+    async def _ask_for(self, run: Run, rule: ApprovalRule, deed: Deed) -> Approval | None:
+        """Returns what was allowed, to be used; None = it is allowed in the whole thread. Raises: as `approve`."""
+        store, words = self._ports.approvals, rule.words
+        if await store.is_allowed_in(run.thread.key, rule=words, target=deed.target):
+            return None
+        shown = self._ports.mask(deed.text) if deed.arguments else ""
+        row = self._row(run, deed, by=rule.by)
+        answered = await self._ask(replace(row, shown=shown, rule=words, people=rule.people))
         match answered.state:
             case ApprovalState.ALLOWED:
                 return answered
@@ -220,7 +276,7 @@ class ApprovalDesk:
             case ApprovalState.USED:
                 raise NotApprovedError(DONE)
             case _:
-                raise NotApprovedError("the run is over")
+                raise NotApprovedError(OVER)
 
     async def _wait(self, approval: Approval) -> Approval:
         """Returns it with its answer, or as it is after `hold_s`."""
@@ -277,6 +333,13 @@ _WHY_NOT: Final = {
     Unanswered.OVER: "This has its answer already, or its time is over.",
     Unanswered.AGAIN: "You have said yes to this; it waits for somebody else's.",
 }
+
+
+def _text_of(press: Press, approval: Approval) -> str:
+    """Returns what a person answers a question, as they saw it; empty for all else."""
+    if press.option is not None and press.option < len(approval.options):
+        return approval.options[press.option]
+    return press.text
 
 
 def why_not_answer(approval: Approval, press: Press, policy: RunPolicy) -> str:

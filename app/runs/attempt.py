@@ -14,11 +14,18 @@ from agent_scripts.events import (
     TurnFinished,
 )
 from app.aio import Gate, always_open, retry_store
+from app.approvals.questions import Question
 from app.approvals.rules import Deed
 from app.egress.tally import Tally
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
-from app.runs.broker import Before, GrantHooks, RunApprovals, StillWaitingError
+from app.runs.broker import (
+    Before,
+    GrantHooks,
+    NotApprovedError,
+    RunApprovals,
+    StillWaitingError,
+)
 from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
@@ -122,6 +129,11 @@ class Attempt:
         return self.time.remaining_s
 
     @property
+    def asks_people(self) -> bool:
+        """Returns whether its agent may ask people."""
+        return self.approvals is not None and self.approvals.ask_person is not None
+
+    @property
     def cost_usd(self) -> float | None:
         return self.cost.total_usd(is_repeated=self.run.attempt > 1)
 
@@ -132,7 +144,7 @@ class Attempt:
             on_effect=self.on_effect,
             refusal=self.cost.refusal,
             may_act=self.may_act,
-            approvals=replace(self.approvals, approve=self.approve) if self.approvals else None,
+            approvals=self._approvals_in_step(),
             tally=self.tally,
         )
 
@@ -169,6 +181,14 @@ class Attempt:
         if self.load_spending is not None:
             self.cost.restart(await retry_store(self.load_spending))
 
+    def _approvals_in_step(self) -> RunApprovals | None:
+        """Returns how the broker asks people for it, with its clock and its trace."""
+        asks = self.approvals
+        if asks is None:
+            return None
+        ask_person = self.ask_person if asks.ask_person else None
+        return replace(asks, approve=self.approve, ask_person=ask_person)
+
     async def approve(self, deed: Deed, before: Before) -> None:
         """Implements Approve; meanwhile its time stands still."""
         if self.approvals is not None:
@@ -178,6 +198,14 @@ class Attempt:
                     step.set(kind=deed.kind, target=deed.target)
                     stack.enter_context(self.time.standing_still())
                 await self.approvals.approve(deed, before)
+
+    async def ask_person(self, question: Question) -> str:
+        """Implements AskPerson; meanwhile its time stands still."""
+        if self.approvals is None or self.approvals.ask_person is None:
+            raise NotApprovedError("nobody can be asked here")
+        with self.trace.step("question") as step, self.time.standing_still():
+            step.set(options=len(question.options), who=question.who)
+            return await self.approvals.ask_person(question)
 
     async def until_approved(self, deed: Deed) -> None:
         """Returns when Orion itself may do this for the run, once and now.

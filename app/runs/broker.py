@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Protocol
 
 from app.aio import Gate, always_open
+from app.approvals.questions import Question
 from app.approvals.rules import Deed, DeedKind
 from app.egress.hosts import HostEntry
 from app.egress.tally import Tally
@@ -129,6 +130,13 @@ Raises: NotApprovedError: it may not. StillWaitingError: nobody has answered yet
 """
 
 
+AskPerson = Callable[[Question], Awaitable[str]]
+"""Returns what the agent is told once a person has answered, or nobody in time.
+
+Raises: NotApprovedError: nobody will. StillWaitingError: nobody has answered yet. OSError: the database does not answer.
+"""
+
+
 class NotApprovedError(Exception):
     """What was asked for is not done; the message is for the agent."""
 
@@ -143,7 +151,7 @@ class StillWaitingError(NotApprovedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunApprovals:
-    """How one run asks for what it may not do unasked."""
+    """How one run asks people: for what it may not do unasked, and what its agent wants to know."""
 
     approve: Approve
     covers: Callable[[Deed], bool]
@@ -152,6 +160,8 @@ class RunApprovals:
     """Whether somebody may still answer what it has asked for. Raises: OSError."""
     max_wait_s: float
     """How long people may be asked in all, beside the run's own time."""
+    ask_person: AskPerson | None = None
+    """None = its agent may not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +177,7 @@ class GrantHooks:
     may_act: Gate = always_open
     """Before each request that may change something outside."""
     approvals: RunApprovals | None = None
-    """None = there are no rules of what it must ask for."""
+    """None = it asks people nothing."""
     tally: Tally = field(default_factory=Tally)
     """Of what goes by the proxy."""
 

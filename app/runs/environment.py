@@ -11,6 +11,7 @@ from enum import StrEnum
 from agent_scripts.adapter import AgentAdapter, AgentPaths
 from agent_scripts.cli_agent import InsideServer, read_servers
 from agent_scripts.supervision import added_path
+from app.approvals.questions import SERVER, TOOL
 from app.log import get_logger
 from app.runs.attempt import Attempt
 from sandbox_runtime.agent import SYMBOLIC_PATHS, Agent, ensure_environment
@@ -94,21 +95,23 @@ class AgentSettings:
     sandbox_limits: SandboxLimits
     extra_arguments: tuple[str, ...] = ()
     mcp_config: bytes = field(default=b"", repr=False)
+    """The operator's MCP servers."""
+    asking_mcp_config: bytes = field(default=b"", repr=False)
+    """The same with Orion's own, by which the agent asks people."""
     vendor_key: str = field(default="", repr=False)
     """Of an agent that asks its maker's servers by itself, which its sandbox then reaches; empty for all others."""
     work_dir: str | None = None
     """A directory of the host's to work in; None = the thread's own files."""
     additions: Additions = field(default_factory=Additions)
+    """To its environment."""
 
     def servers(self, *, has_broker: bool) -> Sequence[str]:
-        """Returns the names of the MCP servers that an agent reaches which takes any."""
+        """Returns the names of the operator's MCP servers that an agent reaches which takes any."""
         return [
             server.name
             for server in read_servers(self.mcp_config)
             if has_broker or isinstance(server, InsideServer)
         ]
-
-    """To its environment."""
 
 
 class AgentEnvironment:
@@ -276,6 +279,8 @@ class RunFacts:
     memory_bytes: int
     mcp_servers: Sequence[str] = ()
     """Names of those that the agent can use."""
+    asks_people: bool = False
+    """By Orion's own MCP server."""
     outbox: str = ""
     """Directory whose files are shared in the thread with the answer."""
 
@@ -350,9 +355,16 @@ def _limits(facts: RunFacts) -> str:
 
 
 def _tools(facts: RunFacts) -> str:
-    if not facts.mcp_servers:
-        return ""
-    return f"The operator gives you tools of these MCP servers: {', '.join(facts.mcp_servers)}."
+    told = []
+    if facts.mcp_servers:
+        servers = ", ".join(facts.mcp_servers)
+        told.append(f"The operator gives you tools of these MCP servers: {servers}.")
+    if facts.asks_people:
+        told.append(
+            f"Where you cannot decide something that matters, ask by {TOOL} of the MCP server {SERVER} and wait for the answer: "
+            "your time stands still meanwhile. Do not ask for what you can find out or choose yourself."
+        )
+    return " ".join(told)
 
 
 def _duration(seconds: float) -> str:

@@ -540,6 +540,7 @@ class AgentRunner:
                 disk_bytes=self._policy.max_disk_bytes,
                 memory_bytes=settings.sandbox_limits.memory_bytes,
                 mcp_servers=settings.servers(has_broker=has_broker) if takes_servers else (),
+                asks_people=has_broker and takes_servers and attempt.asks_people,
                 outbox=f"{self._people_directory(workspace, work)}/{OUTBOX}",
             ),
             own=settings.system_prompt,

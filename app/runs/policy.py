@@ -203,7 +203,7 @@ class LimitSettings:
             ge=60,
             le=86_400,
             alias="ORION_APPROVAL_TIMEOUT_S",
-            description="Seconds in which people must have answered what waits for their yes (`[[approvals]]` of orion.toml).",
+            description="Seconds in which people must have answered what waits for them (`[[approvals]]` and `questions` of orion.toml).",
         ),
     ] = 3600
     queue_timeout_s: Annotated[
@@ -377,6 +377,10 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     hosts: HostLists = field(default_factory=HostLists)
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
     """What agents may do outside only after somebody has said yes."""
+    asks_people: bool = False
+    """Agents may ask people in mid-run, where their channel says nothing else."""
+    channels_asking: Mapping[str, bool] = field(default_factory=dict)
+    """Whether they may in channels that say so, by ids."""
     is_agent_set: bool = False
     """The operator named the default agent."""
     is_provider_set: bool = False
@@ -388,7 +392,12 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     @property
     def max_still_s(self) -> float:
         """Returns for how long of a run people may be asked, beside its own time."""
-        return self.approval_timeout_s if self.approvals.may_ask else 0
+        may_ask = self.approvals.may_ask or self.asks_people or any(self.channels_asking.values())
+        return self.approval_timeout_s if may_ask else 0
+
+    def asks_people_in(self, channel: str) -> bool:
+        """Whether the agents of a channel may ask people in mid-run."""
+        return self.channels_asking.get(channel, self.asks_people)
 
     def follow_ups_in(self, channel: str) -> FollowUps:
         """Returns the rule of a channel."""

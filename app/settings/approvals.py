@@ -13,6 +13,7 @@ from app.approvals.rules import (
     ASKER,
     OPERATORS,
     ROLES,
+    RULED_KINDS,
     ApprovalRule,
     ApprovalRules,
     Decision,
@@ -85,9 +86,9 @@ class ApprovalTable(BaseModel):
 
     @model_validator(mode="after")
     def _must_be_meant(self) -> "ApprovalTable":
-        kinds = [kind for kind in DeedKind if getattr(self, kind) is not None]
+        kinds = [kind for kind in RULED_KINDS if getattr(self, kind) is not None]
         if len(kinds) != 1:
-            known = ", ".join(DeedKind)
+            known = ", ".join(RULED_KINDS)
             said = " and ".join(kinds) or "nothing"
             raise ValueError(f"must be about one of {known}; it is about {said}")
         if self.arguments and self.tool is None:
@@ -101,7 +102,7 @@ class ApprovalTable(BaseModel):
 
     def rule(self, channel: str = "") -> ApprovalRule:
         """Returns it as a rule, of a channel or of all."""
-        kind = next(kind for kind in DeedKind if getattr(self, kind) is not None)
+        kind = next(kind for kind in RULED_KINDS if getattr(self, kind) is not None)
         pattern = getattr(self, kind)
         if kind in (DeedKind.PUSH, DeedKind.PULL_REQUEST) and pattern.count("/") < 2:  # noqa: PLR2004 - host/owner/name
             pattern = f"*/{pattern}" if pattern != "*" else pattern

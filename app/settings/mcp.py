@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, HttpUrl, TypeAdapter, ValidationError
 
+from app.approvals.questions import SERVER
+
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -58,12 +60,13 @@ class McpServers:
         parts = parts.union(*(server.inserted for server in servers))
         return tuple(sorted(parts - {""}))
 
-    def for_sandbox(self, *, relay: str, token: str) -> bytes:
+    def for_sandbox(self, *, relay: str, token: str, asks_people: bool = False) -> bytes:
         """Renders the file for the agent in the sandbox, where servers outside are reached through the relay.
 
-        `relay` and `token` are the placeholders that stand for the relay's URL and the run's token.
+        `relay` and `token` are the placeholders that stand for the relay's URL and the run's token. `asks_people`: with Orion's own server.
         """
-        if not self.inside and not self.outside:
+        reached = (*self.outside, *([SERVER] if asks_people else []))
+        if not self.inside and not reached:
             return b""
         relayed = {
             name: {
@@ -71,7 +74,7 @@ class McpServers:
                 "url": f"{relay}/broker/mcp/{name}",
                 "headers": {"Authorization": f"Bearer {token}"},
             }
-            for name in self.outside
+            for name in reached
         }
         return json.dumps({"mcpServers": {**self.inside, **relayed}}).encode()
 
@@ -116,6 +119,8 @@ def read_mcp_servers(path: Path, environment: Mapping[str, str]) -> McpServers:
         try:
             if not NAME.fullmatch(name):
                 raise ValueError(f"{where}: a name has letters, digits, _ and -, at most 64")  # noqa: TRY301 - told with the others
+            if name == SERVER:
+                raise ValueError(f"{where}: {SERVER} is the name of Orion's own")  # noqa: TRY301 - as above
             if "url" in server or server.get("type", "stdio") != "stdio":
                 outside[name] = _http(server, environment, where=where)
             else:

@@ -1,6 +1,9 @@
 """`orion.toml`: what may stand in it, and how it is told what is wrong.
 
+    questions = true
+
     [channels.C0123456789]
+    questions = false
     sandbox = "docker"
     agent = "claude"
     model = "sonnet"
@@ -39,6 +42,8 @@ Prices are dollars for a million tokens; a name that ends in `*` stands for all 
 is kept in the cache for an hour, need not be said: it is twice the input.
 
 `approvals`, of a channel or of all: what a person is asked for before an agent does it outside; see docs/approvals.md.
+
+`questions`, of all channels or of one: agents may ask people in mid-run; see docs/approvals.md. Without it they do not.
 
 `instructions`: told to the agents that answer in that channel, 1,000 bytes at the most with all that people told Orion to remember there.
 
@@ -243,6 +248,7 @@ class _ChannelTable(BaseModel):
     repo: _Repository | None = None
     egress_hosts: Hosts = ()
     rules: list[_RuleTable] | None = None
+    questions: bool | None = None
     approvals: list[ApprovalTable] | None = None
 
     @model_validator(mode="after")
@@ -279,6 +285,7 @@ class _File(BaseModel):
     repositories: dict[_Repository, _RepositoryTable] = Field(default_factory=dict)
     prices: dict[_Model, _PriceTable] = Field(default_factory=dict)
     rules: list[_RuleTable] = Field(default_factory=list)
+    questions: bool = False
     approvals: list[ApprovalTable] = Field(default_factory=list)
 
 
@@ -315,6 +322,10 @@ class OrionToml:
     repository_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
     """The same by `owner/name` or URL."""
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    asks_people: bool = False
+    """Agents may ask people in mid-run, where their channel says nothing else."""
+    channels_asking: Mapping[str, bool] = field(default_factory=dict)
+    """Whether they may in channels that say so, by ids."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """Of models, by their names or the beginnings of them."""
 
@@ -378,6 +389,12 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             parsed.approvals,
             {name: table.approvals or () for name, table in parsed.channels.items()},
         ),
+        asks_people=parsed.questions,
+        channels_asking={
+            name: table.questions
+            for name, table in parsed.channels.items()
+            if table.questions is not None
+        },
         prices={name: Price(**table.model_dump()) for name, table in parsed.prices.items()},
     )
 

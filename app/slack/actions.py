@@ -1,6 +1,6 @@
 """Orion's buttons below messages: how a click of each is read, and what is done then.
 
-A new button is an entry of `ACTIONS` and its block (`blocks.py`). The one for keys of people's own opens a modal (`key_modal.py`).
+A new button is an entry of `ACTIONS` and its block (`blocks.py`). Those for keys of people's own and for an answer in words open modals (`key_modal.py`, `modals.py`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from app.approvals.questions import MAX_OPTIONS
 from app.runs.approvals import Press
 from app.runs.intake import Intake, Pick, RetryIntent
 from app.runs.request import RunId
@@ -25,6 +26,9 @@ KEYS_ACTION: Final = "orion_keys"
 ALLOW_ACTION: Final = "orion_allow"
 ALLOW_THREAD_ACTION: Final = "orion_allow_thread"
 DENY_ACTION: Final = "orion_deny"
+WRITE_ACTION: Final = "orion_write_answer"
+CHOOSE_ACTIONS: Final = tuple(f"orion_choose_{number}" for number in range(MAX_OPTIONS))
+"""One for each option of a question."""
 PICK_ACTIONS: Final = tuple(f"orion_pick_{number}" for number in range(MAX_CANDIDATES + 1))
 """One for each button. Source: Slack Block Kit, `action_id` is unique within its block, read 2026-11."""
 
@@ -109,7 +113,9 @@ def _retry(click: Click) -> RetryIntent | None:
     )
 
 
-def _press(click: Click, *, is_allowed: bool, is_for_thread: bool = False) -> Press | None:
+def _press(
+    click: Click, *, is_allowed: bool, is_for_thread: bool = False, option: int | None = None
+) -> Press | None:
     if not is_id(click.value):
         return None
     return Press(
@@ -117,6 +123,7 @@ def _press(click: Click, *, is_allowed: bool, is_for_thread: bool = False) -> Pr
         user=click.user,
         is_allowed=is_allowed,
         is_for_thread=is_for_thread,
+        option=option,
         is_external=click.is_external,
     )
 
@@ -160,6 +167,13 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
     DENY_ACTION: Action(
         partial(_press, is_allowed=False), lambda intake, press: intake.press(press)
     ),
+    **{
+        name: Action(
+            partial(_press, is_allowed=True, option=number),
+            lambda intake, press: intake.press(press),
+        )
+        for number, name in enumerate(CHOOSE_ACTIONS)
+    },
     LOG_ACTION: Action(_show_log, lambda intake, log: intake.show_log(log.run_id, user=log.user)),
     FEEDBACK_ACTION: Action(
         _feedback,

@@ -1,10 +1,16 @@
-"""The card of what waits for a yes: what would be done, exactly, and who may say so; afterwards the record of what was said."""
+"""The card of what waits for a person: what would be done, exactly, or what the agent asks, and who may answer; afterwards the record of what was said."""
 
 from typing import Any, Final
 
 from app.approvals.records import Approval, ApprovalState
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, DeedKind
-from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION
+from app.slack.actions import (
+    ALLOW_ACTION,
+    ALLOW_THREAD_ACTION,
+    CHOOSE_ACTIONS,
+    DENY_ACTION,
+    WRITE_ACTION,
+)
 from app.slack.blocks import Block, MessagePart
 from app.slack.markdown import escape, neutralise
 
@@ -20,6 +26,14 @@ _DEEDS: Final = {
     DeedKind.HOST: "reach the host",
     DeedKind.OWN_KEY: "spend from your own key for",
 }
+_ANSWERED: Final = ":white_check_mark: *Answered*"
+_QUESTION_ENDS: Final = {
+    ApprovalState.ALLOWED: _ANSWERED,
+    ApprovalState.USED: _ANSWERED,
+    ApprovalState.DENIED: ":ok_hand: *Left to me*",
+    ApprovalState.EXPIRED: ":hourglass: *Nobody answered in time*",
+    ApprovalState.WITHDRAWN: ":heavy_minus_sign: *Not needed any more*: the run has ended",
+}
 _ENDS: Final = {
     ApprovalState.ALLOWED: ":white_check_mark: *Allowed*",
     ApprovalState.USED: ":white_check_mark: *Allowed, and done*",
@@ -30,7 +44,9 @@ _ENDS: Final = {
 
 
 def render_approval(approval: Approval) -> MessagePart:
-    """Returns the card as it must be now. What the agent wrote is shown as code, and pings nobody."""
+    """Returns the card as it must be now. What the agent wrote pings nobody; what it would do is shown as code."""
+    if approval.kind is DeedKind.QUESTION:
+        return _render_question(approval)
     deed = f"{_DEEDS[approval.kind]} `{_plain(approval.target)}`"
     asks = f"I would like to {deed}"
     blocks: list[Block] = []
@@ -46,8 +62,40 @@ def render_approval(approval: Approval) -> MessagePart:
     return MessagePart(blocks=tuple(blocks), text=f"{asks}: {approval.state}")
 
 
+def _render_question(approval: Approval) -> MessagePart:
+    is_waiting = approval.state is ApprovalState.WAITING
+    head = ":question: *I need to know:*" if is_waiting else f"{_QUESTION_ENDS[approval.state]}:"
+    asked = _cut(approval.target)
+    blocks: list[Block] = [_section(f"{head}\n{asked}")]
+    blocks += [_section(_quoted(one.text)) for one in approval.answers if one.text]
+    otherwise = f"without an answer: {_plain(approval.otherwise)}"
+    is_open = approval.state in (ApprovalState.WAITING, ApprovalState.EXPIRED)
+    facts = [*_people(approval), *([otherwise] if is_open else [])]
+    blocks.append(_context(" · ".join(facts) or "asked by the agent"))
+    if is_waiting:
+        choices = [
+            _button(action, option, approval)
+            for action, option in zip(CHOOSE_ACTIONS, approval.options, strict=False)
+        ]
+        others = (
+            _button(WRITE_ACTION, "Write an answer", approval),
+            _button(DENY_ACTION, "Decide yourself", approval),
+        )
+        blocks.append({"type": "actions", "elements": [*choices, *others]})
+    return MessagePart(blocks=tuple(blocks), text=f"I need to know: {asked}")
+
+
 def _facts(approval: Approval) -> str:
     """Returns who may answer, until when, who has, and which rule asks."""
+    facts = _people(approval)
+    if approval.is_for_thread:
+        facts.append("for all of this thread")
+    facts.append(f"rule `{_plain(approval.rule)}`")
+    return " · ".join(facts)
+
+
+def _people(approval: Approval) -> list[str]:
+    """Returns who may answer and until when, and who has."""
     facts = []
     if approval.state is ApprovalState.WAITING:
         wanted = f"{approval.people} of " if approval.people > 1 else ""
@@ -55,13 +103,12 @@ def _facts(approval: Approval) -> str:
         stamp = int(approval.until.timestamp())
         facts.append(f"until <!date^{stamp}^{{time}}|{approval.until:%H:%M} UTC>")
     for one in approval.answers:
-        said = "yes" if one.is_allowed else "no"
+        said = "said yes" if one.is_allowed else "said no"
+        if approval.kind is DeedKind.QUESTION:
+            said = "answered"
         stamp = int(one.at.timestamp())
-        facts.append(f"<@{one.user}> said {said} <!date^{stamp}^at {{time}}|at {one.at:%H:%M} UTC>")
-    if approval.is_for_thread:
-        facts.append("for all of this thread")
-    facts.append(f"rule `{_plain(approval.rule)}`")
-    return " · ".join(facts)
+        facts.append(f"<@{one.user}> {said} <!date^{stamp}^at {{time}}|at {one.at:%H:%M} UTC>")
+    return facts
 
 
 def _who(approval: Approval) -> str:
@@ -89,13 +136,19 @@ def _button(action: str, label: str, approval: Approval, **more: str) -> dict[st
 
 
 def _fenced(text: str) -> str:
+    return f"```\n{_cut(text.replace('```', _LOOKALIKE_FENCE))}\n```"
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f">{line}" for line in _cut(text).splitlines())
+
+
+def _cut(text: str) -> str:
+    """Returns as much of it as a section can show, escaped."""
     shown = text[:MAX_SHOWN_CHARS]
-    while (
-        len(escaped := escape(neutralise(shown)).replace("```", _LOOKALIKE_FENCE)) > MAX_SHOWN_CHARS
-    ):
+    while len(escaped := escape(neutralise(shown))) > MAX_SHOWN_CHARS:
         shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
-    end = "" if shown == text else "…"
-    return f"```\n{escaped}{end}\n```"
+    return escaped if shown == text else f"{escaped}…"
 
 
 def _plain(text: str) -> str:

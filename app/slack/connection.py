@@ -34,7 +34,7 @@ from app.slack.live import LatePosts, UpdateTiming
 from app.slack.manifest import find_lacking
 from app.slack.message_events import MessageEvents
 from app.slack.messages import OwnMessages
-from app.slack.modals import OPEN_TIMEOUT_S, FeedbackModal
+from app.slack.modals import OPEN_TIMEOUT_S, AnswerModal, FeedbackModal
 from app.slack.overview import Overviews
 from app.slack.replies import SlackReplies
 from app.slack.status import WorkingStatus
@@ -140,6 +140,7 @@ class SlackConnection:
         return Surfaces(
             keys=keys,
             feedback=self.feedback_modal(intake),
+            answer=self.answer_modal(intake),
             ask=AskModal(
                 self._api,
                 intake=intake,
@@ -154,6 +155,10 @@ class SlackConnection:
     def feedback_modal(self, intake: Intake) -> FeedbackModal:
         """Returns the modal that asks what was wrong with an answer."""
         return FeedbackModal(self._api, intake=intake, open_timeout_s=self._modal_timeout_s)
+
+    def answer_modal(self, intake: Intake) -> AnswerModal:
+        """Returns the modal that takes an answer to an agent's question in words."""
+        return AnswerModal(self._api, intake=intake, open_timeout_s=self._modal_timeout_s)
 
     def catch_up(
         self,

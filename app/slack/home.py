@@ -202,7 +202,7 @@ class AppHome:
         """Returns what waits for the person's yes, with its buttons; nothing where nothing does."""
         if not waiting:
             return ()
-        blocks: list[Block] = [{"type": "header", "text": plain("Waiting for a yes")}]
+        blocks: list[Block] = [{"type": "header", "text": plain("Waiting for an answer")}]
         identity = self._overviews.identity()
         for approval in waiting[:SHOWN_WAITING]:
             blocks += render_approval(approval).blocks

@@ -17,7 +17,7 @@ from typing_extensions import override
 from app.aio import TaskGroup
 from app.log import get_logger
 from app.runs.intake import Intake
-from app.slack.actions import KEYS_ACTION, Feedback, parse_click
+from app.slack.actions import KEYS_ACTION, WRITE_ACTION, Feedback, parse_click
 from app.slack.api import BotIdentity
 from app.slack.ask_modal import ASK_VIEW, AskModal
 from app.slack.commands import SlashCommand
@@ -27,13 +27,13 @@ from app.slack.home import AppHome
 from app.slack.key_modal import KEYS_VIEW, KeyModal
 from app.slack.manifest import ASK_SHORTCUT, COMMAND
 from app.slack.message_events import MessageEvents
-from app.slack.modals import FEEDBACK_VIEW, FeedbackModal, Modal
+from app.slack.modals import ANSWER_VIEW, FEEDBACK_VIEW, AnswerModal, FeedbackModal, Modal
 from app.slack.payloads import Ignored, from_reaction, session_stopped
 from app.slack.signature import bad_field
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
 """Each of whose kind has a listener; of the others one is looked for by its name."""
-VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW, ASK_VIEW)
+VIEWS: Final = (KEYS_VIEW, FEEDBACK_VIEW, ANSWER_VIEW, ASK_VIEW)
 """Of Orion's modals, by their callback ids."""
 _ROUTINE: Final = frozenset({"own_message", "subtype", "not_addressed", "unchanged", "reaction"})
 """Every message and reaction of a busy channel, and each of Orion's own edits."""
@@ -45,6 +45,7 @@ class Surfaces:
 
     keys: KeyModal | None = None
     feedback: FeedbackModal | None = None
+    answer: AnswerModal | None = None
     ask: AskModal | None = None
     commands: SlashCommand | None = None
     home: AppHome | None = None
@@ -54,6 +55,7 @@ class Surfaces:
         modals: Mapping[str, Modal | None] = {
             KEYS_VIEW: self.keys,
             FEEDBACK_VIEW: self.feedback,
+            ANSWER_VIEW: self.answer,
             ASK_VIEW: self.ask,
         }
         return modals.get(callback_id)
@@ -134,6 +136,11 @@ class _Listeners:
     async def keys(self, body: dict[str, Any], ack: AsyncAck) -> None:
         if self._surfaces.keys is not None:
             await self._surfaces.keys.show(body)
+        await ack()
+
+    async def write_answer(self, body: dict[str, Any], ack: AsyncAck) -> None:
+        if self._surfaces.answer is not None:
+            await self._surfaces.answer.show(body)
         await ack()
 
     async def view(self, body: dict[str, Any], ack: AsyncAck) -> None:
@@ -264,6 +271,7 @@ def create_bolt_app(
     app.event("app_home_opened")(listeners.home_opened)
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(KEYS_ACTION)(listeners.keys)
+    app.action(WRITE_ACTION)(listeners.write_answer)
     app.action(re.compile(".*", re.DOTALL))(listeners.action)
     app.command(COMMAND)(listeners.command)
     app.message_shortcut(ASK_SHORTCUT)(listeners.shortcut)

@@ -1,10 +1,12 @@
-"""Modals: what all have in common, and the one that asks what was wrong with an answer."""
+"""Modals: what all have in common, the one that asks what was wrong with an answer, and the one for an agent's question."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from app.approvals.questions import MAX_TEXT_CHARS
 from app.log import get_logger
+from app.runs.approvals import Press
 from app.runs.intake import Intake
 from app.runs.request import RunId
 from app.slack.api import SlackApi, SlackFault, within
@@ -19,6 +21,8 @@ Source: Slack, "Modals", `trigger_id`, read 2026-11.
 FEEDBACK_VIEW: Final = "orion_feedback_reason"
 MAX_REASON_CHARS: Final = 500
 _REASON: Final = "reason"
+ANSWER_VIEW: Final = "orion_answer"
+_ANSWER: Final = "answer"
 _log = get_logger(__name__)
 
 
@@ -80,6 +84,58 @@ class FeedbackModal:
                 is_positive=False,
                 comment=reason.strip()[:MAX_REASON_CHARS],
             )
+        return {}
+
+
+class AnswerModal:
+    """Takes what a person answers an agent's question in their own words."""
+
+    def __init__(
+        self, api: SlackApi, *, intake: Intake, open_timeout_s: float = OPEN_TIMEOUT_S
+    ) -> None:
+        self._api = api
+        self._intake = intake
+        self._open_timeout_s = open_timeout_s
+
+    async def show(self, body: Mapping[str, Any]) -> None:
+        """Opens the modal for whoever pressed the button of a question."""
+        actions = body.get("actions")
+        pressed = actions[0] if isinstance(actions, list) and actions else None
+        approval_id = text_of(pressed, "value") if isinstance(pressed, dict) else ""
+        if not is_id(approval_id):
+            return
+        element = {
+            "type": "plain_text_input",
+            "action_id": _ANSWER,
+            "multiline": True,
+            "max_length": MAX_TEXT_CHARS,
+        }
+        view = {
+            "type": "modal",
+            "callback_id": ANSWER_VIEW,
+            "private_metadata": approval_id,
+            "title": plain("Your answer"),
+            "submit": plain("Answer"),
+            "close": plain("Cancel"),
+            "blocks": [input_block(_ANSWER, "What shall I do?", element) | {"optional": False}],
+        }
+        await open_modal(self._api, body, view, timeout_s=self._open_timeout_s)
+
+    async def save(self, body: Mapping[str, Any]) -> Mapping[str, str]:
+        view, user = object_of(body, "view"), text_of(object_of(body, "user"), "id")
+        approval_id = text_of(view, "private_metadata")
+        written = values_of(body).get(_ANSWER, {}).get(_ANSWER, {}).get("value")
+        if not isinstance(written, str) or not written.strip():
+            return {_ANSWER: "Please write an answer."}
+        if is_id(approval_id) and is_id(user):
+            press = Press(
+                approval_id=approval_id,
+                user=user,
+                is_allowed=True,
+                text=written.strip()[:MAX_TEXT_CHARS],
+                is_external=member_of(body) is None,
+            )
+            await self._intake.press(press)
         return {}
 
 

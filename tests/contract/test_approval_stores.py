@@ -106,6 +106,22 @@ async def test_whoever_asks_for_the_same_again_asks_for_the_same_row(stores: Sto
     assert await stores.other.of_run("run_other") == []
 
 
+async def test_a_question_keeps_its_answer(stores: Stores) -> None:
+    """Also once its agent knows it, whoever asks for it again."""
+    question = asked(
+        kind=DeedKind.QUESTION, rule="", options=("\u00e9", "b"), otherwise="c", by=("asker",)
+    )
+    first = await stores.one.ask(question)
+    said = replace(yes(), text="\u6f22\nb")
+    answered = await stores.other.answer(first.id, said, is_for_thread=False)
+    assert isinstance(answered, Approval)
+    assert (answered.state, answered.answers) == (ApprovalState.ALLOWED, (said,))
+    assert await stores.one.use(first.id)
+    again = await stores.other.ask(question)
+    assert (again.id, again.state, again.answers) == (first.id, ApprovalState.USED, (said,))
+    assert (again.options, again.otherwise) == (("\u00e9", "b"), "c")
+
+
 async def test_many_at_once_ask_for_rows_with_numbers_of_their_own(stores: Stores) -> None:
     """And for one row where they want the same."""
     wanted = [asked(digest=f"{number % 4}" * 64) for number in range(12)]

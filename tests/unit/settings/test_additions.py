@@ -324,6 +324,19 @@ def test_a_channel_has_a_rule_for_replies_of_its_own(tmp_path: Path) -> None:
     assert policy.follow_ups_in("C1") is FollowUps.NEVER
 
 
+def test_whether_agents_ask_people(toml: Path) -> None:
+    """Nowhere without a word; a channel's own comes first."""
+    assert not run_policy(load_settings(env_file=None, given={}, toml=toml)).asks_people_in("C1")
+    toml.write_text("questions = true\n[channels.C0123456789]\nquestions = false\n")
+    policy = run_policy(load_settings(env_file=None, given={}, toml=toml))
+    assert policy.asks_people_in("C1")
+    assert not policy.asks_people_in("C0123456789")
+    assert policy.max_still_s == policy.approval_timeout_s
+    toml.write_text('questions = "sometimes"\n')
+    with pytest.raises(SettingsError, match=r"questions: .*sometimes"):
+        load_orion_toml(toml)
+
+
 RULES = """
 [[approvals]]
 tool = "notes.*"

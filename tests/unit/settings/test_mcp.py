@@ -86,6 +86,7 @@ def test_what_is_outside_stays_outside(tmp_path: Path) -> None:
             {"a": {"url": "http://x", "headers": {"authorization": "x"}, "oauth": CLIENT}},
             "mcpServers.a: either oauth or the header Authorization, not both",
         ),
+        ({"orion": {"command": "x"}}, "mcpServers.orion: orion is the name of Orion's own"),
         ({"a": {"command": 5}}, "mcpServers.a.command: Input should be a valid string"),
         ({"a": {"command": ""}}, "mcpServers.a.command: String should have at least 1"),
         ({"a": {"command": "x", "args": "--y"}}, "mcpServers.a.args: Input should be a valid list"),

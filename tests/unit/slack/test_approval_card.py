@@ -10,7 +10,13 @@ import pytest
 from app.approvals.records import Approval, ApprovalAnswer, ApprovalState
 from app.approvals.rules import DeedKind
 from app.playground.slack.block_kit import check_blocks
-from app.slack.actions import ALLOW_ACTION, ALLOW_THREAD_ACTION, DENY_ACTION
+from app.slack.actions import (
+    ALLOW_ACTION,
+    ALLOW_THREAD_ACTION,
+    CHOOSE_ACTIONS,
+    DENY_ACTION,
+    WRITE_ACTION,
+)
 from app.slack.approval_card import render_approval
 
 NOW = datetime(2026, 11, 27, 9, 30, tzinfo=UTC)
@@ -103,3 +109,54 @@ def test_what_an_agent_wrote_is_shown_and_does_nothing(changes: dict[str, Any]) 
         assert ping not in text
     assert check_blocks([dict(block) for block in part.blocks])
     text.encode()
+
+
+QUESTION = replace(
+    WAITING,
+    kind=DeedKind.QUESTION,
+    target="Which *name* shall it have?",
+    shown="",
+    rule="",
+    by=("asker",),
+    options=("the old one", "a new <one>"),
+    otherwise="I keep the old one.",
+)
+
+
+def test_a_question_is_asked_with_what_may_be_chosen() -> None:
+    """And what happens without an answer; nothing of it is a rule's."""
+    text = shown(QUESTION)
+    assert "I need to know:*\\nWhich *name* shall it have?" in text
+    assert "for <@U1>" in text
+    assert "without an answer: I keep the old one." in text
+    assert "rule" not in text
+    assert actions_of(QUESTION) == [*CHOOSE_ACTIONS[:2], WRITE_ACTION, DENY_ACTION]
+    check_blocks([dict(block) for block in render_approval(QUESTION).blocks])
+
+
+@pytest.mark.parametrize(
+    ("state", "said", "words"),
+    [
+        (ApprovalState.ALLOWED, "a\nb <!channel>", ("*Answered*", ">a\\n>b ", "answered <!date")),
+        (ApprovalState.USED, "yes", ("*Answered*", ">yes")),
+        (ApprovalState.DENIED, "", ("*Left to me*", "<@U9> answered")),
+        (ApprovalState.EXPIRED, None, ("*Nobody answered in time*", "without an answer: I keep")),
+        (ApprovalState.WITHDRAWN, None, ("*Not needed any more*",)),
+    ],
+)
+def test_a_question_becomes_its_record(
+    state: ApprovalState, said: str | None, words: tuple[str, ...]
+) -> None:
+    """Nobody is pinged by what was answered."""
+    answers = () if said is None else (replace(YES, text=said),)
+    text = shown(replace(QUESTION, state=state, answers=answers))
+    assert all(one in text for one in words), text
+    assert "<!channel>" not in text
+    assert actions_of(replace(QUESTION, state=state)) == []
+
+
+def test_a_long_question_fits() -> None:
+    long = replace(QUESTION, target="&" * 2_000, otherwise="<" * 2_000, options=("x" * 75,) * 8)
+    check_blocks([dict(block) for block in render_approval(long).blocks])
+    answered = replace(long, state=ApprovalState.USED, answers=(replace(YES, text="&" * 2_000),))
+    check_blocks([dict(block) for block in render_approval(answered).blocks])

@@ -22,6 +22,8 @@ def upgrade() -> None:
         sa.Column("rule", sa.Text, nullable=False),
         sa.Column("by", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("people", sa.BigInteger, nullable=False),
+        sa.Column("options", sa.JSON(none_as_null=True), nullable=False),
+        sa.Column("otherwise", sa.Text, nullable=False),
         sa.Column("asked_at", sa.Double, nullable=False),
         sa.Column("until", sa.Double, nullable=False),
         sa.Column("state", sa.String(64), nullable=False),
