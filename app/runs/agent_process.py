@@ -156,7 +156,7 @@ class AgentProcess:
         attempt.agent_started_at = attempt.time.now
         attempt.event_offset = attempt.traced_seq = 0
         attempt.cost.begin_start()
-        _log.info("agent.started", agent=self._adapter.name, model=self._model(attempt))
+        _log.info("agent.started", agent=self._adapter.name, model=self.model(attempt))
 
     def _tell_end(self, attempt: Attempt, finished: TurnFinished, reason: ExitReason) -> None:
         attempt.cost.report(finished.cost_usd, is_cut_short=reason != "exited")
@@ -177,7 +177,8 @@ class AgentProcess:
             tool_calls=attempt.tracker.steps,
         )
 
-    def _model(self, attempt: Attempt) -> str:
+    def model(self, attempt: Attempt) -> str:
+        """Returns the model that a run asks."""
         return attempt.run.model or self._settings.model
 
     def _turn(self, attempt: Attempt, start: AgentStart) -> AgentTurn:
@@ -185,7 +186,7 @@ class AgentProcess:
         return AgentTurn(
             messages=start.messages,
             system_prompt=start.system_prompt,
-            model=self._model(attempt),
+            model=self.model(attempt),
             max_output_tokens=self._settings.max_output_tokens,
             max_turns=self._settings.max_turns,
             run_token=start.token,

@@ -92,13 +92,10 @@ class AgentRunner:
             provider=self._provider.name, agent=self._adapter.name, model=self._settings.model
         )
 
-    def _model(self, attempt: Attempt) -> str:
-        return attempt.run.model or self._settings.model
-
     def _who(self, attempt: Attempt) -> Assignment:
         return replace(
             self.assignment,
-            model=self._model(attempt),
+            model=self._process.model(attempt),
             is_chosen=bool(attempt.choice.chosen_model),
         )
 
@@ -482,7 +479,7 @@ class AgentRunner:
     ) -> AbstractAsyncContextManager[str]:
         grant = ModelGrant(
             run_id=attempt.run.id,
-            models=(self._model(attempt), *self._adapter.spec.helper_models),
+            models=(self._process.model(attempt), *self._adapter.spec.helper_models),
             expires_at=attempt.time.latest_at + timedelta(minutes=1),
             max_output_tokens=self._settings.max_output_tokens,
             max_calls=self._settings.max_turns * CALLS_PER_TURN,
@@ -526,8 +523,8 @@ class AgentRunner:
         )
 
     def _system_prompt(self, attempt: Attempt, workspace: Workspace, work: Checkout | None) -> str:
-        settings = self._settings
-        has_broker, takes_servers = self._has_broker(attempt), self._adapter.spec.takes_mcp_servers
+        settings, takes_servers = self._settings, self._adapter.spec.takes_mcp_servers
+        has_broker = self._has_broker(attempt)
         network = NetworkFact.BROKERED if has_broker else NetworkFact.CLOSED
         return render_prompt(
             RunFacts(

@@ -120,7 +120,7 @@ class AgentsSettings(SettingsGroup):
     mcp_config_file: Annotated[Path, AfterValidator(existing_file)] | None = Field(
         None,
         alias="ORION_MCP_CONFIG_FILE",
-        description="MCP servers for the agents (all but anthropic): JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps headers and OAuth clients outside.",
+        description="MCP servers for the agents: JSON with mcpServers. Commands run in the sandbox; for those with a url Orion keeps headers and OAuth clients outside.",
     )
     system_prompt_file: Annotated[Path, AfterValidator(existing_file)] | None = Field(
         None,

@@ -1,4 +1,4 @@
-"""Each vendor's command line uses the operator's MCP servers: one outside, whose key stays there, beside one that is dead and one that hangs."""
+"""Each vendor's command line, and our own agent, use the operator's MCP servers: one outside, whose key stays there, beside one that is dead and one that hangs."""
 
 import json
 from pathlib import Path
@@ -20,14 +20,15 @@ pytestmark = [
 
 _NAMELESS = ("gemini",)
 """Says that there are some."""
-_SLOW = ("copilot", "gemini", "opencode")
-"""A server that hangs delays them by half a minute or more."""
+_SLOW = ("anthropic", "copilot", "gemini", "opencode")
+"""A server that hangs delays them by ten seconds to a minute."""
 
 
 @pytest.fixture(
     scope="session",
     params=[
-        pytest.param(name, marks=[pytest.mark.long] if name in _SLOW else []) for name in VENDORS
+        pytest.param(name, marks=[pytest.mark.long] if name in _SLOW else [])
+        for name in ("anthropic", *VENDORS)
     ],
 )
 def prepared(request: pytest.FixtureRequest) -> tuple[str, Path]:

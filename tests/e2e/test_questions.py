@@ -11,7 +11,7 @@ from app.playground.slack.types import COLLEAGUE, YOU, FakeSlackConfig, JsonObje
 from app.slack.actions import CHOOSE_ACTIONS, DENY_ACTION, WRITE_ACTION
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
-from tests.e2e.prepared import VENDORS, prepared_state_dir
+from tests.e2e.prepared import PREPARED, prepared_state_dir
 
 pytestmark = [
     pytest.mark.e2e,
@@ -53,8 +53,8 @@ async def card_of(stage: Stage, ts: str, words: str = "I need to know") -> JsonO
 @pytest.mark.parametrize(
     "agent",
     [
-        pytest.param(name, marks=[] if name == "claude" else [pytest.mark.long])
-        for name in ("claude", *VENDORS)
+        pytest.param(name, marks=[] if name in ("anthropic", "claude") else [pytest.mark.long])
+        for name in PREPARED
     ],
 )
 async def test_an_agent_is_answered(agent: str, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ SPEC = AgentSpec(
     protocol=ModelProtocol.ANTHROPIC,
     default_model=DEFAULT_MODEL,
     has_sessions=False,
-    takes_mcp_servers=False,
     hears_messages=True,
     is_ambiguous=True,
 )

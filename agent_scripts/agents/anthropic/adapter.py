@@ -2,8 +2,10 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from typing_extensions import override
 
@@ -19,12 +21,21 @@ from agent_scripts.adapter import (
 from agent_scripts.agents import claude_model
 from agent_scripts.agents.anthropic import SPEC
 from agent_scripts.agents.anthropic.output import AnthropicParser
-from agent_scripts.cli_agent import install_locked, pinned_recipe, plain_environment
+from agent_scripts.cli_agent import (
+    InsideServer,
+    RelayedServer,
+    inside_entry,
+    install_locked,
+    pinned_recipe,
+    plain_environment,
+    read_servers,
+)
 from agent_scripts.supervision import script_files, script_path, told_path
 
 _INSIDE = "agents/anthropic/inside"
 _SCRIPT_FILES = (
     *(f"{_INSIDE}/agent.py", f"{_INSIDE}/lazy_sdk.py", f"{_INSIDE}/tools.py"),
+    f"{_INSIDE}/mcp_servers.py",
     *("inside/process_tree.py", "inside/preload.py", "inside/messages.py"),
 )
 _LOCK = Path(__file__).parent / "environment" / "requirements.lock"
@@ -52,7 +63,7 @@ class AnthropicAdapter(AgentAdapter):
                 *install_locked(root),
                 # An inherited PYTHONDONTWRITEBYTECODE would leave each run to compile the SDK anew: seconds.
                 (python, "-m", "compileall", "-q", f"{root}/venv/lib"),
-                (python, "-c", "import anthropic"),
+                (python, "-c", "import anthropic, mcp"),
             ),
             product=f"anthropic {version.decode()}",
         )
@@ -60,7 +71,8 @@ class AnthropicAdapter(AgentAdapter):
     @override
     def command(self, turn: AgentTurn) -> AgentCommand:
         paths = turn.paths
-        request_path = f"{paths.run}/request.json"
+        request_path, servers_path = f"{paths.run}/request.json", f"{paths.run}/mcp.json"
+        servers = [_server(one) for one in read_servers(turn.mcp_config)]
         request = {
             "model": turn.model,
             "system": turn.system_prompt,
@@ -72,6 +84,7 @@ class AnthropicAdapter(AgentAdapter):
             "told_path": told_path(paths),
             "tool_timeout_s": _TOOL_TIMEOUT_S,
             "tool_output_bytes": _TOOL_OUTPUT_BYTES,
+            "servers_path": servers_path if servers else "",
         }
         return AgentCommand(
             argv=(*_script(paths), request_path),
@@ -83,6 +96,15 @@ class AnthropicAdapter(AgentAdapter):
             # ASCII escapes carry whatever a message holds, lone surrogates too.
             files=(
                 AgentFile(path=request_path, data=json.dumps(request).encode("ascii")),
+                *(
+                    [
+                        AgentFile(
+                            path=servers_path, data=json.dumps(servers).encode(), names_relay=True
+                        )
+                    ]
+                    if servers
+                    else []
+                ),
                 *script_files(paths, _SCRIPT_FILES),
             ),
         )
@@ -98,6 +120,13 @@ class AnthropicAdapter(AgentAdapter):
     @override
     def parser(self) -> EventParser:
         return AnthropicParser()
+
+
+def _server(server: InsideServer | RelayedServer) -> Mapping[str, Any]:
+    """Returns a server as `inside/mcp_servers.py` reads it."""
+    if isinstance(server, RelayedServer):
+        return {"name": server.name, "url": f"{{relay}}{server.path}"}
+    return {"name": server.name, **inside_entry(server)}
 
 
 def _script(paths: AgentPaths) -> tuple[str, str]:

@@ -4,7 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from agent_scripts.adapter import AgentExit
-from agent_scripts.cli_output import Failure, count_of, end_turn, read_record, shown_argument
+from agent_scripts.cli_output import (
+    Failure,
+    broken_server_note,
+    count_of,
+    end_turn,
+    read_record,
+    shown_argument,
+)
 from agent_scripts.events import (
     AgentErrorCode,
     AgentEvent,
@@ -24,6 +31,7 @@ class AnthropicParser:
         self._written: list[str] = []
         self._final = ""
         self._failure: Failure | None = None
+        self._notes: list[str] = []
 
     def feed(self, line: str) -> Sequence[AgentEvent]:
         record = read_record(line)
@@ -35,6 +43,7 @@ class AnthropicParser:
             answer=self._final,
             written=self._final or "".join(self._written),
             failure=self._failure,
+            notes=self._notes,
         )
 
     def _read(self, record: Mapping[str, Any]) -> Iterator[AgentEvent]:
@@ -61,6 +70,8 @@ class AnthropicParser:
                     cache_read_tokens=count_of(record, "cache_read_tokens"),
                     cache_creation_tokens=count_of(record, "cache_creation_tokens"),
                 )
+            case {"type": "server_broken", "name": str(name), "reason": str(reason)}:
+                self._notes.append(broken_server_note(name, reason))
             case {"type": "final", "text": str(text)}:
                 self._final = text.strip()
             case {"type": "error", "code": str(told)}:

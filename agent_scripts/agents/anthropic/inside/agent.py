@@ -2,7 +2,7 @@
 
 Usage: `python agent.py REQUEST.json`, with ANTHROPIC_BASE_URL and ANTHROPIC_API_KEY in the environment; with `--wait`
 instead it loads everything and waits for these (`preload.py`). Prints one JSON object a line, of type text, tool_started,
-tool_finished, heard, usage, alive, and at the end either final (exit 0) or error (exit 1) with a code of
+tool_finished, heard, usage, alive, server_broken, and at the end either final (exit 0) or error (exit 1) with a code of
 `agent_scripts.events.AgentErrorCode`.
 """
 
@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[4]))  # files keep their
 
 from agent_scripts.agents.anthropic.inside import tools
 from agent_scripts.agents.anthropic.inside.lazy_sdk import anthropic
+from agent_scripts.agents.anthropic.inside.mcp_servers import McpTools, open_servers
 from agent_scripts.inside.messages import ToldMessages, blocks_of, clean
 from agent_scripts.inside.preload import WAIT, wait_for_task
 
@@ -152,8 +153,10 @@ class Turn:
         *,
         client: anthropic.AsyncAnthropic,
         limits: tools.ToolLimits,
+        servers: McpTools,
     ) -> None:
         self._request = request
+        self._servers = servers
         self._client = client
         self._limits = limits
         self._messages: list[dict[str, Any]] = [
@@ -209,7 +212,7 @@ class Turn:
             "model": request["model"],
             "max_tokens": request["max_tokens"],
             "messages": _with_cache_mark(self._messages),
-            "tools": tools.TOOLS,
+            "tools": [*tools.TOOLS, *self._servers.definitions],
         }
         if request["system"].strip():
             system = {
@@ -280,10 +283,9 @@ class Turn:
             emit(
                 "tool_started", id=block.id, name=block.name, argument=_shown_argument(block.input)
             )
-            output, is_error = await asyncio.to_thread(
-                tools.run_tool, block.name, block.input, self._limits
-            )
-            emit("tool_finished", id=block.id, is_error=is_error, output_bytes=len(output.encode()))
+            output, is_error = await self._use_tool(block.name, block.input)
+            size = len((output if isinstance(output, str) else json.dumps(output)).encode())
+            emit("tool_finished", id=block.id, is_error=is_error, output_bytes=size)
             results.append(
                 {
                     "type": "tool_result",
@@ -293,6 +295,12 @@ class Turn:
                 }
             )
         return results
+
+    async def _use_tool(self, name: str, arguments: object) -> tuple[Any, bool]:
+        """Returns what a tool gave back, as a result's content, and whether it is an error."""
+        if self._servers.knows(name):
+            return await self._servers.call(name, arguments)
+        return await asyncio.to_thread(tools.run_tool, name, arguments, self._limits)
 
     def _cut_note(self, stop_reason: str | None) -> str:
         if stop_reason != "max_tokens":
@@ -355,14 +363,23 @@ def _so_far(message: anthropic.types.Message) -> anthropic.types.Message:
 def _shown_argument(arguments: object) -> str:
     if not isinstance(arguments, dict):
         return ""
-    shown = arguments.get("command") or f"{arguments.get('action', '')} {arguments.get('path', '')}"
-    return str(shown)[:2000]
+    shown = arguments.get("command")
+    if not shown and "action" in arguments:
+        shown = f"{arguments['action']} {arguments.get('path', '')}"
+    return str(shown or json.dumps(arguments, ensure_ascii=False))[:2000]
 
 
 async def _tell_alive() -> None:
     while True:
         emit("alive")
         await asyncio.sleep(_ALIVE_S)
+
+
+def _servers_of(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the MCP servers of the turn."""
+    path = request["servers_path"]
+    servers: list[dict[str, Any]] = json.loads(Path(path).read_text("utf-8")) if path else []
+    return servers
 
 
 async def answer(
@@ -392,7 +409,15 @@ async def answer(
     ):
         alive = tasks.create_task(_tell_alive())
         try:
-            emit("final", text=await Turn(request, client=client, limits=limits).run())
+            async with open_servers(
+                _servers_of(request),
+                token=api_key,
+                work=request["work"],
+                output_bytes=request["tool_output_bytes"],
+                on_broken=lambda name, reason: emit("server_broken", name=name, reason=reason),
+            ) as servers:
+                turn = Turn(request, client=client, limits=limits, servers=servers)
+                emit("final", text=await turn.run())
         except TurnError as exc:
             emit("error", code=exc.code, message=str(exc), status=exc.status)
             return 1
