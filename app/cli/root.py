@@ -235,7 +235,7 @@ def show_run(
     patch: Annotated[bool, typer.Option("--patch", help="What it did to the files.")] = False,
 ) -> None:
     """One run, by its id or the beginning of it."""
-    from app.cli.commands.runs import as_row, file_of_run, find_run, lines_of
+    from app.cli.commands.runs import as_row, asked_of, file_of_run, find_run, lines_of
     from app.runs.model import RunFileKind
 
     if log or patch:
@@ -245,7 +245,8 @@ def show_run(
             fail(f"run {run_id} left no {kind}")
         print(content)
         return
-    row = as_row(run_async(find_run(read_settings(), run_id)))
+    run = run_async(find_run(read_settings(), run_id))
+    row = as_row(run, run_async(asked_of(read_settings(), run)))
     if as_json:
         print(json.dumps(row, indent=2))
         return

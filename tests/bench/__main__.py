@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.bench.acks import measure_acks
 from tests.bench.agents import measure_agents, measure_agents_in_docker
+from tests.bench.asking import measure_asking
 from tests.bench.clouds import measure_clouds, why_no_machines
 from tests.bench.container import measure_container
 from tests.bench.costs import measure_costs
@@ -57,6 +58,7 @@ _MEASURES: Mapping[str, Callable[[Bench], Awaitable[Sequence[Row]]]] = {
     "costs": measure_costs,
     "pool": measure_pool,
     "urgent": measure_urgent,
+    "asking": measure_asking,
     "files": measure_files,
     "egress": measure_egress,
     "prepared": measure_prepared,

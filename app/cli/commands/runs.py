@@ -6,7 +6,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+from app.approvals.records import Approval
+from app.approvals.rules import DeedKind
 from app.runs.budget import render_money
 from app.runs.model import Run, RunCost, RunFileKind, SharedFile
 from app.runs.request import AttachedFile
@@ -66,6 +69,12 @@ async def find_run(settings: Settings, prefix: str) -> Run:
     return matches[0]
 
 
+async def asked_of(settings: Settings, run: Run) -> Sequence[Approval]:
+    """Returns what a run has needed people for, in order."""
+    async with open_records(settings) as store:
+        return await store.approvals.of_run(run.id)
+
+
 async def stop_run(settings: Settings, prefix: str) -> bool:
     """Asks a run to stop; its owner sees it within 0.5 s. False when it is over or was asked before."""
     run = await find_run(settings, prefix)
@@ -84,8 +93,8 @@ async def file_of_run(settings: Settings, prefix: str, kind: RunFileKind) -> str
         return await store.files.load(run.id, kind)
 
 
-def as_row(run: Run) -> Mapping[str, object]:
-    """Returns what `--json` prints of a run; no content."""
+def as_row(run: Run, asked: Sequence[Approval] = ()) -> Mapping[str, object]:
+    """Returns what `--json` prints of a run; no content. `asked`: what it has needed people for."""
     seconds = (
         (run.ended_at - run.started_at).total_seconds() if run.ended_at and run.started_at else None
     )
@@ -113,6 +122,16 @@ def as_row(run: Run) -> Mapping[str, object]:
         "files_in": _files(run.request.content.files),
         "files_out": _files(run.result.files),
         "hosts": [asdict(one) for one in run.result.hosts],
+        "asked": [
+            {
+                "kind": one.kind,
+                "target": "" if one.kind is DeedKind.QUESTION else one.target,
+                "rule": one.rule,
+                "state": one.state,
+                "by": [answer.user for answer in one.answers],
+            }
+            for one in asked
+        ],
         "stopped_by": run.stop_requested_by,
         "input_tokens": run.result.usage.input_tokens,
         "output_tokens": run.result.usage.output_tokens,
@@ -140,6 +159,9 @@ def lines_of(row: Mapping[str, object]) -> Iterator[str]:
         if name == "hosts" and isinstance(value, list):
             yield from (f"{name:14} {_line_of_host(one)}" for one in value)
             continue
+        if name == "asked" and isinstance(value, list):
+            yield from (f"{name:14} {_line_of_asked(one)}" for one in value)
+            continue
         nothing = "unknown" if name == "cost_usd" and row["attempt"] else ""
         yield f"{name:14} {nothing if value is None else value}"
 
@@ -149,6 +171,12 @@ def _line_of_host(use: Mapping[str, object]) -> str:
     return (
         f"{told}; refused {use['refusals']} times: it {use['reason']}" if use["refusals"] else told
     )
+
+
+def _line_of_asked(one: Mapping[str, Any]) -> str:
+    by = f" by {', '.join(one['by'])}" if one["by"] else ""
+    what = " ".join(filter(None, (one["kind"], one["target"])))
+    return f"{what}: {one['state']}{by}"
 
 
 class By(StrEnum):
