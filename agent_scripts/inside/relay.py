@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import subprocess
@@ -21,6 +22,9 @@ _BROKER_WAIT_S = 15.0
 _BROKER_PAUSE_S = 0.2
 _CROWDED_PAUSE_S = 0.05
 _CHUNK_BYTES = 256 * 1024
+_F_SETPIPE_SZ = 1031
+"""Source: Linux, include/uapi/linux/fcntl.h; the module has a name for it since Python 3.10."""
+_NO_SPLICE = (errno.EINVAL, errno.ENOSYS, errno.EPERM)
 _STACK_BYTES = 512 * 1024
 """Default stacks of 8 MiB would eat a sandbox's address space limit."""
 _PORT_NAME = "ORION_EGRESS_PORT"
@@ -150,15 +154,45 @@ def _connect(broker_socket: str, absence: _Absence) -> socket.socket | None:
 def _copy(source: socket.socket, target: socket.socket) -> None:
     """Copies until the end, then closes only this direction: a half-closed peer may still be answered."""
     try:
-        buffer = memoryview(bytearray(_CHUNK_BYTES))
-        while size := source.recv_into(buffer):
-            target.sendall(buffer[:size])
+        if not _splice(source, target):
+            buffer = memoryview(bytearray(_CHUNK_BYTES))
+            while size := source.recv_into(buffer):
+                target.sendall(buffer[:size])
         target.shutdown(socket.SHUT_WR)
     except OSError:
         # One side broke: wake the other direction too, or its thread would wait for ever.
         for side in (source, target):
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
+
+
+def _splice(source: socket.socket, target: socket.socket) -> bool:
+    """Copies within the kernel, which takes a third of the processor's time; False = it cannot do that here, and nothing is lost.
+
+    Raises: OSError: one of the two is gone.
+    """
+    splice = getattr(os, "splice", None)  # Linux, since Python 3.10
+    if splice is None:
+        return False
+    out, into = os.pipe()
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(into, _F_SETPIPE_SZ, _CHUNK_BYTES)
+        while size := splice(source.fileno(), into, _CHUNK_BYTES):
+            while size:
+                size -= splice(out, target.fileno(), size)
+    except OSError as exc:
+        if exc.errno not in _NO_SPLICE:
+            raise
+        os.set_blocking(out, False)
+        with contextlib.suppress(BlockingIOError):
+            target.sendall(os.read(out, _CHUNK_BYTES))
+        return False
+    else:
+        return True
+    finally:
+        os.close(out)
+        os.close(into)
 
 
 def main(broker: str, command: list[str]) -> int:

@@ -289,7 +289,7 @@ class EgressProxy:
                     until.reschedule(loop.time() + bounds.idle_s)
 
             moved(sent_bytes=len(first))
-            upstream.lead_to(client[1], lambda size: moved(received_bytes=size))
+            await upstream.lead_to(client[1], lambda size: moved(received_bytes=size))
             await upstream.write(first)
             await together(
                 _send(client[0], upstream, lambda size: moved(sent_bytes=size)),

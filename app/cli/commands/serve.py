@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -26,6 +27,7 @@ REQUEST_GRACE_S = 3.0
 
 SWITCH_INTERVAL_S = 0.0005
 """How long the loop waits for a thread that holds the interpreter; by default 5 ms, and each message crosses several."""
+OPEN_FILES = 65_536
 GC_THRESHOLDS = (700, 10, 1_000_000)
 """Python's own for what is young; all objects are looked through by the clock instead: see `GC_INTERVAL_S`."""
 GC_INTERVAL_S = 300.0
@@ -52,12 +54,19 @@ def serve(
 ) -> int:
     """Does what the role is until a signal: 0 after an orderly end; 1 when start-up failed, with one line that says why."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    _raise_open_files()
     try:
         asyncio.run(_serve(settings, role, overrides or Overrides()))
     except EXPECTED as exc:
         print(f"orion cannot start: {_reason(exc, settings)}", file=sys.stderr)
         return 1
     return 0
+
+
+def _raise_open_files() -> None:
+    """Lets this process have as many descriptors as it may: the usual 1,024 are few, where a connection through the proxy takes six. Sandboxes have a limit of their own."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, OPEN_FILES), most))
 
 
 def _reason(problem: Exception, settings: Settings) -> str:
