@@ -43,6 +43,7 @@ def _numbers(deployed: Deployed, run_id: str) -> list[int]:
     return [one["number"] for one in messages if one["run_id"] == run_id]
 
 
+@pytest.mark.alone
 async def test_a_mention_is_answered(place: Place) -> None:
     """Acknowledged after the message stands, within Slack's 3 s; answered by one message; traced before the function has returned."""
     async with place.deploy() as deployed:
@@ -103,6 +104,7 @@ async def test_the_broker_behind_the_function_that_hears(place: Place) -> None:
             assert KEY.encode() not in deployed.cloud.sent()
 
 
+@pytest.mark.alone
 async def test_a_process_killed_in_a_slice(place: Place) -> None:
     """kill -9 while an agent works: within 60 s another goes on with it, and it is answered once."""
     async with place.deploy(ORION_SLICE_S="3") as deployed:
