@@ -244,6 +244,7 @@ async def _open_web(
             welcomes=adapters.welcomes,
             keys=create_key_modal(settings, slack, adapters.own_keys),
             mask=core.ports.mask,
+            on_group=core.permissions.ask_for,
             background_timeout_s=HOOK_GRACE_S if outside.role.is_brief else BACKGROUND_TIMEOUT_S,
         ),
         on_ack=metrics.acknowledged,

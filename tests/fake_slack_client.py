@@ -148,6 +148,9 @@ class FakeSlackClient:
     async def delete(self, ts: str, *, channel: str = "general", user: str = YOU) -> None:
         await self._post("/ui/delete", {"channel": channel, "ts": ts, "user": user})
 
+    async def change_usergroup(self, group: str, *users: str) -> None:
+        await self._post("/ui/usergroups", {"usergroup": group, "users": list(users)})
+
     async def versions(self, message: JsonObject) -> list[JsonObject]:
         """Everything the message ever was: kind, at, by, text, blocks; oldest first."""
         params = {"channel": message["channel"], "ts": message["ts"]}

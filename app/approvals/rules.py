@@ -6,7 +6,7 @@ They stand in `orion.toml`, for all places or for one channel, whose own come fi
     tool = "linear.create_*"            # an MCP server and a tool of it
     arguments = { team = "ops-*" }      # all of which the call must have, as texts
     decision = "ask"                    # allow, ask or deny
-    by = "operators"                    # asker, channel, operators, or a list of people
+    by = "operators"                    # asker, channel, operators, groups, or a list of people
     people = 2                          # who must say yes; one no is enough
 
     [[approvals]]
@@ -29,7 +29,7 @@ ASKER: Final = "asker"
 CHANNEL: Final = "channel"
 OPERATORS: Final = "operators"
 ROLES: Final = (ASKER, CHANNEL, OPERATORS)
-"""Who may answer, beside people by their ids: whoever asked the question, everybody in its channel, `ORION_OPERATORS`."""
+"""Who may answer, beside groups, and people by their ids: whoever asked the question, everybody in its channel, `ORION_OPERATORS`."""
 
 
 class DeedKind(StrEnum):
@@ -85,7 +85,7 @@ class ApprovalRule:
     """Patterns of arguments, by their names; a call that lacks one is not covered."""
     decision: Decision
     by: tuple[str, ...] = (ASKER,)
-    """Roles, and ids of people."""
+    """Roles, names of groups, and ids of people."""
     people: int = 1
     """How many different ones must say yes."""
     channel: str = ""

@@ -9,5 +9,6 @@ __all__ = [
     "factories",
     "maintenance",
     "models",
+    "permissions",
     "providers",
 ]

@@ -11,6 +11,7 @@ from app.aio import retry_store
 from app.compose.models import asks_by_itself, is_judging, needs_own_key, usable_agents
 from app.compose.providers import usable_clouds
 from app.log import get_logger
+from app.permissions.rules import Permissions
 from app.runs.budget import Budgets, Ledger, Prices, SpendingStore, to_micro
 from app.runs.model import Clock
 from app.settings.group import SettingsError
@@ -25,7 +26,7 @@ _log = get_logger(__name__)
 
 @asynccontextmanager
 async def open_ledger(
-    settings: Settings, store: SpendingStore, clock: Clock
+    settings: Settings, store: SpendingStore, clock: Clock, *, permissions: Permissions
 ) -> AsyncIterator[Ledger]:
     """Opens what counts, and keeps to the budgets; all of it is written at the end, if the database takes it within `LAST_WRITE_S`.
 
@@ -40,6 +41,7 @@ async def open_ledger(
         store=store,
         clock=clock,
         is_shared=isinstance(settings.database, str),
+        permissions=permissions,
     )
     await ledger.load()
     try:

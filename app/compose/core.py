@@ -15,6 +15,7 @@ from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
 from app.compose.factories import create_preparations, create_repositories, create_runner, pool_size
 from app.compose.maintenance import Retention, Watchdog, maintain_runtime
+from app.compose.permissions import PermissionWatch
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
 from app.redaction import Masker
@@ -155,6 +156,7 @@ class Core:
     elsewhere: Sequence[str]
     """Other providers where sandboxes of sessions may be."""
     policy: RunPolicy
+    permissions: PermissionWatch
     is_working: bool
     """It advances runs; see `Role`."""
     is_brief: bool
@@ -164,7 +166,13 @@ class Core:
         if self.is_brief:
             return ()
         ledger = self.ports.ledger
-        for_all = (ledger.write_forever(), ledger.load_forever(), self.desk.keep_forever())
+        for_all = (
+            ledger.write_forever(),
+            ledger.load_forever(),
+            self.desk.keep_forever(),
+            self.permissions.watch_file_forever(),
+            self.permissions.ask_forever(),
+        )
         if not self.is_working:
             return for_all
         return (
@@ -206,8 +214,12 @@ async def open_core(
     if takes_over:
         await sweep(provider, left, living=await living())
         await _tell_sandbox(settings, provider, outside.choice)
+    watch = PermissionWatch(policy.permissions, settings.toml, members_of=outside.slack.members_of)
+    await watch.load()
     async with AsyncExitStack() as stack:
-        ledger = await stack.enter_async_context(open_ledger(settings, adapters.spending, clock))
+        ledger = await stack.enter_async_context(
+            open_ledger(settings, adapters.spending, clock, permissions=policy.permissions)
+        )
         ports = _join_ports(outside, ledger=ledger, masker=masker, clock=clock)
         await stack.enter_async_context(
             share_grants(settings, outside.broker, adapters.store.grants, ports)
@@ -265,6 +277,7 @@ async def open_core(
             ),
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
+            permissions=watch,
             is_working=is_working,
             is_brief=is_brief,
         )

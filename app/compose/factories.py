@@ -19,6 +19,7 @@ from app.compose.egress import host_lists
 from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
 from app.log import configure_logging
+from app.permissions.rules import Permissions
 from app.redaction import Masker
 from app.runs.broker import ModelBroker
 from app.runs.environment import Additions, AgentEnvironment, AgentSettings
@@ -77,6 +78,7 @@ def run_policy(settings: Settings) -> RunPolicy:
         mount=settings.mount,
         instructions=settings.toml.instructions,
         rules=settings.toml.rules,
+        permissions=create_permissions(settings),
         approvals=settings.toml.approvals,
         asks_people=settings.toml.asks_people,
         channels_asking=settings.toml.channels_asking,
@@ -87,6 +89,15 @@ def run_policy(settings: Settings) -> RunPolicy:
         channel_follow_ups=settings.toml.channel_follow_ups,
         is_agent_set="default" in settings.agents.model_fields_set,
         is_provider_set=settings.sandbox.provider != "auto",
+    )
+
+
+def create_permissions(settings: Settings) -> Permissions:
+    """Returns who may do what; of groups those members that the file names."""
+    return Permissions(
+        settings.toml.permissions,
+        groups=settings.toml.groups,
+        operators=settings.access.operators,
     )
 
 

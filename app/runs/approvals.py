@@ -12,6 +12,7 @@ from app.approvals.records import Approval, ApprovalAnswer, ApprovalState, Unans
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
+from app.permissions.rules import Right
 from app.runs.attempt import Attempt
 from app.runs.broker import (
     Before,
@@ -345,6 +346,9 @@ def _text_of(press: Press, approval: Approval) -> str:
 def why_not_answer(approval: Approval, press: Press, policy: RunPolicy) -> str:
     """Returns why a person's answer does not count, for them; empty when it does."""
     is_let_in = not press.is_external and may_stop(press.user, policy)
+    is_let_in &= not policy.permissions.forbids(
+        Right.APPROVE, user=press.user, channel=approval.channel
+    )
     if is_let_in and may_answer(approval, press.user, policy):
         return ""
     return f"This is for {who_may_answer(approval)} to answer; your press has changed nothing."
@@ -358,6 +362,7 @@ def may_answer(approval: Approval, user: str, policy: RunPolicy) -> bool:
         or (ASKER in by and user == approval.asker)
         or (OPERATORS in by and user in policy.operators)
         or user in by
+        or any(policy.permissions.is_in(user, one) for one in by)
     )
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, wait_fixed
 
+from app.permissions.rules import Permissions
 from app.runs.model import Clock, ModelCall, Run, Usage
 from app.runs.request import RunId, RunRequest
 
@@ -37,10 +38,7 @@ class Price:
     cache_read: Decimal
     cache_write: Decimal
     cache_write_1h: Decimal | None = None
-    """Of what is kept for an hour; None = twice the input, as Anthropic has it.
-
-    Source: Claude documentation, Prompt caching, pricing, read 2026-11.
-    """
+    """Of what is kept for an hour; None = twice the input. Source: Claude documentation, Prompt caching, pricing, read 2026-11."""
 
     def of(self, usage: Usage) -> int:
         """Returns micro-dollars."""
@@ -171,8 +169,6 @@ class CallFigures:
 
 BudgetKey = tuple[str, str, str]
 """Whose budget: `user` or `channel` with the team's id and its own, or `all` or `judgements` with nothing."""
-
-
 DayBudget = tuple[str, int, int | None]
 """Whose budget, for people; micro-dollars spent of it on one day; and how many it has, None = as many as it takes."""
 
@@ -239,8 +235,10 @@ class Ledger:
         store: SpendingStore,
         clock: Clock,
         is_shared: bool = False,
+        permissions: Permissions | None = None,
     ) -> None:
-        """`is_shared`: other processes spend from the same budgets."""
+        """`is_shared`: other processes spend from the same budgets. `permissions`: what people have of their own in place of `Budgets.user_day`."""
+        self._permissions = permissions or Permissions()
         self._prices = prices
         self._budgets = budgets
         self._store = store
@@ -267,7 +265,7 @@ class Ledger:
 
     async def load_forever(self) -> None:
         """Looks again and again at what others have spent, until cancelled; returns at once where there are none, or no budgets."""
-        while self._is_shared and self._budgets.is_set:
+        while self._is_shared and (self._budgets.is_set or self._permissions.has_budgets):
             await self._clock.sleep(REFRESH_S)
             async for attempt in AsyncRetrying(wait=wait_fixed(WRITE_RETRY_S)):
                 with attempt:
@@ -309,9 +307,10 @@ class Ledger:
     def _of_day(self, team: str, user: str, channel: str) -> Sequence[DayBudget]:
         sums = self._spent.get(self._today(), Counter())
         of_user, of_channel, of_all = (sums[key] for key in _keys(team, user, channel))
+        own = self._permissions.find_budget(user=user, channel=channel)
         channel_limit = self._budgets.channels.get(channel, self._budgets.channel_day)
         return (
-            ("your budget", of_user, self._budgets.user_day),
+            ("your budget", of_user, own.budget_day if own else self._budgets.user_day),
             ("this channel's budget", of_channel, channel_limit),
             ("Orion's budget", of_all, self._budgets.day),
         )

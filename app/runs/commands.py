@@ -14,6 +14,7 @@ from typing import cast
 from app.aio import retry_store
 from app.errors import ErrorCode
 from app.log import get_logger
+from app.permissions.rules import Permissions, Right, Thing
 from app.runs.model import ChannelChange, ChannelNote, Outcome, Run, RunState
 from app.runs.options import (
     NO_REPO,
@@ -35,6 +36,7 @@ from app.runs.selection import (
     choose_for,
     context_of,
     find_problem,
+    why_not_chosen,
 )
 
 MAX_TOLD_BYTES = 1000
@@ -76,7 +78,7 @@ async def answer_without_agent(
     options = request.options
     command = options.command
     rules = catalog.rules_of(request.channel)
-    if command is None and not (options.model or options.branch or rules):
+    if command is None and not (options.model or options.branch or rules or policy.permissions):
         return None
     context = await context_of(run, ports, catalog)
     choice = choose(options, context, catalog)
@@ -88,6 +90,10 @@ async def answer_without_agent(
     if problem:
         return Outcome(state=RunState.FAILED, error_code=ErrorCode.REQUEST_INVALID, detail=problem)
     if command is None:
+        if forbidden := why_not_chosen(choice, request, policy.permissions):
+            return Outcome(
+                state=RunState.FAILED, error_code=ErrorCode.NOT_ALLOWED, detail=forbidden
+            )
         return _ask_which(choice) if choice.candidates else None
     said = await retry_store(lambda: carry_out(command, request, ports.defaults, context, catalog))
     keys = await retry_store(lambda: ports.own_keys.of(request.team, request.user))
@@ -95,7 +101,11 @@ async def answer_without_agent(
     return Outcome(
         state=RunState.SUCCEEDED,
         answer=render_choice(
-            await choose_for(run, ports, catalog), said, own_keys=sorted(keys), last_change=last
+            await choose_for(run, ports, catalog),
+            said,
+            own_keys=sorted(keys),
+            permissions=describe_permissions(request, policy.permissions),
+            last_change=last,
         ),
     )
 
@@ -171,15 +181,34 @@ def describe_choice(choice: Choice) -> list[str]:
     ]
 
 
+def describe_permissions(request: RunRequest, permissions: Permissions) -> list[str]:
+    """Returns what rules say of whoever asks, where they ask, as lines of Markdown; none where they say nothing."""
+    who = {"user": request.user, "channel": request.channel}
+    lines = []
+    for thing in Thing:
+        if (ruling := permissions.find_allowed(thing, **who)) is not None:
+            known = ", ".join(f"`{one}`" for one in ruling.patterns) or "none"
+            lines.append(f"{thing} that you may have: {known} ({ruling.rule})")
+    rights = (Right.SET_DEFAULTS, Right.STOP_OTHERS, Right.APPROVE)
+    rulings = {right: permissions.find(right, **who) for right in rights}
+    lines += [
+        f"{right}: {'yes' if ruling.is_allowed else 'no'} ({ruling.rule})"
+        for right, ruling in rulings.items()
+        if ruling is not None
+    ]
+    return lines
+
+
 def render_choice(
     choice: Choice,
     said: str,
     *,
     own_keys: Sequence[str] = (),
+    permissions: Sequence[str] = (),
     last_change: ChannelChange | None = None,
 ) -> str:
-    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `last_change`: of the channel's defaults."""
-    lines = [f"- {line}" for line in describe_choice(choice)]
+    """Returns the answer, as Markdown. `own_keys`: for which protocols the person has given one. `permissions`: lines of `describe_permissions`. `last_change`: of the channel's defaults."""
+    lines = [f"- {line}" for line in (*describe_choice(choice), *permissions)]
     if own_keys:
         lines.append(f"- keys for models: your own for {', '.join(own_keys)}, else Orion's")
     if last_change is not None:

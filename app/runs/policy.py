@@ -13,10 +13,16 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from app.approvals.rules import ApprovalRules
 from app.egress.hosts import HostEntry
 from app.errors import ErrorCode
+from app.permissions.rules import Permissions, Right, Ruling
 from app.runs.model import Run
 from app.runs.options import INVISIBLE, RunOptions, check_model, unknown_word
 from app.runs.request import Addressing, MemoryVerb, RunRequest, Surface
-from app.runs.selection import CatalogAgent, RepositoryRule, channel_change, find_problem
+from app.runs.selection import (
+    CatalogAgent,
+    RepositoryRule,
+    channel_change,
+    find_problem,
+)
 
 NOTHING_TO_REMEMBER = "write behind remember what I shall know here"
 MAX_PLACE_ATTEMPTS = 3
@@ -375,6 +381,8 @@ class RunPolicy(AccessSettings, FollowUpSettings, LimitSettings, FileSettings, D
     rules: Mapping[str, Sequence[RepositoryRule]] = field(default_factory=dict)
     """`Catalog.rules`."""
     hosts: HostLists = field(default_factory=HostLists)
+    permissions: Permissions = field(default_factory=Permissions)
+    """As they are now: they change while it runs."""
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
     """What agents may do outside only after somebody has said yes."""
     asks_people: bool = False
@@ -466,6 +474,9 @@ def _not_allowed(request: RunRequest, policy: RunPolicy, *, bot_turns: int) -> s
         return "people of other organisations cannot use Orion here"
     if policy.allowed_users and not request.is_bot and request.user not in policy.allowed_users:
         return "you are not on the list of people who may use Orion; please ask the operator for access"
+    ruling = policy.permissions.find(Right.USE, user=request.user, channel=request.channel)
+    if ruling is not None and not ruling.is_allowed:
+        return f"you may not use Orion here{by_rule(ruling)}"
     is_channel = request.surface is Surface.CHANNEL
     if is_channel and policy.allowed_channels and request.channel not in policy.allowed_channels:
         return "Orion is not switched on in this channel; please ask the operator"
@@ -504,6 +515,18 @@ def why_no_change(request: RunRequest, policy: RunPolicy) -> str:
         return "" if is_ours else "what I remember is for people of this workspace to change"
     if channel_change(request) is None:
         return ""
+    ruling = policy.permissions.find(Right.SET_DEFAULTS, user=request.user, channel=request.channel)
+    if ruling is not None and not request.is_external:
+        return (
+            ""
+            if ruling.is_allowed
+            else f"you may not change what is set for this channel{by_rule(ruling)}"
+        )
+    return _why_no_default(request, policy)
+
+
+def _why_no_default(request: RunRequest, policy: RunPolicy) -> str:
+    """Returns why a message may not change its channel's defaults, as the settings have it."""
     if policy.channel_defaults_by is None:
         is_guest = request.is_external and request.surface is Surface.CHANNEL
         return "a channel's defaults are for people of this workspace to change" if is_guest else ""
@@ -528,3 +551,8 @@ def is_given_up(run: Run) -> bool:
 def may_stop(user: str, policy: RunPolicy) -> bool:
     """Whether a person may stop runs: whoever may ask may, as a thread belongs to everyone in it."""
     return not policy.allowed_users or user in policy.allowed_users
+
+
+def by_rule(ruling: Ruling) -> str:
+    """Returns which rule says so, for the end of a sentence to whom it forbids something."""
+    return f" ({ruling.rule} of orion.toml); please ask the operator"

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from app.aio import retry_store
 from app.errors import ErrorCode
+from app.permissions.rules import Permissions, Thing
 from app.runs.model import ChannelChange, Run
 from app.runs.options import (
     NO_REPO,
@@ -387,6 +388,21 @@ def _options_of_run(run: Run) -> RunOptions:
 
 def _any(_layer: _Layer, _value: str) -> bool:
     return True
+
+
+def why_not_chosen(choice: Choice, request: RunRequest, permissions: Permissions) -> str:
+    """Returns why whoever asked may not have what was chosen for their message: lower case, no full stop; empty = they may."""
+    wanted = {
+        Thing.AGENTS: choice.agent.value,
+        Thing.MODELS: choice.model.value,
+        Thing.SANDBOXES: choice.sandbox.value,
+        Thing.REPOSITORIES: choice.repo.value,
+    }
+    reasons = (
+        permissions.why_not(thing, value, user=request.user, channel=request.channel)
+        for thing, value in wanted.items()
+    )
+    return next(filter(None, reasons), "")
 
 
 def channel_change(request: RunRequest) -> ChannelChange | None:

@@ -9,9 +9,10 @@ from datetime import datetime, timedelta
 
 from agent_scripts.registry import agent_specs
 from app.log import get_logger
+from app.permissions.rules import Right
 from app.runs.model import Run, RunState
 from app.runs.options import parse_options
-from app.runs.policy import RunPolicy, may_stop
+from app.runs.policy import RunPolicy, by_rule, may_stop
 from app.runs.ports import Dispatcher, RunPorts, RunStore
 from app.runs.request import RunId, RunRequest, Thread
 
@@ -216,7 +217,7 @@ class Stops:
 
     async def stop(self, run_id: RunId, *, user: str, at: datetime | None = None) -> bool:
         """Records that a run shall stop. False: unknown, over, asked before, or `user` may not."""
-        if not may_stop(user, self._policy):
+        if not may_stop(user, self._policy) or await self._is_forbidden(run_id, user):
             return False
         is_new = await self._ports.store.request_stop(
             run_id, user=user, at=at or self._ports.clock.now()
@@ -225,6 +226,15 @@ class Stops:
             self._signals.notify(run_id, user)
             self._dispatcher.wake()
         return is_new
+
+    async def _is_forbidden(self, run_id: RunId, user: str) -> bool:
+        """Whether rules keep a person from stopping this run, who is told so alone."""
+        run = await self._ports.store.get(run_id) if self._policy.permissions else None
+        problem = why_not_stop(run, user, self._policy) if run is not None else ""
+        if run is not None and problem:
+            text = f"{problem[0].upper()}{problem[1:]}."
+            await self._ports.replies.show_ephemeral(run.thread, user=user, text=text)
+        return bool(problem)
 
     async def make_way(self, request: RunRequest, *, user: str) -> bool:
         """Stops what goes on in the request's thread or waits there before it, for the request to be answered with all of that; harmless to repeat.
@@ -259,3 +269,14 @@ def may_be_meant(run: Run, at: datetime) -> bool:
     """Whether a stop of this moment may end the run: it was asked before, is not over, and not stopped yet."""
     is_going = not run.state.is_final and run.outcome is None
     return is_going and run.stop_requested_by is None and run.request.asked_at < at
+
+
+def why_not_stop(run: Run, user: str, policy: RunPolicy) -> str:
+    """Returns why a person may not stop this run: lower case, no full stop; empty = they may."""
+    if not may_stop(user, policy):
+        return "you are not on the list of people who may use Orion"
+    channel = run.request.channel
+    ruling = policy.permissions.find(Right.STOP_OTHERS, user=user, channel=channel)
+    if ruling is None or ruling.is_allowed or user == run.request.user:
+        return ""
+    return f"you may stop only what you have asked{by_rule(ruling)}"

@@ -4,6 +4,7 @@ __all__ = [
     "agents",
     "group",
     "orion_toml",
+    "permissions",
     "sandboxes",
     "settings",
 ]

@@ -6,7 +6,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 from agent_scripts.registry import agent_specs
 from app.approvals.rules import (
@@ -20,6 +28,7 @@ from app.approvals.rules import (
     DeedKind,
 )
 from app.egress.hosts import HostError, read_entry
+from app.settings.permissions import check_people
 
 MAX_PEOPLE: Final = 5
 """Who must say yes; more would never come together."""
@@ -30,14 +39,10 @@ def _read_by(value: object) -> object:
     return (value,) if isinstance(value, str) else value
 
 
-def _check_by(by: tuple[str, ...]) -> tuple[str, ...]:
+def _check_by(by: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
     if not by:
         raise ValueError("names nobody")
-    for one in by:
-        if one not in ROLES and not _ID.fullmatch(one):
-            raise ValueError(
-                f"{one!r} is neither {', '.join(ROLES)} nor the id of a person, such as U012AB3CD{_nearest(one, ROLES)}"
-            )
+    check_people(by, info, roles=ROLES)
     return by
 
 
@@ -129,7 +134,10 @@ def join_rules(
 
 
 def find_dead_rules(
-    rules: ApprovalRules, *, servers: Collection[str], operators: Collection[str]
+    rules: ApprovalRules,
+    *,
+    servers: Collection[str],
+    operators: Collection[str],
 ) -> Iterator[str]:
     """Yields a sentence for each rule that could never decide or never be answered, as the settings are."""
     for rule in rules:

@@ -23,6 +23,13 @@
     decision = "ask"
     by = "operators"
 
+    [groups]
+    backend = ["U0123456789", "S0123456789"]
+
+    [[permissions]]
+    who = "backend"
+    agents = ["claude", "codex"]
+
     [agents.claude]
     files = { "bin/deploy-notes" = "tools/deploy-notes.sh" }
     commands = [["python3", "-m", "venv", "lint"], ["lint/bin/pip", "install", "ruff"]]
@@ -42,6 +49,9 @@ Prices are dollars for a million tokens; a name that ends in `*` stands for all 
 is kept in the cache for an hour, need not be said: it is twice the input.
 
 `approvals`, of a channel or of all: what a person is asked for before an agent does it outside; see docs/approvals.md.
+
+`groups`, of people and of user groups of Slack's, and `permissions`, of who may do what: see docs/permissions.md. Both count within
+five seconds of a change of the file.
 
 `questions`, of all channels or of one: agents may ask people in mid-run; see docs/approvals.md. Without it they do not.
 
@@ -81,6 +91,7 @@ from pydantic import (
 from agent_scripts.registry import agent_names
 from app.approvals.rules import ApprovalRules
 from app.egress.hosts import Item
+from app.permissions.rules import PermissionRule
 from app.runs.budget import ANY_ENDING, Price
 from app.runs.commands import find_instructions_problem
 from app.runs.environment import AddedFile, Additions
@@ -89,6 +100,7 @@ from app.runs.policy import FollowUps
 from app.runs.selection import RepositoryRule
 from app.settings.approvals import ApprovalTable, join_rules
 from app.settings.group import Hosts, SettingsError
+from app.settings.permissions import GROUPS, GroupName, Members, PermissionTable
 from app.settings.service import MAX_USD
 
 ORION_TOML = Path("orion.toml")
@@ -287,6 +299,8 @@ class _File(BaseModel):
     rules: list[_RuleTable] = Field(default_factory=list)
     questions: bool = False
     approvals: list[ApprovalTable] = Field(default_factory=list)
+    groups: dict[GroupName, Members] = Field(default_factory=dict)
+    permissions: list[PermissionTable] = Field(default_factory=list)
 
 
 _TABLES: Mapping[str, type[BaseModel]] = {
@@ -296,6 +310,7 @@ _TABLES: Mapping[str, type[BaseModel]] = {
     "prices": _PriceTable,
     "rules": _RuleTable,
     "approvals": ApprovalTable,
+    "permissions": PermissionTable,
 }
 
 
@@ -322,6 +337,11 @@ class OrionToml:
     repository_hosts: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
     """The same by `owner/name` or URL."""
     approvals: ApprovalRules = field(default_factory=ApprovalRules)
+    path: Path | None = None
+    """Where it was read, whether it is there or not; None = nowhere."""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Ids of people, and of Slack's user groups, by names."""
+    permissions: tuple[PermissionRule, ...] = ()
     asks_people: bool = False
     """Agents may ask people in mid-run, where their channel says nothing else."""
     channels_asking: Mapping[str, bool] = field(default_factory=dict)
@@ -389,6 +409,9 @@ def load_orion_toml(path: Path = ORION_TOML) -> OrionToml:
             parsed.approvals,
             {name: table.approvals or () for name, table in parsed.channels.items()},
         ),
+        path=path,
+        groups=parsed.groups,
+        permissions=tuple(one.rule(at) for at, one in enumerate(parsed.permissions)),
         asks_people=parsed.questions,
         channels_asking={
             name: table.questions
@@ -403,7 +426,10 @@ def _read(path: Path) -> _File:
     text = ""
     try:
         text = path.read_text("utf-8")
-        return _File.model_validate(tomllib.loads(text))
+        found = tomllib.loads(text)
+        groups = found.get(GROUPS)
+        context = {GROUPS: tuple(groups) if isinstance(groups, dict) else ()}
+        return _File.model_validate(found, context=context)
     except FileNotFoundError:
         return _File()
     except ValidationError as exc:
@@ -476,7 +502,7 @@ def _explain(error: Mapping[str, Any]) -> str:
     location = [part for part in error["loc"] if part != "[key]"]
     key = "".join(map(_shown_key, location)).removeprefix(".")
     if error["type"] == "extra_forbidden":
-        lists = [name for name in ("rules", "approvals") if name in location[:-1]]
+        lists = [name for name in ("rules", "approvals", "permissions") if name in location[:-1]]
         kind = lists[0] if lists else str(location[0])
         table = _TABLES[kind] if len(location) > 1 else _File
         return f"{key}: no such key{_nearest(str(location[-1]), table.model_fields)}"

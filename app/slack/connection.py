@@ -1,10 +1,19 @@
 """Opens the way to one workspace's Web API: replies, thread reader and identity over one HTTP session."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,10 +23,18 @@ from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
 from app.aio import Gate, TaskGroup, always_open, open_task_group
+from app.log import get_logger
 from app.runs.intake import Intake
 from app.runs.model import Run
 from app.runs.ports import OwnKeyStore
-from app.slack.api import BotIdentity, RetryPolicy, SlackApi, SlackUnreachable
+from app.slack.api import (
+    BotIdentity,
+    RetryPolicy,
+    SlackApi,
+    SlackFault,
+    SlackRefusal,
+    SlackUnreachable,
+)
 from app.slack.ask_modal import AskModal
 from app.slack.blocks import PLAIN_STYLE, ReplyStyle
 from app.slack.catch_up import CatchUp, HeardStore
@@ -37,6 +54,7 @@ from app.slack.messages import OwnMessages
 from app.slack.modals import OPEN_TIMEOUT_S, AnswerModal, FeedbackModal
 from app.slack.overview import Overviews
 from app.slack.replies import SlackReplies
+from app.slack.signature import is_id
 from app.slack.status import WorkingStatus
 from app.slack.streams import LiveAnswers, Streams
 from app.slack.unheard import UnheardReader
@@ -77,6 +95,9 @@ class SlackConnection:
         self._group = group
         self._identity: BotIdentity | None = None
         self._home: AppHome | None = None
+        self._untold: set[str] = set()
+        """User groups whose members Slack does not tell."""
+        self._log = get_logger(__name__)
         self.files = SlackFiles(api, session, token=options.bot_token, base_url=options.base_url)
         messages = OwnMessages(api, self.files, look_again_after_s=options.look_again_after_s)
         self._status = WorkingStatus(api, group=group)
@@ -109,6 +130,24 @@ class SlackConnection:
         """Returns what the app may do, as Slack's last answer told; empty before."""
         return self._api.scopes
 
+    async def members_of(self, group: str) -> frozenset[str] | None:
+        """Returns the members of a user group; None when Slack does not tell them to this app.
+
+        Raises: ConnectionError: not now.
+        """
+        method = "usergroups.users.list"
+        try:
+            answer = await self._api.once(method, {"usergroup": group}, verb="GET")
+        except SlackRefusal as exc:
+            if group not in self._untold:
+                self._untold.add(group)
+                self._log.warning("slack.group_untold", group=group, error=exc.word)
+            return None
+        except SlackFault as exc:
+            raise ConnectionError(exc.word) from exc
+        users = answer.get("users")
+        return frozenset(one for one in users if is_id(one)) if isinstance(users, list) else None
+
     def key_modal(self, store: OwnKeyStore, vendors: Mapping[str, Vendor]) -> KeyModal:
         """Returns the modal where people give keys of their own."""
         return KeyModal(
@@ -123,11 +162,12 @@ class SlackConnection:
         welcomes: WelcomeStore,
         keys: KeyModal | None,
         mask: Callable[[str], str],
+        on_group: Callable[[str], Coroutine[None, None, None]] | None = None,
         background_timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> Surfaces:
         """Returns where people reach Orion besides messages.
 
-        `keys`: None = they give none of their own. `background_timeout_s`: for what closing this connection may have to wait for.
+        `keys`: None = they give none of their own. `on_group`: called in the background when a user group has changed. `background_timeout_s`: for what closing this connection may have to wait for.
         """
         self._home = AppHome(
             self._api,
@@ -150,7 +190,13 @@ class SlackConnection:
             ),
             commands=SlashCommand(overviews, intake=intake),
             home=self._home,
+            groups=partial(self._tell_group, on_group) if on_group else None,
         )
+
+    def _tell_group(
+        self, on_group: Callable[[str], Coroutine[None, None, None]], group: str
+    ) -> None:
+        self._group.create_task(on_group(group), name="slack-group")
 
     def feedback_modal(self, intake: Intake) -> FeedbackModal:
         """Returns the modal that asks what was wrong with an answer."""

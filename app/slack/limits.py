@@ -43,6 +43,7 @@ METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
     "users.conversations": Rate(burst=15, per_s=0.8),
     "users.info": Rate(burst=30, per_s=1.6),
+    "usergroups.users.list": Rate(burst=20, per_s=0.3),
     "views.publish": Rate(burst=30, per_s=1.6),
     "assistant.threads.setSuggestedPrompts": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),

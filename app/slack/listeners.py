@@ -29,7 +29,7 @@ from app.slack.manifest import ASK_SHORTCUT, COMMAND
 from app.slack.message_events import MessageEvents
 from app.slack.modals import ANSWER_VIEW, FEEDBACK_VIEW, AnswerModal, FeedbackModal, Modal
 from app.slack.payloads import Ignored, from_reaction, session_stopped
-from app.slack.signature import bad_field
+from app.slack.signature import bad_field, is_id
 
 _HANDLED: Final = frozenset({"event_callback", "block_actions", "url_verification"})
 """Each of whose kind has a listener; of the others one is looked for by its name."""
@@ -49,6 +49,8 @@ class Surfaces:
     ask: AskModal | None = None
     commands: SlashCommand | None = None
     home: AppHome | None = None
+    groups: Callable[[str], None] | None = None
+    """Told of a user group that has changed, by its id; returns at once."""
 
     def modal(self, callback_id: str) -> Modal | None:
         """Returns the modal of Orion's that is called so."""
@@ -120,6 +122,12 @@ class _Listeners:
     async def home_opened(self, body: dict[str, Any]) -> None:
         if self._surfaces.home is not None:
             self._surfaces.home.opened(body)
+
+    async def group_changed(self, body: dict[str, Any]) -> None:
+        event = object_of(body, "event")
+        group = text_of(event, "subteam_id") or text_of(object_of(event, "subteam"), "id")
+        if self._surfaces.groups is not None and is_id(group):
+            self._surfaces.groups(group)
 
     async def command(self, body: dict[str, Any], ack: AsyncAck) -> None:
         commands = self._surfaces.commands
@@ -269,6 +277,8 @@ def create_bolt_app(
     app.event("agent_session_stopped")(listeners.session_stopped)
     app.event("reaction_added")(listeners.reaction)
     app.event("app_home_opened")(listeners.home_opened)
+    app.event("subteam_members_changed")(listeners.group_changed)
+    app.event("subteam_updated")(listeners.group_changed)
     app.event(re.compile(".*", re.DOTALL))(listeners.other_event)
     app.action(KEYS_ACTION)(listeners.keys)
     app.action(WRITE_ACTION)(listeners.write_answer)

@@ -42,6 +42,11 @@ FEATURES: Final = (
         name="catching up on what nobody heard",
         scopes=("channels:read", "groups:read", "im:read", "mpim:read"),
     ),
+    Feature(
+        name="user groups in orion.toml",
+        scopes=("usergroups:read",),
+        events=("subteam_members_changed", "subteam_updated"),
+    ),
     Feature(name="stop by ❌", scopes=("reactions:read",), events=("reaction_added",)),
 )
 DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."

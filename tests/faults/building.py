@@ -330,7 +330,13 @@ async def open_core(
             )
         }
     )
-    ledger = Ledger(prices=prices, budgets=budgets, store=store.spending, clock=clock)
+    ledger = Ledger(
+        prices=prices,
+        budgets=budgets,
+        store=store.spending,
+        clock=clock,
+        permissions=policy.permissions,
+    )
     adapter = adapter or PlanAdapter()
     dispatcher = RunDispatcher(
         store,

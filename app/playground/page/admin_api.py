@@ -126,6 +126,11 @@ class ChannelChange(_Body):
     bot_member: bool | None = None
 
 
+class UsergroupChange(_Body):
+    usergroup: str = Field(pattern=r"^S[A-Z0-9]{2,20}$")
+    users: list[str]
+
+
 class Redelivery(_Body):
     event_id: str
     with_header: bool = True
@@ -162,6 +167,7 @@ def create_admin_router(fake_slack: FakeSlack, events: EventStream) -> APIRouter
     router.post("/ui/faults")(controls.faults)
     router.post("/ui/switches")(controls.switches)
     router.post("/ui/channels")(controls.channels)
+    router.post("/ui/usergroups")(controls.usergroups)
     router.get("/ui/deliveries")(controls.deliveries)
     router.post("/ui/redeliver")(controls.redeliver)
     router.get("/ui/calls")(controls.calls)
@@ -370,6 +376,10 @@ class _TestControls:
             channel.members -= {BOT_USER_ID}
             channel.members |= {BOT_USER_ID} if body.bot_member else set()
         self._slack.workspace.tell(Change(kind="channel", channel=channel.id))
+        return {"ok": True}
+
+    async def usergroups(self, body: UsergroupChange) -> JsonObject:
+        self._slack.change_usergroup(body.usergroup, body.users)
         return {"ok": True}
 
     async def deliveries(self) -> JsonObject:

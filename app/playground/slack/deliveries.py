@@ -119,6 +119,16 @@ def reaction_added(*, workspace: Workspace, message: Message, name: str, user: s
     }
 
 
+def subteam_changed(*, workspace: Workspace, group: str) -> JsonObject:
+    """Source: docs.slack.dev, `subteam_members_changed`, without the counts, read 2026-11."""
+    return {
+        "type": "subteam_members_changed",
+        "subteam_id": group,
+        "team_id": TEAM_ID,
+        "event_ts": workspace.next_ts(),
+    }
+
+
 def app_home_opened(*, workspace: Workspace, user: str, tab: str) -> JsonObject:
     """Source: docs.slack.dev, `app_home_opened`: at every opening, with the view that was published, read 2026-11."""
     event = {

@@ -1,6 +1,7 @@
 """The fake Slack: one workspace, its Web API and its events, and what people do in it beyond writing."""
 
 import random
+from collections.abc import Sequence
 
 from app.playground.slack.block_kit import POST_TEXT_MAX
 from app.playground.slack.deliveries import (
@@ -12,10 +13,12 @@ from app.playground.slack.deliveries import (
     events_of,
     reaction_added,
     session_stopped,
+    subteam_changed,
 )
 from app.playground.slack.interactions import Interactions, Modals
 from app.playground.slack.types import (
     BOT_USER_ID,
+    GENERAL,
     Change,
     Clock,
     FakeSlackConfig,
@@ -138,6 +141,13 @@ class FakeSlack:
         if "reactions:read" in self.config.scopes and BOT_USER_ID in members:
             event = reaction_added(workspace=self.workspace, message=message, name=name, user=user)
             self._send(event, message.channel, delay_s=0)
+
+    def change_usergroup(self, group: str, members: Sequence[str]) -> None:
+        """Give a user group these members; an app without the scope hears nothing of it."""
+        self.workspace.usergroups[group] = list(members)
+        if "usergroups:read" in self.config.scopes:
+            event = subteam_changed(workspace=self.workspace, group=group)
+            self._send(event, GENERAL, delay_s=0)
 
     def _demand(self, scope: str) -> None:
         if scope not in self.config.scopes:

@@ -146,7 +146,7 @@ class Rate:
 # Source: docs.slack.dev, "Rate limits": tier 1: 1+, 2: 20+, 3: 50+, 4: 100+ a minute, bursts tolerated, 429 with Retry-After
 # in seconds; chat.postMessage about 1/s a channel plus a workspace cap of several hundred a minute. Read 2026-11. The size
 # of a tolerated burst is not published; these are cautious, and of several hundred posts 300 fit into any minute.
-TIER_3, TIER_4 = Rate(50, 20), Rate(100, 40)
+TIER_2, TIER_3, TIER_4 = Rate(20, 20), Rate(50, 20), Rate(100, 40)
 POST_PER_CHANNEL, POST_PER_WORKSPACE = Rate(60, 5), Rate(180, 120)
 SPECIAL = Rate(600, 100)
 
@@ -308,6 +308,14 @@ def metadata_of(args: Args) -> JsonObject | None:
     ):
         raise SlackError("invalid_metadata_format")
     return raw
+
+
+@method("usergroups.users.list", "usergroups:read", rate=TIER_2)
+def _usergroup_members(call: Call) -> JsonObject:
+    group = call.args.required("usergroup", error="no_such_subteam")
+    if group not in call.workspace.usergroups:
+        raise SlackError("no_such_subteam")
+    return {"users": call.workspace.usergroups[group]}
 
 
 @method("users.info", "users:read", rate=TIER_4)

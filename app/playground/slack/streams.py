@@ -14,10 +14,17 @@ from app.playground.slack.block_kit import (
     check_blocks,
     rendered_chars,
 )
-from app.playground.slack.methods import SESSION_STATUSES, TIER_4, Call, Method, Rate, metadata_of
+from app.playground.slack.methods import (
+    SESSION_STATUSES,
+    TIER_2,
+    TIER_4,
+    Call,
+    Method,
+    Rate,
+    metadata_of,
+)
 from app.playground.slack.types import JsonObject, Message, SlackError, Stream, new_id
 
-TIER_2 = Rate(20, 20)
 """At once no more than is published for a minute."""
 TASK_TEXT_MAX = 256
 """Of a task's title, details or output in one chunk; measured."""

@@ -26,7 +26,7 @@ DEFAULT_SCOPES = frozenset(
         *("app_mentions:read", "assistant:write", "chat:write", "reactions:write", "users:read"),
         *("channels:history", "groups:history", "im:history", "mpim:history"),
         *("channels:read", "groups:read", "im:read", "im:write", "files:read", "files:write"),
-        *("commands", "mpim:read", "reactions:read"),
+        *("commands", "mpim:read", "reactions:read", "usergroups:read"),
     }
 )
 

@@ -212,6 +212,8 @@ class Workspace:
         """Suggested prompts, by direct messages."""
         self.titles: dict[tuple[str, str], str] = {}
         """Of sessions, by channel and root."""
+        self.usergroups: dict[str, list[str]] = {}
+        """Members, by ids."""
         self.listeners: list[Callable[[Change], None]] = []
         self._last_ts_us = 0
 

@@ -1,0 +1,114 @@
+"""Keeps who may do what as `orion.toml` and Slack have it, while Orion runs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from app.log import get_logger
+from app.permissions.rules import Permissions
+from app.settings.group import SettingsError
+from app.settings.orion_toml import OrionToml, load_orion_toml
+from app.settings.permissions import is_slack_group
+
+LOOK_S: Final = 2.0
+"""Between two looks whether the file has changed."""
+ASK_S: Final = 4.0
+"""Between two questions for a user group's members: 15 a minute. Source: Slack Web API, usergroups.users.list, Tier 2, 20 a minute, read 2026-11."""
+FIRST_S: Final = 5.0
+"""For the members of all groups, before anything is heard."""
+MembersOf = Callable[[str], Awaitable[frozenset[str] | None]]
+"""Returns the members of a user group of Slack's; None when Slack does not tell them. Raises: ConnectionError: not now."""
+_log = get_logger(__name__)
+
+
+class PermissionWatch:
+    """One for a process."""
+
+    def __init__(self, permissions: Permissions, toml: OrionToml, *, members_of: MembersOf) -> None:
+        self._permissions = permissions
+        self._members_of = members_of
+        self._path = toml.path
+        self._seen = _state_of(toml.path)
+        self._groups: Mapping[str, Sequence[str]] = toml.groups
+        self._of_slack: dict[str, frozenset[str]] = {}
+        """Members of user groups by their ids, as Slack told last."""
+
+    async def load(self) -> None:
+        """Asks Slack for the members of all groups, once; who is not told within `FIRST_S` is asked for later."""
+        try:
+            async with asyncio.timeout(FIRST_S):
+                for group in self._asked:
+                    await self._ask(group)
+        except TimeoutError:
+            _log.warning("permissions.group_unknown", reason="Slack does not answer")
+
+    async def watch_file_forever(self) -> None:
+        """Takes up what changes in the file, until cancelled. A mistake changes nothing and is in the log."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    async def ask_forever(self) -> None:
+        """Asks Slack for the members of one group after the other, until cancelled."""
+        while True:
+            for group in self._asked or ("",):
+                await asyncio.sleep(ASK_S)
+                if group:
+                    await self._ask(group)
+
+    async def ask_for(self, group: str) -> None:
+        """Asks at once for the members of a group that Slack says has changed."""
+        if group in self._asked:
+            await self._ask(group)
+
+    def look(self) -> None:
+        """Takes up what has changed in the file since the last look."""
+        state = _state_of(self._path)
+        if self._path is None or state == self._seen:
+            return
+        self._seen = state
+        try:
+            toml = load_orion_toml(self._path)
+        except SettingsError as exc:
+            _log.warning("permissions.unread", reason=str(exc))
+            return
+        self._groups = toml.groups
+        for name in toml.groups:
+            self._tell(name)
+        self._permissions.set_rules(toml.permissions)
+        _log.info("permissions.changed", rules=len(toml.permissions), groups=len(toml.groups))
+
+    @property
+    def _asked(self) -> Sequence[str]:
+        found = [one for members in self._groups.values() for one in members if is_slack_group(one)]
+        return tuple(dict.fromkeys(found))
+
+    async def _ask(self, group: str) -> None:
+        try:
+            members = await self._members_of(group)
+        except ConnectionError as exc:  # as it was, until it answers
+            _log.info("permissions.group_unknown", group=group, reason=str(exc))
+            return
+        if members is None or members == self._of_slack.get(group):
+            return
+        self._of_slack[group] = members
+        for name, listed in self._groups.items():
+            if group in listed:
+                self._tell(name)
+
+    def _tell(self, name: str) -> None:
+        """Tells the members of a group by what the file and Slack say."""
+        members: set[str] = set()
+        for one in self._groups[name]:
+            members |= self._of_slack.get(one, frozenset()) if is_slack_group(one) else {one}
+        self._permissions.set_members(name, members)
+
+
+def _state_of(path: Path | None) -> tuple[int, int] | None:
+    """Returns what changes when a file does; None for one that is not there."""
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size) if found is not None else None

@@ -1,0 +1,126 @@
+"""`[groups]` and `[[permissions]]` of `orion.toml`, read and checked."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
+
+from app.permissions.rules import DM, EVERYONE, OPERATORS, PermissionRule, Right, Thing
+from app.runs.budget import to_micro
+from app.settings.service import MAX_USD
+
+_ID = re.compile(r"[UW][A-Z0-9]{2,}")
+_GROUP_ID = re.compile(r"S[A-Z0-9]{2,}")
+_CHANNEL_ID = re.compile(r"[CDG][A-Z0-9]{2,20}")
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
+GROUPS: Final = "groups"
+"""In the context of a validation: the names of groups."""
+_RESERVED: Final = (EVERYONE, OPERATORS, "asker", "channel")
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _check_channel(name: str) -> str:
+    if name != DM and not _CHANNEL_ID.fullmatch(name):
+        raise ValueError(f"{name!r} is neither {DM} nor the id of a channel, such as C0123456789")
+    return name
+
+
+def _check_group_name(name: str) -> str:
+    if not _NAME.fullmatch(name) or name in _RESERVED:
+        raise ValueError(
+            "a group has a name of small letters, digits, - and _, and none that means something else"
+        )
+    return name
+
+
+def _check_members(members: tuple[str, ...]) -> tuple[str, ...]:
+    for one in members:
+        if not (_ID.fullmatch(one) or _GROUP_ID.fullmatch(one)):
+            raise ValueError(f"{one!r} is neither a person (U…) nor a user group (S…)")
+    return members
+
+
+def check_people(people: tuple[str, ...], info: ValidationInfo, *, roles: Iterable[str]) -> None:
+    """Raises: ValueError: one is neither a role, a group of the file (`GROUPS` of the context) nor the id of a person."""
+    known = (*roles, *(info.context or {}).get(GROUPS, ()))
+    for one in people:
+        if one not in known and not _ID.fullmatch(one):
+            near = difflib.get_close_matches(one, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(
+                f"{one!r} is neither a group nor the id of a person, such as U012AB3CD; {hint}"
+            )
+
+
+def _check_who(who: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+    check_people(who, info, roles=(EVERYONE, OPERATORS))
+    return who
+
+
+GroupName = Annotated[str, AfterValidator(_check_group_name)]
+Members = Annotated[tuple[str, ...], BeforeValidator(_as_tuple), AfterValidator(_check_members)]
+_Texts = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...], BeforeValidator(_as_tuple)
+]
+_Channels = Annotated[
+    tuple[Annotated[str, AfterValidator(_check_channel)], ...], BeforeValidator(_as_tuple)
+]
+
+
+class PermissionTable(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    who: Annotated[_Texts, Field(min_length=1), AfterValidator(_check_who)]
+    channels: _Channels = ()
+    agents: _Texts | None = None
+    models: _Texts | None = None
+    sandboxes: _Texts | None = None
+    repositories: _Texts | None = None
+    budget_day_usd: Annotated[Decimal, Field(gt=0, le=MAX_USD)] | None = None
+    use: bool | None = None
+    set_defaults: bool | None = None
+    stop_others: bool | None = None
+    approve: bool | None = None
+
+    @model_validator(mode="after")
+    def _must_say_something(self) -> "PermissionTable":
+        if not self.model_fields_set - {"who", "channels"}:
+            known = ", ".join(
+                name for name in type(self).model_fields if name not in ("who", "channels")
+            )
+            raise ValueError(f"says nothing; there are: {known}")
+        return self
+
+    def rule(self, number: int) -> PermissionRule:
+        """Returns it as a rule; `number`: its place in the list, from 0."""
+        return PermissionRule(
+            name=f"permissions[{number}]",
+            who=self.who,
+            channels=self.channels,
+            rights=_said(self, Right),
+            things=_said(self, Thing),
+            budget_day=None if self.budget_day_usd is None else to_micro(self.budget_day_usd),
+        )
+
+
+def _said(table: PermissionTable, keys: Iterable[Any]) -> dict[Any, Any]:
+    return {key: value for key in keys if (value := getattr(table, key)) is not None}
+
+
+def is_slack_group(member: str) -> bool:
+    """Whether a member of a group is a user group of Slack's."""
+    return _GROUP_ID.fullmatch(member) is not None

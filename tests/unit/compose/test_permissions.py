@@ -1,0 +1,153 @@
+"""What changes in the file and at Slack counts, and what is wrong there changes nothing."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from app.compose.factories import create_permissions
+from app.compose.permissions import PermissionWatch
+from app.permissions.rules import Permissions, Right
+from app.settings.group import SettingsError
+from app.settings.settings import load_settings
+
+RULES = """
+[groups]
+static = ["U01"]
+oncall = ["S0ONCALL", "U07"]
+
+[[permissions]]
+who = ["static", "oncall"]
+use = false
+"""
+
+
+class Slack:
+    """Tells the members of user groups, or fails."""
+
+    def __init__(self) -> None:
+        self.members: dict[str, frozenset[str] | Exception | None] = {}
+        self.asked: list[str] = []
+
+    async def members_of(self, group: str) -> frozenset[str] | None:
+        self.asked.append(group)
+        found = self.members.get(group)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+
+@pytest.fixture
+def slack() -> Slack:
+    return Slack()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "orion.toml"
+    path.write_text(RULES)
+    return path
+
+
+def watch_of(path: Path, slack: Slack) -> tuple[Permissions, PermissionWatch]:
+    settings = load_settings(env_file=None, given={}, toml=path)
+    permissions = create_permissions(settings)
+    return permissions, PermissionWatch(permissions, settings.toml, members_of=slack.members_of)
+
+
+def forbidden(permissions: Permissions) -> Callable[[], set[str]]:
+    people = ("U01", "U02", "U03", "U07")
+    return lambda: {one for one in people if permissions.forbids(Right.USE, user=one, channel="C1")}
+
+
+def write(path: Path, text: str) -> None:
+    before = path.stat().st_mtime_ns
+    path.write_text(text)
+    os.utime(path, ns=(before + 1, before + 1))
+
+
+async def test_members_are_asked_for_and_told_again(path: Path, slack: Slack) -> None:
+    """Slack's and the file's together; what Slack does not tell stays as it was."""
+    permissions, watch = watch_of(path, slack)
+    found = forbidden(permissions)
+    assert found() == {"U01", "U07"}
+    slack.members["S0ONCALL"] = frozenset({"U02"})
+    await watch.load()
+    assert found() == {"U01", "U02", "U07"}
+    for failure in (ConnectionError("gone"), None):
+        slack.members["S0ONCALL"] = failure
+        await watch.ask_for("S0ONCALL")
+        assert found() == {"U01", "U02", "U07"}
+    slack.members["S0ONCALL"] = frozenset({"U03"})
+    await watch.ask_for("S0ONCALL")
+    assert found() == {"U01", "U03", "U07"}
+    await watch.ask_for("S0OTHER")
+    assert set(slack.asked) == {"S0ONCALL"}
+
+
+async def test_a_changed_file_counts_and_one_with_a_mistake_does_not(
+    path: Path, slack: Slack
+) -> None:
+    permissions, watch = watch_of(path, slack)
+    found = forbidden(permissions)
+    watch.look()
+    slack.members["S0ONCALL"] = frozenset({"U02"})
+    await watch.load()
+    for mistake in (
+        RULES.replace("use", "us"),
+        RULES.replace('"static", ', '"statik", '),
+        "[[permissions",
+    ):
+        write(path, mistake)
+        with capture_logs() as logs:
+            watch.look()
+            watch.look()
+        assert [one["event"] for one in logs] == ["permissions.unread"]
+        assert found() == {"U01", "U02", "U07"}
+    write(path, RULES.replace('static = ["U01"]', 'static = ["U03"]'))
+    watch.look()
+    assert found() == {"U02", "U03", "U07"}
+    write(path, "")
+    watch.look()
+    assert found() == set()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            '"static", ',
+            '"statik", ',
+            "line 6: permissions[0].who: 'statik' is neither a group nor the id of a person, such as U012AB3CD; did you mean static?",
+        ),
+        ("use = false", "us = false", "permissions[0].us: no such key; did you mean use?"),
+        ("use = false", "", "says nothing; there are: agents,"),
+        ("use = false", "use = 3", "permissions[0].use"),
+        ("use = false", "budget_day_usd = 0", "permissions[0].budget_day_usd"),
+        (
+            "use = false",
+            'use = false\nchannels = ["general"]',
+            "neither dm nor the id of a channel",
+        ),
+        ('static = ["U01"]', 'static = ["C1"]', "neither a person (U…) nor a user group (S…)"),
+        ('static = ["U01"]', 'Static = ["U01"]', "a group has a name of small letters"),
+        ('static = ["U01"]', 'everyone = ["U01"]', "none that means something else"),
+    ],
+)
+def test_a_mistake_is_named(path: Path, old: str, new: str, words: str) -> None:
+    path.write_text(RULES.replace(old, new))
+    with pytest.raises(SettingsError) as caught:
+        load_settings(env_file=None, given={}, toml=path)
+    assert words in str(caught.value)
+
+
+def test_approvals_name_groups(path: Path) -> None:
+    """A group that there is may answer; another word is told with the nearest right one."""
+    rule = '\n[[approvals]]\npush = "acme/*"\ndecision = "ask"\nby = "{}"\n'
+    path.write_text(RULES + rule.format("oncall"))
+    assert load_settings(env_file=None, given={}, toml=path).toml.approvals
+    path.write_text(RULES + rule.format("oncal"))
+    with pytest.raises(SettingsError, match="did you mean oncall"):
+        load_settings(env_file=None, given={}, toml=path)
