@@ -11,7 +11,6 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.requests import ClientDisconnect
 
 from app.brokerage.http import (
-    CLIENT_GONE,
     IncomingRequest,
     ModelRequest,
     ProxyResponse,
@@ -29,7 +28,7 @@ from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, error_
 from app.brokerage.rules import PROTOCOLS, Endpoint, WireProtocol
 from app.brokerage.usage import BYTES_PER_TOKEN, ProxiedCall, UsageReader
 from app.log import get_logger
-from app.runs.broker import ModelGrant
+from app.runs.broker import CLIENT_GONE, ModelGrant
 from app.runs.budget import BudgetRefusal
 from app.runs.model import Clock
 

@@ -19,12 +19,12 @@ from typing_extensions import override
 
 from app.aio import open_task_group
 from app.log import get_logger
+from app.runs.broker import CLIENT_GONE
 
 _log = get_logger(__name__)
 
 NAME_CHARS = 80
 """The most that a message repeats of what a sandbox wrote."""
-CLIENT_GONE = 499
 """Source: nginx, HTTP status 499, "client closed request", read 2026-11."""
 
 

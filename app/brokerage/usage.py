@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from app.brokerage.http import CLIENT_GONE
+from app.runs.broker import CLIENT_GONE
 from app.runs.model import ModelCall, Usage
 
 MAX_LINE_BYTES = 1024 * 1024
@@ -195,6 +195,7 @@ class ProxiedCall:
             status=self.status,
             usage=usage,
             error=self.error or self.reader.error,
+            has_output=self.has_output,
         )
 
     @property

@@ -20,11 +20,13 @@ from app.egress.tally import Tally
 from app.errors import FROM_AGENT, ErrorCode, LeaseLostError, OrionError
 from app.log import get_logger
 from app.runs.broker import (
+    CLIENT_GONE,
     Before,
     GrantHooks,
     NotApprovedError,
     RunApprovals,
     StillWaitingError,
+    find_failure,
 )
 from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
@@ -94,6 +96,8 @@ class Attempt:
     """None = it asks nobody."""
     on_effect: Callable[[], Awaitable[None]] | None = None
     """Writes into the run's record that it may change something outside."""
+    model_failure: AgentErrorCode | None = None
+    """Of the last call of its models; None = it has an answer, or there was none."""
     agent_step: TraceStep | None = None
     checkpoint: Checkpoint | None = None
     """Where an earlier slice has left it; None = this is the first one."""
@@ -172,6 +176,7 @@ class Attempt:
             notes=tuple(self.notes),
             hosts=self.tally.uses,
             still_s=self.time.still_s,
+            model_failure=self.model_failure or "",
             was_handed_over=self.hand_over.is_set()
             or (earlier is not None and earlier.was_handed_over),
         )
@@ -251,10 +256,27 @@ class Attempt:
 
     def count_call(self, call: ModelCall) -> None:
         counted = self.cost.count(call)
+        is_gone = call.status == CLIENT_GONE
+        if call.has_output and not (call.is_refused or is_gone):
+            self.model_failure = find_failure(call)
         if self.agent_step is not None:
             self.agent_step.generation(counted)
 
 
+BY_MODEL = frozenset(
+    {
+        AgentErrorCode.EXECUTION_FAILED,
+        AgentErrorCode.NO_ANSWER,
+        AgentErrorCode.MODEL_RATE_LIMITED,
+        AgentErrorCode.MODEL_OVERLOADED,
+        AgentErrorCode.MODEL_UNAVAILABLE,
+        AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
+        AgentErrorCode.MODEL_NOT_FOUND,
+        AgentErrorCode.MODEL_AUTH_FAILED,
+        AgentErrorCode.MODEL_BILLING,
+    }
+)
+"""What an agent says of a turn that failed for its model."""
 LIMIT_DETAILS: Mapping[AgentErrorCode, str] = {
     AgentErrorCode.TURN_LIMIT: "this took all the steps that I may take for one request",
     AgentErrorCode.OUTPUT_LIMIT: "this gave more output than I may handle for one request",
@@ -367,6 +389,8 @@ async def open_attempt(
             approvals=begun.approvals,
         )
         if (checkpoint := begun.checkpoint) is not None:
+            told = checkpoint.model_failure
+            attempt.model_failure = AgentErrorCode(told) if told else None
             attempt.agent_started_at = checkpoint.started_at
             attempt.resumed = checkpoint.resumed
             attempt.notes.extend(checkpoint.notes)
@@ -424,8 +448,11 @@ async def execute(
         answer, detail = finished.text, finished.detail
         attempt.notes.extend(finished.notes)
         if finished.error is not None:
-            code = FROM_AGENT[finished.error]
-            detail = LIMIT_DETAILS.get(finished.error, detail)
+            error = finished.error
+            if attempt.model_failure is not None and error in BY_MODEL:
+                error = attempt.model_failure  # the broker knows better than the agent's words
+            code = FROM_AGENT[error]
+            detail = LIMIT_DETAILS.get(error, detail)
     except RunStoppedError:
         pass
     except LeaseLostError:

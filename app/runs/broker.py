@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from agent_scripts.cli_output import code_of_status
+from agent_scripts.events import AgentErrorCode
 from app.aio import Gate, always_open
 from app.approvals.questions import Question
 from app.approvals.rules import Deed, DeedKind
@@ -162,6 +164,50 @@ class RunApprovals:
     """How long people may be asked in all, beside the run's own time."""
     ask_person: AskPerson | None = None
     """None = its agent may not."""
+
+
+CONTEXT_EXCEEDED = "context_length_exceeded"
+"""As the error of a call, whatever its provider calls it: it asked for more than the model takes."""
+CLIENT_GONE = 499
+"""As the status of a call: the agent did not wait for its answer."""
+_OK = range(200, 300)
+_CODE_OF_ERROR: Mapping[str, AgentErrorCode] = {
+    CONTEXT_EXCEEDED: AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
+    # Source: Anthropic Messages API, "Errors", read 2026-11.
+    "authentication_error": AgentErrorCode.MODEL_AUTH_FAILED,
+    "permission_error": AgentErrorCode.MODEL_AUTH_FAILED,
+    "billing_error": AgentErrorCode.MODEL_BILLING,
+    "not_found_error": AgentErrorCode.MODEL_NOT_FOUND,
+    "request_too_large": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
+    "rate_limit_error": AgentErrorCode.MODEL_RATE_LIMITED,
+    "overloaded_error": AgentErrorCode.MODEL_OVERLOADED,
+    # Source: OpenAI API, "Error codes", read 2026-11.
+    "invalid_api_key": AgentErrorCode.MODEL_AUTH_FAILED,
+    "insufficient_quota": AgentErrorCode.MODEL_BILLING,
+    "model_not_found": AgentErrorCode.MODEL_NOT_FOUND,
+    "rate_limit_exceeded": AgentErrorCode.MODEL_RATE_LIMITED,
+    "server_is_overloaded": AgentErrorCode.MODEL_OVERLOADED,
+    "slow_down": AgentErrorCode.MODEL_OVERLOADED,
+    # Source: Gemini API, "Troubleshooting", error codes, read 2026-11; the first is the reason of an INVALID_ARGUMENT.
+    "API_KEY_INVALID": AgentErrorCode.MODEL_AUTH_FAILED,
+    "UNAUTHENTICATED": AgentErrorCode.MODEL_AUTH_FAILED,
+    "PERMISSION_DENIED": AgentErrorCode.MODEL_AUTH_FAILED,
+    "NOT_FOUND": AgentErrorCode.MODEL_NOT_FOUND,
+    "RESOURCE_EXHAUSTED": AgentErrorCode.MODEL_RATE_LIMITED,
+}
+
+
+def find_failure(call: ModelCall) -> AgentErrorCode | None:
+    """Returns why a model gave no answer; None = it gave one, or what is wrong is the request.
+
+    An answer in which nothing was said, or that broke off, is none.
+    """
+    if known := _CODE_OF_ERROR.get(call.error):
+        return known
+    if call.status not in _OK:
+        return code_of_status(call.status)
+    is_answered = not call.error and (call.first_token_at is not None or call.usage.output_tokens)
+    return None if is_answered else AgentErrorCode.MODEL_UNAVAILABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -215,6 +215,8 @@ class Checkpoint:
     """`Outcome.hosts`, so far."""
     still_s: float = 0
     """How long its time has stood still."""
+    model_failure: str = ""
+    """`Attempt.model_failure`; empty = none."""
     was_handed_over: bool = False
     """A process has ended that followed the agent, and with it whatever the agent was asking a model for."""
     left_by: ProcessId = ProcessId("")
@@ -441,6 +443,8 @@ class ModelCall:
     """The provider's error type, such as `overloaded_error`."""
     is_refused: bool = False
     """By the broker: no model was asked."""
+    has_output: bool = True
+    """False: it only counted tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from agent_scripts.cli_output import (
     AnswerText,
     Failure,
     broken_server_note,
-    code_of_status,
     end_turn,
     plan_in,
     read_record,
@@ -34,19 +33,7 @@ from agent_scripts.events import (
     TurnFinished,
 )
 
-_STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3}) ")
-_NO_MODEL = re.compile(r"The model [`'].{1,200}?[`'] does not exist")
 _NO_SESSION = re.compile(r"^Error: thread/resume: .{0,80}no rollout found for thread id", re.M)
-# Recorded, or words of the binary: a failure has no code of its own.
-_CODE_OF_MESSAGE = {
-    "Codex ran out of room in the model's context window": AgentErrorCode.MODEL_CONTEXT_EXCEEDED,
-    "Quota exceeded": AgentErrorCode.MODEL_BILLING,
-    "Selected model is at capacity": AgentErrorCode.MODEL_OVERLOADED,
-    "We\u2019re currently experiencing high demand": AgentErrorCode.MODEL_UNAVAILABLE,
-    "stream disconnected before completion": AgentErrorCode.MODEL_UNAVAILABLE,
-    "Connection failed": AgentErrorCode.MODEL_UNAVAILABLE,
-    "request timed out": AgentErrorCode.MODEL_UNAVAILABLE,
-}
 _BROKEN_SERVER = re.compile(r'MCP server startup failed server_name="([\w-]{1,80})"')
 _HARMLESS = "Model metadata for "
 """It has no price list or limits of its own for such a model, and works with it."""
@@ -89,7 +76,8 @@ class CodexParser:
 
     def _failure(self, agent_exit: AgentExit) -> Failure | None:
         if self._failed:
-            return Failure(code=_code_of(self._failed), detail=self._failed)
+            # It has words for each failure and no codes: the broker knows what its models said.
+            return Failure(code=AgentErrorCode.EXECUTION_FAILED, detail=self._failed)
         is_lost = self._thread_id is None and _NO_SESSION.search(agent_exit.stderr_tail)
         if is_lost and agent_exit.exit_code != 0:
             return Failure(code=AgentErrorCode.SESSION_NOT_FOUND, detail="no such thread")
@@ -145,16 +133,6 @@ def _plan(item_id: str, item: Mapping[str, Any]) -> Iterator[ToolStarted]:
     """Yields its plan, which it tells with every step that it ends."""
     if plan := plan_in(item):
         yield ToolStarted(tool_id=item_id, name="todo_list", argument="", plan=plan)
-
-
-def _code_of(message: str) -> AgentErrorCode:
-    status = _STATUS.match(message)
-    if status is not None:
-        return code_of_status(int(status[1])) or AgentErrorCode.EXECUTION_FAILED
-    if _NO_MODEL.match(message):
-        return AgentErrorCode.MODEL_NOT_FOUND
-    known = [code for start, code in _CODE_OF_MESSAGE.items() if message.startswith(start)]
-    return known[0] if known else AgentErrorCode.EXECUTION_FAILED
 
 
 def _tool_of(item: Mapping[str, Any]) -> tuple[str, str] | None:

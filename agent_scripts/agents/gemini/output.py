@@ -42,11 +42,6 @@ _CODE_OF_EXIT_CODE = {
 }
 """Its own. Source: Gemini CLI 0.61.0, docs/cli/headless and ExitCodes, read 2026-11."""
 _TURN_LIMIT = "FatalTurnLimitedError"
-_API_ERROR = "[API Error: "
-# Recorded: with status 400 these have no code of their own.
-_INVALID_KEY = "API_KEY_INVALID"
-"""As `reason`: wrong, taken back or expired. Source: google-gemini/gemini-cli, issue 25198, read 2026-11."""
-_CONTEXT = "exceeds the maximum number of tokens allowed"
 _BROKEN_SESSION = (
     "the number of function response parts is equal to the number of function call parts"
 )
@@ -59,8 +54,6 @@ _NO_SESSION = "Error resuming session:"
 _BROKEN_SERVERS = "MCP issues detected."
 _BROKEN_NOTE = "An MCP server could not be used; Gemini CLI does not say which."
 _NO_SESSION_EXIT_CODE = 42
-_NO_MODEL = "ModelNotFoundError: "
-"""Recorded: on stderr, and the exit code is 1."""
 _BAD_REQUEST_EXIT_CODE = 400 % 256
 
 
@@ -107,8 +100,6 @@ class GeminiParser:
         error = result.get("error")
         message = text_of(error, "message")
         code = self._code(text_of(error, "type"), message, exit_code)
-        if code is AgentErrorCode.MODEL_UNAVAILABLE and _NO_MODEL in agent_exit.stderr_tail:
-            code = AgentErrorCode.MODEL_NOT_FOUND
         return Failure(code=code, detail=f"{text_of(error, 'type')}: {message}")
 
     def _code(self, kind: str, message: str, exit_code: int | None) -> AgentErrorCode:
@@ -119,15 +110,9 @@ class GeminiParser:
         if exit_code == _BAD_REQUEST_EXIT_CODE:
             return self._code_of_bad_request(message)
         code = code_of_status(_STATUS_OF_EXIT_CODE.get(exit_code or 0))
-        if code is None and exit_code == 1 and message.startswith(_API_ERROR):
-            return AgentErrorCode.MODEL_UNAVAILABLE  # no answer, or none that is one
         return code or _CODE_OF_EXIT_CODE.get(exit_code or 0) or AgentErrorCode.EXECUTION_FAILED
 
     def _code_of_bad_request(self, message: str) -> AgentErrorCode:
-        if _INVALID_KEY in message:
-            return AgentErrorCode.MODEL_AUTH_FAILED
-        if _CONTEXT in message:
-            return AgentErrorCode.MODEL_CONTEXT_EXCEEDED
         if _BROKEN_SESSION in message and not self._has_worked:
             # Only of what was there before: then nothing has been done in this turn.
             return AgentErrorCode.SESSION_NOT_FOUND

@@ -50,8 +50,6 @@ _CODE_OF_NAME = {
     "MessageOutputLengthError": AgentErrorCode.OUTPUT_LIMIT,
     "ContentFilterError": AgentErrorCode.MODEL_REFUSED,
 }
-_NO_JSON = "JSON parsing failed: "
-"""Recorded: how an error without a name begins when the model's API answers something else."""
 _CODE_OF_REASON = {
     "length": AgentErrorCode.OUTPUT_LIMIT,
     "content-filter": AgentErrorCode.MODEL_REFUSED,
@@ -161,8 +159,7 @@ def _failure_of(error: object) -> Failure:
     status = data.get("statusCode") if isinstance(data, dict) else None
     code = _CODE_OF_NAME.get(name) or code_of_status(status)
     message = text_of(data, "message")
-    is_broken = name == "APIError" or message.startswith(_NO_JSON)
-    if code is None and is_broken and status is None:
+    if code is None and name == "APIError" and status is None:
         code = AgentErrorCode.MODEL_UNAVAILABLE  # no answer, or none that is one
     detail = f"{name}, status {status}: {message}"
     return Failure(code=code or AgentErrorCode.EXECUTION_FAILED, detail=detail)

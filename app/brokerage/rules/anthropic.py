@@ -15,7 +15,7 @@ from app.brokerage.http import (
     read_object,
 )
 from app.brokerage.usage import EventUsage, text_bytes
-from app.runs.broker import ModelGrant
+from app.runs.broker import CONTEXT_EXCEEDED, ModelGrant
 
 CLIENT_TOOLS = ("custom", "bash_", "text_editor_", "computer_", "memory_")
 """Prefixes of tools that run where the agent is. Others run at the provider and reach the internet for the sandbox.
@@ -40,6 +40,8 @@ MESSAGE_FIELDS = frozenset({"role", "content", "output_config", "clear_at"})
 INLINE_SOURCES = ("base64", "text", "content")
 """Sources of images and documents that are in the request itself; `url` would be fetched, `file` is of the operator's account."""
 
+_PROMPT_TOO_LONG = "prompt is too long"
+"""Source: Anthropic Messages API, "Errors" and context windows, read 2026-11; there is no error type of its own."""
 _COUNTS = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -78,8 +80,9 @@ def read_messages_event(event: dict[str, Any]) -> EventUsage:
             return EventUsage(counts=_counts(usage))
         case {"type": "content_block_delta" | "content_block_start"}:
             return EventUsage(has_started=True, output_bytes=text_bytes(event))
-        case {"type": "error", "error": {"type": str(error)}}:
-            return EventUsage(error=error)
+        case {"type": "error", "error": {"type": str(error), **told}}:
+            is_too_long = _PROMPT_TOO_LONG in str(told.get("message", "")).casefold()
+            return EventUsage(error=CONTEXT_EXCEEDED if is_too_long else error)
         case _:
             return EventUsage()
 

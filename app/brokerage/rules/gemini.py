@@ -24,7 +24,7 @@ from app.brokerage.http import (
     without_empty,
 )
 from app.brokerage.usage import EventUsage, text_bytes
-from app.runs.broker import ModelGrant
+from app.runs.broker import CONTEXT_EXCEEDED, ModelGrant
 
 FIELDS = frozenset(
     {
@@ -49,6 +49,9 @@ PART_FIELDS = frozenset(
 )
 """`fileData` would be fetched; the code that `executableCode` speaks of would run at the provider."""
 _PATH = re.compile(r"/v1beta/models/([^/:?#]+):(generateContent|streamGenerateContent|countTokens)")
+_TOO_LONG = "exceeds the maximum number of tokens allowed"
+_INVALID_KEY = "API_KEY_INVALID"
+"""As `reason`: wrong, taken back or expired. Source: google-gemini/gemini-cli, issue 25198, read 2026-11."""
 _KINDS = {
     400: "INVALID_ARGUMENT",
     401: "UNAUTHENTICATED",
@@ -94,9 +97,7 @@ def read_content_event(event: dict[str, Any]) -> EventUsage:
     """Reads the usage in one chunk, or in a whole answer. Each chunk has all counts so far; thoughts are output."""
     match event:
         case {"error": dict(error)}:
-            return EventUsage(
-                error=str(error.get("status") or error.get("code") or "error")[:NAME_CHARS]
-            )
+            return EventUsage(error=_error_name(error))
         case {"totalTokens": _}:  # counted, not read
             return EventUsage()
         case _:
@@ -104,6 +105,16 @@ def read_content_event(event: dict[str, Any]) -> EventUsage:
             counts = _counts(usage) if isinstance(usage, dict) else {}
             said = event.get("candidates")
             return EventUsage(counts=counts, has_started=bool(said), output_bytes=text_bytes(said))
+
+
+def _error_name(error: Mapping[str, Any]) -> str:
+    """Returns what an error is called, by its words where it has no name of its own. Source: Gemini API, INVALID_ARGUMENT, run 2026-11."""
+    words = json.dumps(error, ensure_ascii=False)
+    if _TOO_LONG in words:
+        return CONTEXT_EXCEEDED
+    if _INVALID_KEY in words:
+        return _INVALID_KEY
+    return str(error.get("status") or error.get("code") or "error")[:NAME_CHARS]
 
 
 def render_error(refused: Refusal) -> dict[str, Any]:

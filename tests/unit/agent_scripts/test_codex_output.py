@@ -83,15 +83,15 @@ def test_no_usage_is_reported() -> None:
 @pytest.mark.parametrize(
     ("name", "code"),
     [
-        ("status-401", AgentErrorCode.MODEL_AUTH_FAILED),
-        ("status-403", AgentErrorCode.MODEL_AUTH_FAILED),
-        ("status-404", AgentErrorCode.MODEL_NOT_FOUND),
-        ("status-429", AgentErrorCode.MODEL_RATE_LIMITED),
-        ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
-        ("status-529", AgentErrorCode.MODEL_OVERLOADED),
-        ("context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED),
-        ("garbage", AgentErrorCode.MODEL_UNAVAILABLE),
-        ("cut", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("status-401", AgentErrorCode.EXECUTION_FAILED),
+        ("status-403", AgentErrorCode.EXECUTION_FAILED),
+        ("status-404", AgentErrorCode.EXECUTION_FAILED),
+        ("status-429", AgentErrorCode.EXECUTION_FAILED),
+        ("status-500", AgentErrorCode.EXECUTION_FAILED),
+        ("status-529", AgentErrorCode.EXECUTION_FAILED),
+        ("context", AgentErrorCode.EXECUTION_FAILED),
+        ("garbage", AgentErrorCode.EXECUTION_FAILED),
+        ("cut", AgentErrorCode.EXECUTION_FAILED),
         # It does not tell that the model refused: it ends well, without a word.
         ("refused", AgentErrorCode.NO_ANSWER),
         ("session-unknown", AgentErrorCode.SESSION_NOT_FOUND),
@@ -99,7 +99,7 @@ def test_no_usage_is_reported() -> None:
     ],
 )
 def test_recorded_failures_have_their_codes(name: str, code: AgentErrorCode) -> None:
-    """Each failure by its own code; what the CLI says of it is for the operator and never the answer."""
+    """What its models said is the broker's to know; what the CLI says of it is for the operator and never the answer."""
     events, finished = _replay(name)
     assert finished.error is code, finished.detail
     assert finished.detail
@@ -168,18 +168,10 @@ def test_a_bad_exit_after_the_end_is_a_failure() -> None:
     assert finished.error is AgentErrorCode.EXECUTION_FAILED
 
 
-@pytest.mark.parametrize(
-    ("message", "code"),
-    [
-        ("Quota exceeded. Check your plan and billing details.", AgentErrorCode.MODEL_BILLING),
-        ("unexpected status 418 I'm a teapot: x", AgentErrorCode.EXECUTION_FAILED),
-        ("the answer was: unexpected status 401 x", AgentErrorCode.EXECUTION_FAILED),
-        ("", AgentErrorCode.EXECUTION_FAILED),
-    ],
-)
-def test_words_of_failures(message: str, code: AgentErrorCode) -> None:
-    """Only at their beginning; an unknown one is a failure all the same."""
-    assert _read(_ANSWER, _failed(message), _DONE)[1].error is code
+@pytest.mark.parametrize("message", ["Quota exceeded.", "unexpected status 401 x", ""])
+def test_whatever_it_says_of_a_failure(message: str) -> None:
+    """It is one, though it has answered before."""
+    assert _read(_ANSWER, _failed(message), _DONE)[1].error is AgentErrorCode.EXECUTION_FAILED
 
 
 def test_other_tools() -> None:

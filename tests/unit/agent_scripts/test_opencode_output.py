@@ -136,7 +136,7 @@ def test_a_resumed_turn() -> None:
         ("status-500", AgentErrorCode.MODEL_UNAVAILABLE),
         ("context", AgentErrorCode.MODEL_CONTEXT_EXCEEDED),
         ("cut", AgentErrorCode.MODEL_UNAVAILABLE),
-        ("garbage", AgentErrorCode.MODEL_UNAVAILABLE),
+        ("garbage", AgentErrorCode.EXECUTION_FAILED),
         ("output-limit", AgentErrorCode.OUTPUT_LIMIT),
         # It does not tell that the model refused: it ends well, without a word.
         ("refused", AgentErrorCode.NO_ANSWER),

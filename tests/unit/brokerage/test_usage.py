@@ -15,12 +15,13 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
-from app.brokerage.http import CLIENT_GONE, IncomingRequest, ModelRequest
+from app.brokerage.http import IncomingRequest, ModelRequest
 from app.brokerage.registry import GrantRegistry
 from app.brokerage.rules.anthropic import check_messages, read_messages_event
 from app.brokerage.rules.gemini import check_content, read_content_event
 from app.brokerage.rules.openai import read_chat_event, read_responses_event
 from app.brokerage.usage import MAX_LINE_BYTES, TAIL_BYTES, ProxiedCall, ReadEvent, UsageReader
+from app.runs.broker import CLIENT_GONE
 from app.runs.testing import GrantHooks, ModelCall, ModelGrant, RunId, SystemClock, Usage
 from app.web.hosting import serve
 from sandbox_runtime.task_group import open_task_group
