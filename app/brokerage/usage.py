@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from app.runs.broker import CLIENT_GONE
+from app.runs.broker import CLIENT_GONE, NO_ANSWER
 from app.runs.model import ModelCall, Usage
 
 MAX_LINE_BYTES = 1024 * 1024
@@ -94,6 +94,11 @@ class UsageReader:
             cache_creation_tokens=count("cache_creation_tokens", 0),
             cache_creation_1h_tokens=count("cache_creation_1h_tokens", 0),
         )
+
+    @property
+    def has_read(self) -> bool:
+        """Returns whether anything of a model's was in it: a piece of its output, or a count."""
+        return self.has_started or bool(self._counts)
 
     def guess_output_tokens(self, *, is_whole: bool) -> int:
         """Estimates output tokens by bytes: at least one for each piece of a stream, and none for a stream that broke off before its first."""
@@ -187,6 +192,8 @@ class ProxiedCall:
     def ended(self, at: datetime) -> ModelCall:
         """Returns the record of the call, which ended at this time."""
         usage = self.usage()
+        is_ok = 200 <= self.status < 300  # noqa: PLR2004 - HTTP's success class
+        is_nothing = is_ok and self.has_output and not self.reader.has_read
         return ModelCall(
             model=self.model,
             started_at=self.started_at,
@@ -194,7 +201,7 @@ class ProxiedCall:
             ended_at=at,
             status=self.status,
             usage=usage,
-            error=self.error or self.reader.error,
+            error=self.error or self.reader.error or (NO_ANSWER if is_nothing else ""),
             has_output=self.has_output,
         )
 

@@ -168,6 +168,8 @@ class RunApprovals:
 
 CONTEXT_EXCEEDED = "context_length_exceeded"
 """As the error of a call, whatever its provider calls it: it asked for more than the model takes."""
+NO_ANSWER = "no_answer"
+"""As the error of a call that went well, in whose answer nothing was a model's."""
 CLIENT_GONE = 499
 """As the status of a call: the agent did not wait for its answer."""
 _OK = range(200, 300)
@@ -198,16 +200,12 @@ _CODE_OF_ERROR: Mapping[str, AgentErrorCode] = {
 
 
 def find_failure(call: ModelCall) -> AgentErrorCode | None:
-    """Returns why a model gave no answer; None = it gave one, or what is wrong is the request.
-
-    An answer in which nothing was said, or that broke off, is none.
-    """
+    """Returns why a model gave no answer; None = it gave one, or what is wrong is the request. An answer that broke off is none."""
     if known := _CODE_OF_ERROR.get(call.error):
         return known
     if call.status not in _OK:
         return code_of_status(call.status)
-    is_answered = not call.error and (call.first_token_at is not None or call.usage.output_tokens)
-    return None if is_answered else AgentErrorCode.MODEL_UNAVAILABLE
+    return AgentErrorCode.MODEL_UNAVAILABLE if call.error else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agent_scripts.events import AgentErrorCode
-from app.runs.broker import CONTEXT_EXCEEDED, find_failure
+from app.runs.broker import CONTEXT_EXCEEDED, NO_ANSWER, find_failure
 from app.runs.testing import ModelCall, Usage
 
 NOW = datetime(2026, 11, 27, tzinfo=UTC)
@@ -39,17 +39,10 @@ ANSWERED = ModelCall(
         (529, "overloaded_error", AgentErrorCode.MODEL_OVERLOADED),
         (200, "overloaded_error", AgentErrorCode.MODEL_OVERLOADED),
         (200, "RemoteProtocolError", AgentErrorCode.MODEL_UNAVAILABLE),
+        (200, NO_ANSWER, AgentErrorCode.MODEL_UNAVAILABLE),
         (200, "", None),
     ],
 )
 def test_status_and_error(status: int, error: str, code: AgentErrorCode | None) -> None:
     """The error says more than the status; in mid-stream there is only that."""
     assert find_failure(replace(ANSWERED, status=status, error=error)) is code
-
-
-def test_an_answer_that_says_nothing_is_none() -> None:
-    """Neither a word nor a count of one; a whole answer without a stream has the latter."""
-    silent = replace(ANSWERED, first_token_at=None, usage=Usage(input_tokens=9))
-    assert find_failure(silent) is AgentErrorCode.MODEL_UNAVAILABLE
-    assert find_failure(replace(silent, usage=Usage(output_tokens=1))) is None
-    assert find_failure(replace(silent, first_token_at=NOW)) is None
