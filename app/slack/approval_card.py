@@ -26,20 +26,20 @@ _DEEDS: Final = {
     DeedKind.HOST: "reach the host",
     DeedKind.OWN_KEY: "spend from your own key for",
 }
-_ANSWERED: Final = ":white_check_mark: *Answered*"
+_ANSWERED: Final = "✅ *Answered*"
 _QUESTION_ENDS: Final = {
     ApprovalState.ALLOWED: _ANSWERED,
     ApprovalState.USED: _ANSWERED,
-    ApprovalState.DENIED: ":ok_hand: *Left to me*",
-    ApprovalState.EXPIRED: ":hourglass: *Nobody answered in time*",
-    ApprovalState.WITHDRAWN: ":heavy_minus_sign: *Not needed any more*: the run has ended",
+    ApprovalState.DENIED: "👌 *Left to me*",
+    ApprovalState.EXPIRED: "⌛ *Nobody answered in time*",
+    ApprovalState.WITHDRAWN: "⏹ *Not needed any more*: the run has ended",
 }
 _ENDS: Final = {
-    ApprovalState.ALLOWED: ":white_check_mark: *Allowed*",
-    ApprovalState.USED: ":white_check_mark: *Allowed, and done*",
-    ApprovalState.DENIED: ":no_entry: *Denied*",
-    ApprovalState.EXPIRED: ":hourglass: *Expired*: nobody answered in time, which is no refusal",
-    ApprovalState.WITHDRAWN: ":heavy_minus_sign: *Not needed any more*: the run has ended",
+    ApprovalState.ALLOWED: "✅ *Allowed*",
+    ApprovalState.USED: "✅ *Allowed, and done*",
+    ApprovalState.DENIED: "⛔ *Denied*",
+    ApprovalState.EXPIRED: "⌛ *Expired*: nobody answered in time, which is no refusal",
+    ApprovalState.WITHDRAWN: "⏹ *Not needed any more*: the run has ended",
 }
 
 
@@ -51,7 +51,7 @@ def render_approval(approval: Approval) -> MessagePart:
     asks = f"I would like to {deed}"
     blocks: list[Block] = []
     if approval.state is ApprovalState.WAITING:
-        blocks.append(_section(f":raised_hand: {asks}. May I?"))
+        blocks.append(_section(f"✋ {asks}. May I?"))
     else:
         blocks.append(_section(f"{_ENDS[approval.state]}: {deed}"))
     if approval.shown:
@@ -64,7 +64,7 @@ def render_approval(approval: Approval) -> MessagePart:
 
 def _render_question(approval: Approval) -> MessagePart:
     is_waiting = approval.state is ApprovalState.WAITING
-    head = ":question: *I need to know:*" if is_waiting else f"{_QUESTION_ENDS[approval.state]}:"
+    head = "❓ *I need to know:*" if is_waiting else f"{_QUESTION_ENDS[approval.state]}:"
     asked = _cut(approval.target)
     blocks: list[Block] = [_section(f"{head}\n{asked}")]
     blocks += [_section(_quoted(one.text)) for one in approval.answers if one.text]

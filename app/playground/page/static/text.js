@@ -35,6 +35,7 @@ function token(inner, people) {
     return el("span", { class: "mention" }, `@${person ? person.name : label || target.slice(1)}`);
   }
   if (target.startsWith("#")) return el("span", { class: "mention" }, `#${label || target.slice(1)}`);
+  if (target.startsWith("!date^")) return date(target, label);
   if (target.startsWith("!")) {
     const word = target.slice(1).split("^")[0];
     return el("span", { class: "mention loud" }, label || `@${word}`);
@@ -42,10 +43,19 @@ function token(inner, people) {
   return link(unescapeSlack(target), unescapeSlack(label || target));
 }
 
+// <!date^1795810113^until {time}|until 20:08 UTC>; of Slack's formats the time alone, else what it says for clients that know none.
+function date(target, label) {
+  const [, seconds, format] = target.split("^");
+  const at = new Date(Number(seconds) * 1000);
+  const time = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  const known = format.replace("{time}", time);
+  return el("time", { datetime: at.toISOString() }, known.includes("{") ? label : known);
+}
+
 export function tokens(text, people, unescape = unescapeSlack) {
   const nodes = [];
   let end = 0;
-  for (const match of text.matchAll(/<([@#!][^<>\s]+|(?:https?:|mailto:)[^<>]+)>/g)) {
+  for (const match of text.matchAll(/<(!date\^\d{1,12}\^[^<>]+|[@#!][^<>\s]+|(?:https?:|mailto:)[^<>]+)>/g)) {
     nodes.push(unescape(text.slice(end, match.index)), token(match[1], people));
     end = match.index + match[0].length;
   }
@@ -89,7 +99,7 @@ function lines(text, people) {
   const nodes = [];
   let quote = null;
   for (const [index, line] of text.split("\n").entries()) {
-    const quoted = /^&gt; ?/.exec(line);
+    const quoted = /^(?:&gt;|>) ?/.exec(line);
     if (quoted) {
       if (!quote) nodes.push((quote = el("blockquote")));
       else quote.append(el("br"));
