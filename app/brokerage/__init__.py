@@ -5,6 +5,7 @@ __all__ = [
     "endpoints",
     "git",
     "github",
+    "github_login",
     "http",
     "judge",
     "mcp",

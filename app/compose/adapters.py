@@ -41,7 +41,7 @@ from app.slack.connection import SlackConnection, open_slack
 from app.slack.home import WelcomeStore
 from app.slack.key_modal import KeyModal, Vendor
 from app.store.runs import SqlRunStore
-from app.store.settings import read_secrets
+from app.store.seal import read_secrets
 from sandbox_runtime.provider import SandboxProvider
 from sandbox_runtime.types import Capability
 

@@ -5,5 +5,6 @@ __all__ = [
     "memory",
     "migrations",
     "runs",
+    "seal",
     "settings",
 ]

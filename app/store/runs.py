@@ -32,6 +32,7 @@ from app.runs.model import (
 from app.runs.ports import RunChanges
 from app.runs.request import Addressing, RunId, RunRequest, Thread
 from app.store import migrations
+from app.store.accounts import SqlAccountStore
 from app.store.approvals import SqlApprovalStore
 from app.store.engine import (
     POSTGRES_CONNECTIONS,
@@ -236,6 +237,10 @@ class SqlRunStore:
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""
         return SqlOwnKeyStore(self._database, secrets=secrets)
+
+    def accounts(self, secrets: Sequence[str]) -> SqlAccountStore:
+        """Returns the store of linked accounts, sealed with these."""
+        return SqlAccountStore(self._database, secrets=secrets)
 
     async def examine(self) -> None:
         """Looks for damage in the whole database, however long it takes.

@@ -1,20 +1,16 @@
 """What people have set, and what is kept of them, in SQLite or PostgreSQL: defaults of persons and channels, notes of channels, who was welcomed, and own keys, sealed so that the database alone tells none."""
 
-import json
-from base64 import urlsafe_b64encode
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 
 import sqlalchemy as sa
-from cryptography.fernet import Fernet, InvalidToken, MultiFernet
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from typing_extensions import Unpack
 
 from app.log import get_logger
 from app.runs.model import ChannelChange, ChannelNote
 from app.runs.options import DefaultChanges, Defaults
 from app.store.engine import Database, insert_for
+from app.store.seal import OWN_KEYS, Seal
 from app.store.tables import channel_changes, channel_notes, defaults, own_keys, values_of, welcomes
 
 _FIELDS = tuple(field.name for field in fields(Defaults) if field.name in defaults.c)
@@ -185,7 +181,7 @@ class SqlOwnKeyStore:
     def __init__(self, database: Database, *, secrets: Sequence[str]) -> None:
         """`secrets`: random texts of 32 characters or more; the first seals, each opens what it has sealed before."""
         self._database = database
-        self._seal = MultiFernet([_fernet(secret) for secret in secrets])
+        self._seal = Seal(secrets, purpose=OWN_KEYS)
 
     async def of(self, team: str, person: str) -> Mapping[str, str]:
         query = sa.select(own_keys.c.protocol, own_keys.c.sealed).where(_belongs_to(team, person))
@@ -206,7 +202,7 @@ class SqlOwnKeyStore:
                 "team": team,
                 "person": person,
                 "protocol": protocol,
-                "sealed": self._close((team, person, protocol), key),
+                "sealed": self._seal.close((team, person, protocol), key),
             }
             for protocol, key in keys.items()
             if key
@@ -222,31 +218,11 @@ class SqlOwnKeyStore:
 
         await self._database.insert(work)
 
-    def _close(self, place: tuple[str, str, str], key: str) -> str:
-        # With its place: a row that somebody has copied to another person's does not open there.
-        return self._seal.encrypt(json.dumps([*place, key]).encode()).decode()
-
     def _open(self, place: tuple[str, str, str], sealed: str) -> str:
-        try:
-            *found, key = json.loads(self._seal.decrypt(sealed.encode()))
-        except InvalidToken:
-            found, key = [], ""
-        if tuple(found) != place:
+        key = self._seal.open(place, sealed)
+        if not key:
             _log.warning("own_key.unreadable", user=place[1], protocol=place[2])
-            return ""
-        return str(key)
-
-
-def read_secrets(text: str) -> Sequence[str]:
-    """Returns what ORION_OWN_KEYS_SECRET names: one secret, or several separated by commas, the newest first."""
-    return tuple(word for part in text.split(",") if (word := part.strip()))
-
-
-def _fernet(secret: str) -> Fernet:
-    key = HKDF(algorithm=SHA256(), length=32, salt=None, info=b"orion own keys").derive(
-        secret.encode()
-    )
-    return Fernet(urlsafe_b64encode(key))
+        return key
 
 
 def _belongs_to(team: str, person: str) -> sa.ColumnElement[bool]:

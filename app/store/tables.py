@@ -320,6 +320,20 @@ own_keys = sa.Table(
     sa.Column("sealed", AnyText, nullable=False),
 )
 
+accounts = sa.Table(
+    "orion_accounts",
+    metadata,
+    sa.Column("team", sa.String(32), primary_key=True),
+    sa.Column("person", sa.String(32), primary_key=True),
+    sa.Column("service", sa.String(16), primary_key=True),
+    sa.Column("account_id", AnyText, nullable=False),
+    sa.Column("login", AnyText, nullable=False),
+    sa.Column("sealed", AnyText, nullable=False),
+    sa.Column("expires_at", UtcTime, nullable=True),
+    # Until then somebody refreshes its tokens.
+    sa.Column("refreshing_until", UtcTime, nullable=True),
+)
+
 spent_days = sa.Table(
     "orion_spent_days",
     metadata,

@@ -11,7 +11,8 @@ from app.runs.testing import OwnKeyStore
 from app.store.engine import sqlite_engine
 from app.store.memory import MemoryOwnKeyStore
 from app.store.runs import open_store
-from app.store.settings import SqlOwnKeyStore, read_secrets
+from app.store.seal import read_secrets
+from app.store.settings import SqlOwnKeyStore
 
 SECRET, OLDER, OTHER = "a" * 32, "b" * 32, "c" * 32
 KEY = "sk-proj-canary-of-a-person-0123456789"

@@ -1,0 +1,68 @@
+"""What is kept of a linked account, and of whom."""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Protocol
+
+
+class Service(StrEnum):
+    """Where people have accounts; the values are part of records."""
+
+    GITHUB = "github"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who has linked it: a person of Slack's, by their team's id and their own."""
+
+    team: str
+    person: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenPair:
+    """A token, and what makes the next one. Of both each use of the second kills the first. Source: GitHub, "Refreshing user access tokens", read 2026-11."""
+
+    access: str = field(repr=False)
+    refresh: str = field(default="", repr=False)
+    """Empty = the token does not expire."""
+    expires_at: datetime | None = None
+    """None = never."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    service: Service
+    id: str
+    """That the service knows it by, which never changes."""
+    login: str
+    """Its name there now."""
+    tokens: TokenPair
+
+
+class AccountStore(Protocol):
+    """Accounts by their owners; tokens are sealed at rest. Each method is durable when it returns, one answer for all processes.
+
+    Raises OSError where the database does not answer.
+    """
+
+    async def get(self, owner: Owner, service: Service) -> Account | None:
+        """Returns an account; None also where it was sealed with a secret that there is no more."""
+        ...
+
+    async def link(self, owner: Owner, account: Account) -> None:
+        """Keeps it in place of the one that there was."""
+        ...
+
+    async def unlink(self, owner: Owner, service: Service) -> bool:
+        """Forgets it; whether there was one."""
+        ...
+
+    async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
+        """Whether the caller is the one to refresh its tokens, for so long at the most: a second refresh in flight would kill both."""
+        ...
+
+    async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
+        """Keeps new tokens of the account and ends the claim; False: it was unlinked meanwhile."""
+        ...

@@ -1,0 +1,124 @@
+"""Linked accounts, in SQLite, in PostgreSQL, and in memory; their tokens are sealed in both databases."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import sqlalchemy as sa
+
+from app.accounts.records import Account, Owner, Service, TokenPair
+from app.log import get_logger
+from app.store.engine import Database, insert_for
+from app.store.leases import later
+from app.store.seal import ACCOUNTS, Seal
+from app.store.tables import Now, accounts
+
+_log = get_logger(__name__)
+
+
+class SqlAccountStore:
+    """Implements AccountStore; `SqlRunStore.accounts` makes one."""
+
+    def __init__(self, database: Database, *, secrets: Sequence[str]) -> None:
+        self._database = database
+        self._seal = Seal(secrets, purpose=ACCOUNTS)
+
+    async def get(self, owner: Owner, service: Service) -> Account | None:
+        query = sa.select(accounts).where(_own(owner, service))
+        row = await self._database.call(lambda connection: connection.execute(query).first())
+        if row is None:
+            return None
+        opened = self._seal.open(_place(owner, service), row.sealed)
+        if not opened:
+            _log.warning("account.unreadable", user=owner.person, service=service)
+            return None
+        access, refresh = json.loads(opened)
+        tokens = TokenPair(access=access, refresh=refresh, expires_at=row.expires_at)
+        return Account(service=service, id=row.account_id, login=row.login, tokens=tokens)
+
+    async def link(self, owner: Owner, account: Account) -> None:
+        values = {
+            "account_id": account.id,
+            "login": account.login,
+            **self._sealed(owner, account.service, account.tokens),
+        }
+
+        def work(connection: sa.Connection) -> None:
+            names = {"team": owner.team, "person": owner.person, "service": account.service}
+            insert = insert_for(connection, accounts).values(**names, **values)
+            keys = list(accounts.primary_key)
+            connection.execute(insert.on_conflict_do_update(index_elements=keys, set_=values))
+
+        await self._database.insert(work)
+
+    async def unlink(self, owner: Owner, service: Service) -> bool:
+        gone = sa.delete(accounts).where(_own(owner, service))
+        return await self._database.call(lambda connection: connection.execute(gone).rowcount == 1)
+
+    async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
+        until = accounts.c.refreshing_until
+        is_free = _own(owner, service) & (until.is_(None) | (until < Now()))
+        claim = sa.update(accounts).where(is_free).values(refreshing_until=later(hold_s))
+        return await self._database.call(lambda connection: connection.execute(claim).rowcount == 1)
+
+    async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
+        kept = sa.update(accounts).where(_own(owner, service))
+        renewed = kept.values(**self._sealed(owner, service, tokens))
+        return await self._database.call(
+            lambda connection: connection.execute(renewed).rowcount == 1
+        )
+
+    def _sealed(self, owner: Owner, service: Service, tokens: TokenPair) -> dict[str, Any]:
+        text = json.dumps([tokens.access, tokens.refresh])
+        return {
+            "sealed": self._seal.close(_place(owner, service), text),
+            "expires_at": tokens.expires_at,
+            "refreshing_until": None,
+        }
+
+
+class MemoryAccountStore:
+    """Implements AccountStore for as long as its process lives."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[Owner, Service], Account] = {}
+        self._refreshing_until: dict[tuple[Owner, Service], datetime] = {}
+
+    async def get(self, owner: Owner, service: Service) -> Account | None:
+        return self._rows.get((owner, service))
+
+    async def link(self, owner: Owner, account: Account) -> None:
+        self._rows[owner, account.service] = account
+        self._refreshing_until.pop((owner, account.service), None)
+
+    async def unlink(self, owner: Owner, service: Service) -> bool:
+        return self._rows.pop((owner, service), None) is not None
+
+    async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
+        now, place = datetime.now(UTC), (owner, service)
+        if place not in self._rows or self._refreshing_until.get(place, now) > now:
+            return False
+        self._refreshing_until[place] = now + timedelta(seconds=hold_s)
+        return True
+
+    async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
+        place = owner, service
+        self._refreshing_until.pop(place, None)
+        if place not in self._rows:
+            return False
+        self._rows[place] = replace(self._rows[place], tokens=tokens)
+        return True
+
+
+def _place(owner: Owner, service: Service) -> tuple[str, str, str]:
+    return owner.team, owner.person, service.value
+
+
+def _own(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
+    return (
+        (accounts.c.team == owner.team)
+        & (accounts.c.person == owner.person)
+        & (accounts.c.service == service.value)
+    )

@@ -1,0 +1,108 @@
+"""A token that is good, refreshed once for all who want it, or told as what it is."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
+from app.aio import open_task_group
+from app.store.accounts import MemoryAccountStore
+
+NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
+ANN = Owner(team="T1", person="U1")
+FRESH = TokenPair(access="new", refresh="r2", expires_at=NOW + timedelta(hours=8))
+
+
+def account(*, minutes: float | None) -> Account:
+    expires_at = None if minutes is None else NOW + timedelta(minutes=minutes)
+    tokens = TokenPair(access="old", refresh="r1", expires_at=expires_at)
+    return Account(service=Service.GITHUB, id="7", login="ann", tokens=tokens)
+
+
+class FakeService:
+    """Refreshes, once for each pair, as GitHub does."""
+
+    def __init__(self, answer: TokenPair | Exception = FRESH) -> None:
+        self.answer = answer
+        self.used: list[str] = []
+
+    async def refresh(self, tokens: TokenPair) -> TokenPair:
+        assert tokens.refresh not in self.used
+        self.used.append(tokens.refresh)
+        await asyncio.sleep(0.05)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def tokens_of(store: MemoryAccountStore, service: FakeService, **more: float) -> AccountTokens:
+    return AccountTokens(store, Service.GITHUB, refresh=service.refresh, now=lambda: NOW, **more)
+
+
+@pytest.mark.parametrize("minutes", [None, 6, 600])
+async def test_a_good_one_is_given(minutes: float | None) -> None:
+    store, service = MemoryAccountStore(), FakeService()
+    await store.link(ANN, account(minutes=minutes))
+    assert (await tokens_of(store, service).of(ANN)).tokens.access == "old"
+    assert service.used == []
+
+
+@pytest.mark.parametrize("minutes", [4, -60])
+async def test_an_old_one_is_refreshed_once(minutes: float) -> None:
+    """By whoever comes first, of several processes; the others have the new one."""
+    store, service = MemoryAccountStore(), FakeService()
+    await store.link(ANN, account(minutes=minutes))
+    async with open_task_group() as group:
+        found = [group.create_task(tokens_of(store, service).of(ANN)) for _ in range(5)]
+    assert {one.result().tokens.access for one in found} == {"new"}
+    assert service.used == ["r1"]
+    kept = await store.get(ANN, Service.GITHUB)
+    assert kept is not None
+    assert kept.tokens == FRESH
+
+
+async def test_one_that_was_taken_back_is_unlinked() -> None:
+    store, service = MemoryAccountStore(), FakeService(RevokedError("bad_refresh_token"))
+    await store.link(ANN, account(minutes=-1))
+    with pytest.raises(RevokedError):
+        await tokens_of(store, service).of(ANN)
+    with pytest.raises(NotLinkedError):
+        await tokens_of(store, service).of(ANN)
+
+
+async def test_a_service_that_is_sick_loses_nothing() -> None:
+    """It is tried again once the claim is over."""
+    store, service = MemoryAccountStore(), FakeService(ConnectionError("gone"))
+    await store.link(ANN, account(minutes=-1))
+    with pytest.raises(ConnectionError):
+        await tokens_of(store, service, refresh_s=0.2).of(ANN)
+    await asyncio.sleep(0.25)
+    service.answer, service.used = FRESH, []
+    assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
+
+
+async def test_who_died_while_refreshing_is_waited_for_no_longer() -> None:
+    store, service = MemoryAccountStore(), FakeService()
+    await store.link(ANN, account(minutes=-1))
+    assert await store.claim_refresh(ANN, Service.GITHUB, hold_s=0.3)
+    assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
+
+
+async def test_what_is_unlinked_while_it_is_refreshed_stays_so() -> None:
+    store, service = MemoryAccountStore(), FakeService()
+    await store.link(ANN, account(minutes=-1))
+    async with open_task_group() as group:
+        asked = group.create_task(_error_of(tokens_of(store, service)))
+        await asyncio.sleep(0.02)
+        await store.unlink(ANN, Service.GITHUB)
+    assert isinstance(asked.result(), NotLinkedError)
+
+
+async def _error_of(tokens: AccountTokens) -> Exception | None:
+    try:
+        await tokens.of(ANN)
+    except NotLinkedError as exc:
+        return exc
+    return None
