@@ -34,6 +34,7 @@ _ROWS: Final = re.compile(
     rf"(?:\n(?![ ]{{0,3}}(?:#{{1,6}}[ \t]|>|`{{3}}|~{{3}}|{_MARKER}[ \t]))[^\n|]*+\|[^\n]*+)*+"
 )
 _CONTAINER: Final = re.compile(rf"[ \t]*+(?:>|{_MARKER}(?=\s|\Z))")
+_INDENTED: Final = re.compile(r"\n(?P<indent>[ \t]*+)\S")
 _BAR: Final = re.compile(r"(?<!\\)\|")
 
 
@@ -145,8 +146,9 @@ class _Scanner:
     def _enter_empty(self, line: re.Match[str], *, indent: int, column: int) -> None:
         """Enters a list item whose text begins in the next line, if it does; it does not part a paragraph."""
         self._leave(indent)
-        has_text = re.compile(r"\n[ \t]*+[^\s]").match(self._source, line.end()) is not None
-        if has_text and self._paragraph_before(line.start()) is None:
+        text = _INDENTED.match(self._source, line.end())
+        is_inside = text is not None and len(text["indent"].expandtabs(_CODE_INDENT)) >= column
+        if is_inside and self._paragraph_before(line.start()) is None:
             self._columns.append(column)
 
     def _leave(self, indent: int) -> None:
@@ -184,6 +186,8 @@ class _Scanner:
         after = len(self._text) if found is None else found.start()
         if found is not None and is_closed:
             after = self._after_line(found.end())
+        elif outside := _INDENTED.match(self._source, after):
+            self._leave(len(outside["indent"].expandtabs(_CODE_INDENT)))
         self._add(
             Element(
                 Kind.FENCE,

@@ -108,13 +108,11 @@ class Piece:
 
     prefix: str = ""
     body: str = field(repr=False)
-    ends_in_fence: bool = False
 
     @property
     def part(self) -> str:
-        """Returns it fit to stand alone."""
-        part = (self.prefix + self.body).strip("\n")
-        return closed(part) if self.prefix or self.ends_in_fence else part
+        """Returns it fit to stand alone: a fence may be open at its end that the list around it has ended, of which it has no more than the end."""
+        return closed((self.prefix + self.body).strip("\n"))
 
 
 def split_markdown(
@@ -165,10 +163,8 @@ def split_pieces(text: str, *, max_chars: int, max_elements: int) -> tuple[Piece
         end = part.end(whole=room)
         while elements[index].end < end:
             index += 1
-        last = elements[index]
-        ends_in_fence = last.kind is Kind.FENCE and (end < last.end or not last.is_closed)
-        pieces.append(Piece(prefix=prefix, body=text[at:end], ends_in_fence=ends_in_fence))
-        at, index = end, index + (end == last.end)
+        pieces.append(Piece(prefix=prefix, body=text[at:end]))
+        at, index = end, index + (end == elements[index].end)
     return tuple(pieces)
 
 

@@ -59,6 +59,9 @@ TEXTS = st.lists(ELEMENTS, max_size=12).map("\n\n".join)
 @example("> q\n -\n    ```\n\nx", 500, 2)
 @example("1.\n    ```\n*\n  x", 500, 2)
 @example("> ```\n\n", 500, 2)
+@example("-\n0\n  ```\n\n1", 500, 2)
+@example("-\n  ```\n0\n  ```\n\n1", 500, 2)
+@example("1\n\n1\n\n-\n  ```\n\n1", 500, 3)
 @settings(max_examples=150, deadline=None)
 def test_splitting_loses_nothing_and_keeps_the_limits(
     text: str, max_chars: int, max_elements: int
