@@ -406,7 +406,15 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
     kept = ("by", "until", "environment")
     added = (
         *("spent_days", "grants", "grant_calls", "installation"),
-        *("welcomes", "muted_threads", "channel_notes", "heard"),
+        *(
+            "welcomes",
+            "muted_threads",
+            "channel_notes",
+            "heard",
+            "approvals",
+            "approval_hits",
+            "accounts",
+        ),
     )
     database.execute(
         *(f"DROP TABLE orion_{name}" for name in added),

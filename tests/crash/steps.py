@@ -127,6 +127,7 @@ _ATTACHED = (
 )
 _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
+    "code_host.admit": _READ,
     "code_host.open_pull_request": "after a push, which is noted in the run's record: tests/e2e/test_repositories.py",
     "store.get": _READ,
     **{f"approvals.{name}": _READ for name in ("get", "is_allowed_in", "of_run", "waiting")},
@@ -248,6 +249,7 @@ SLACK_SPARED: Mapping[str, str] = {
     "files.info": "asks what a message did not tell of a file; changes nothing",
     "conversations.info": "asks a channel's name, once in the life of a process; changes nothing",
     "users.info": "asks a person's name, once in the life of a process; changes nothing",
+    "usergroups.users.list": "asks who is in a user group; changes nothing",
     "views.publish": "shows one person what is on record, and again when they look again",
     "assistant.threads.setSuggestedPrompts": "sets the same again when it is repeated",
     "views.open": "shows a modal to one person, who may press again",

@@ -17,7 +17,10 @@ from tests.e2e.orion_process import new_state_dir
 from tests.e2e.test_sandbox_shell import script
 from tests.e2e.typing_person import sitting_at
 
-pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(600)]
+
+MADE_S = 300.0
+"""For the first answer, whose environment is made before: 20 s, or minutes beside builds of images."""
 
 QUICK_RETRIES = FakeSlackConfig(rate_limits="off", retry_delays_s=(0.0, 2.0, 4.0, 8.0))
 
@@ -83,7 +86,7 @@ async def _service_in_docker(tmp_path: Path) -> AsyncIterator[tuple[Stage, str]]
 
 async def _play(stage: Stage, namespace: str) -> None:
     ts = await stage.client.say("@Orion run: id -u; echo 4711 > notes")
-    answer = await stage.answer(ts, timeout_s=120)
+    answer = await stage.answer(ts, timeout_s=MADE_S)
     assert "10001" in text_of(answer)
     assert "1 file changed" in json.dumps(answer["blocks"])
     second = await stage.client.say("@Orion run: cat notes", thread_ts=ts)
@@ -123,7 +126,7 @@ async def _play(stage: Stage, namespace: str) -> None:
 async def _attach(stage: Stage, namespace: str) -> None:
     """An agent that works while the service is away is followed to its end: what it did is done once."""
     ts = await stage.client.say("@Orion hello")
-    await stage.answer(ts, timeout_s=120)
+    await stage.answer(ts, timeout_s=MADE_S)
     fourth = await stage.client.say(
         "@Orion run: echo once >> count; sleep 12; wc -l < count", thread_ts=ts
     )

@@ -335,6 +335,7 @@ def test_manifest_names_exactly_what_is_used() -> None:
     assert set(events["bot_events"]) == {
         *("app_mention", "message.channels", "message.groups", "message.im", "message.mpim"),
         *("agent_session_stopped", "app_home_opened", "reaction_added"),
+        *("subteam_members_changed", "subteam_updated"),
     }
     assert "agent_view" in http["features"]
     assert "assistant_view" not in http["features"]
