@@ -53,7 +53,7 @@ async def card_of(stage: Stage, ts: str, words: str = "I need to know") -> JsonO
 @pytest.mark.parametrize(
     "agent",
     [
-        pytest.param(name, marks=[] if name in ("anthropic", "claude") else [pytest.mark.long])
+        pytest.param(name, marks=[] if name == "anthropic" else [pytest.mark.long])
         for name in PREPARED
     ],
 )
@@ -68,6 +68,7 @@ async def test_an_agent_is_answered(agent: str, tmp_path: Path) -> None:
         assert record["ts"] == card["ts"]
 
 
+@pytest.mark.long
 async def test_words_a_wrong_person_and_nobody(tmp_path: Path) -> None:
     """An answer in words through a crash, one that is not theirs, one that is left to the agent; a channel without questions has no such tool."""
     directory = prepared_state_dir("claude")

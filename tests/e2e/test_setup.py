@@ -128,6 +128,7 @@ async def test_what_is_wrong_is_found_before_anything_is_built(
         assert not os.path.exists(env_file)  # noqa: ASYNC240, PTH110 - a look takes no time
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", one_of_each(CLOUDS, lambda _name: None))
 async def test_doctor_names_the_setup_for_a_wrong_token(name: str, tmp_path: Path) -> None:
     """Not what would help on another provider."""
