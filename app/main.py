@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp
 
 from app.aio import background
+from app.compose.accounts import create_links
 from app.compose.adapters import Outside, Overrides, Role, create_key_modal, open_outside
 from app.compose.core import Core, create_catch_up, open_core
 from app.compose.egress import learn_host_sets
@@ -243,6 +244,9 @@ async def _open_web(
             overviews,
             welcomes=adapters.welcomes,
             keys=create_key_modal(settings, slack, adapters.own_keys),
+            links=None
+            if outside.role.is_brief
+            else create_links(settings, slack, outside.accounts),
             mask=core.ports.mask,
             on_group=core.permissions.ask_for,
             background_timeout_s=HOOK_GRACE_S if outside.role.is_brief else BACKGROUND_TIMEOUT_S,

@@ -11,8 +11,11 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
+from tests.github_accounts import GitHubAccounts
+
 TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
-_BASIC = "Basic " + base64.b64encode(f"x-access-token:{TOKEN}".encode()).decode()
+DEPLOYMENT = "orion"
+"""As whom it acts with its own token."""
 _ENV = {
     "PATH": os.defpath,
     "HOME": "/nonexistent",
@@ -34,6 +37,12 @@ def git(directory: Path, *arguments: str) -> str:
     return done.stdout.decode().strip()
 
 
+def _password(request: Request) -> str:
+    kind, _, said = request.headers.get("authorization", "").partition(" ")
+    name, _, password = base64.b64decode(said).decode().partition(":")
+    return password if (kind, name) == ("Basic", "x-access-token") else ""
+
+
 @dataclass(kw_only=True)
 class GitServer:
     """Private: only who has the token gets in. `/acme/api.git` is the repository, `/api/v3` the REST API."""
@@ -43,6 +52,12 @@ class GitServer:
     pulls: list[dict[str, Any]] = field(default_factory=list)
     is_api_sick: bool = False
     api_delay_s: float = 0.0
+    accounts: GitHubAccounts | None = None
+    """None = nobody has one; else whoever is in `readers` gets in as well."""
+    readers: dict[str, set[str]] = field(default_factory=dict)
+    """Logins, by `owner/name`."""
+    pushes: list[str] = field(default_factory=list)
+    """Who has pushed."""
 
     def bare(self, name: str) -> Path:
         """An empty repository, which may be pushed to."""
@@ -69,6 +84,8 @@ class GitServer:
 
     def app(self) -> FastAPI:
         app = FastAPI()
+        if self.accounts is not None:
+            self.accounts.add_to(app, api="/api/v3")
         app.add_api_route(
             "/api/v3/repos/{owner}/{name}/pulls", self._pulls, methods=["GET", "POST"]
         )
@@ -76,7 +93,8 @@ class GitServer:
         return app
 
     async def _pulls(self, owner: str, name: str, request: Request) -> Response:
-        assert request.headers["authorization"] == f"Bearer {TOKEN}"
+        who = self._who(f"{owner}/{name}", request.headers["authorization"].removeprefix("Bearer "))
+        assert who
         await asyncio.sleep(self.api_delay_s)
         if self.is_api_sick:
             return JSONResponse({"message": "no healthy upstream"}, status_code=503)
@@ -89,20 +107,34 @@ class GitServer:
             errors = [{"message": "A pull request already exists for acme:it."}]
             return JSONResponse({"message": "Validation Failed", "errors": errors}, status_code=422)
         link = f"https://github.test/{owner}/{name}/pull/{len(self.pulls) + 1}"
-        self.pulls.append({**pull, "html_url": link})
+        self.pulls.append({**pull, "html_url": link, "user": {"login": who}})
         return JSONResponse(self.pulls[-1], status_code=201)
+
+    def _who(self, name: str, token: str) -> str | None:
+        """Returns whose token it is; empty = nobody's, None = of somebody who may not read the repository."""
+        if token == TOKEN:
+            return DEPLOYMENT
+        account = self.accounts.tokens.get(token) if self.accounts else None
+        if account is None:
+            return ""
+        return account["login"] if account["login"] in self.readers.get(name, ()) else None
 
     async def _git(self, path: str, request: Request) -> Response:
         self.requests.append(f"{request.method} /{path}")
-        if request.headers.get("authorization") != _BASIC:
+        who = self._who(path.partition(".git")[0], _password(request))
+        if who is None:  # Source: GitHub: what one may not read is not there
+            return Response(status_code=404)
+        if not who:
             headers = {"www-authenticate": 'Basic realm="GitHub"'}
             return Response(status_code=401, headers=headers)
         body = await request.body()
+        if request.method == "POST" and path.endswith("/git-receive-pack"):
+            self.pushes.append(who)
         env = {
             **_ENV,
             "GIT_PROJECT_ROOT": str(self.root),
             "GIT_HTTP_EXPORT_ALL": "1",
-            "REMOTE_USER": "orion",
+            "REMOTE_USER": who,
             "REQUEST_METHOD": request.method,
             "PATH_INFO": f"/{path}",
             "QUERY_STRING": request.url.query,

@@ -53,10 +53,10 @@ class GitHubAccounts:
             key: pair for key, pair in self.refreshes.items() if pair[1]["login"] != login
         }
 
-    def add_to(self, app: FastAPI) -> None:
+    def add_to(self, app: FastAPI, *, api: str = "") -> None:
         app.post("/login/device/code")(self._begin)
         app.post("/login/oauth/access_token")(self._token)
-        app.get("/user")(self._user)
+        app.get(f"{api}/user")(self._user)
 
     def app(self) -> FastAPI:
         app = FastAPI()
@@ -91,6 +91,8 @@ class GitHubAccounts:
             return Response("<html>unicorn</html>", status_code=503)
         if form.get("grant_type") == _DEVICE:
             return JSONResponse(self._of_device(form.get("device_code", "")))
+        if form.get("client_id") != CLIENT_ID:
+            return JSONResponse({"error": "incorrect_client_credentials"})
         token, account = self.refreshes.pop(form.get("refresh_token", ""), ("", None))
         if account is None:
             return JSONResponse({"error": "bad_refresh_token"})

@@ -64,6 +64,13 @@ class AccountTokens:
                     return await self._renew(owner)
                 await asyncio.sleep(LOOK_S)  # somebody else does it
 
+    async def forget(self, owner: Owner, tokens: TokenPair) -> None:
+        """Unlinks an account whose token was refused, unless it has others by now. Raises: OSError."""
+        account = await self._store.get(owner, self._service)
+        if account is not None and account.tokens == tokens:
+            _log.warning("account.revoked", service=self._service, user=owner.person)
+            await self._store.unlink(owner, self._service)
+
     def _is_good(self, tokens: TokenPair) -> bool:
         return tokens.expires_at is None or self._now() < tokens.expires_at - EARLY
 

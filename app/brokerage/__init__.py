@@ -2,6 +2,7 @@
 
 __all__ = [
     "broker",
+    "credentials",
     "endpoints",
     "git",
     "github",

@@ -5,12 +5,11 @@ gitprotocol-common(5), pkt-line; git 2.39.
 """
 
 import asyncio
-import base64
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ import httpx
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from app.brokerage.credentials import CredentialError, GitCredentials, slug_of
 from app.brokerage.http import (
     ProxyResponse,
     Refusal,
@@ -34,7 +34,6 @@ from app.brokerage.registry import (
     let_do,
     read_git_token,
 )
-from app.egress.addresses import UnnameableError, is_public, look_up
 from app.runs.broker import NotApprovedError, RepositoryGrant, push_deed
 
 MAX_COMMAND_BYTES = 64 * 1024
@@ -53,59 +52,6 @@ REACHED = 400
 """The lowest status of an error."""
 FORWARDED = ("content-type", "content-encoding", "accept", "git-protocol")
 _ANSWERED = ("content-type", "cache-control", "content-encoding")
-
-
-def slug_of(url: str) -> str:
-    """Returns the URL without scheme, `.git` and trailing slashes, so that two spellings of one repository are equal."""
-    return url.partition("://")[2].rstrip("/").removesuffix(".git") or url.rstrip("/").removesuffix(
-        ".git"
-    )
-
-
-def origin_of(url: str) -> str:
-    """Returns scheme, host and port: `https://github.com`."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}".lower()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GitRemotes:
-    """Which git servers may be reached, and which of them gets the token."""
-
-    github_url: str
-    """GitHub or a GitHub Enterprise Server: the home of `owner/name`, and the only server that gets the token."""
-    token: str = field(default="", repr=False)
-
-    def headers_for(self, url: str) -> Mapping[str, str]:
-        """Returns the headers that authenticate at a repository's URL.
-
-        Source: GitHub, "Authenticating as a GitHub App installation", HTTP-based Git access, read 2026-11.
-        """
-        if not self.token or origin_of(url) != origin_of(self.github_url):
-            return {}
-        basic = base64.b64encode(f"x-access-token:{self.token}".encode()).decode()
-        return {"authorization": f"Basic {basic}"}
-
-    async def check_server(self, url: str) -> str:
-        """Returns why a repository's server may not be reached; empty when it may.
-
-        A person in Slack names the server and Orion's machine connects to it: servers that only this machine or its network can reach
-        are refused.
-        """
-        if origin_of(url) == origin_of(self.github_url):
-            return ""
-        parts = urlsplit(url)
-        if parts.scheme != "https":
-            return "only https:// leads to repositories"
-        try:
-            found = await look_up(parts.hostname or "", parts.port or 443)
-        except UnnameableError as exc:
-            return str(exc)
-        except OSError:
-            return ""  # a proxy may know it; otherwise it cannot be reached
-        if all(map(is_public, found)):
-            return ""
-        return f"{parts.hostname} is not a public server"
 
 
 class CommandError(ValueError):
@@ -233,7 +179,7 @@ class GitBroker:
         self,
         *,
         registry: GrantRegistry,
-        remotes: GitRemotes,
+        credentials: GitCredentials,
         http: httpx.AsyncClient,
         max_bytes: int,
         timings: GitTimings = _TIMINGS,
@@ -241,7 +187,7 @@ class GitBroker:
         """`max_bytes`: the limit of one answer, and of one push."""
         self._timings = timings
         self._registry = registry
-        self._remotes = remotes
+        self._credentials = credentials
         self._http = http
         self._max_bytes = max_bytes
 
@@ -291,7 +237,7 @@ class GitBroker:
             return forbidden("this run has no repository")
         if git_request.slug.casefold() != slug_of(repository.url).casefold():
             return forbidden(f"this run works in {slug_of(repository.url)} alone")
-        problem = await self._remotes.check_server(repository.url)
+        problem = await self._credentials.remotes.check_server(repository.url)
         return forbidden(problem) if problem else None
 
     async def _push(
@@ -346,13 +292,18 @@ class GitBroker:
             if git_request.is_discovery
             else git_request.service
         )
+        owner = _granted(live).acting_for
+        try:
+            credentials = await self._credentials.headers_for(url, owner)
+        except CredentialError as exc:
+            return self._refuse(forbidden(str(exc)), live)
         outgoing = self._http.build_request(
             request.method,
             f"{url.rstrip('/')}/{way}",
             content=content,
             headers=_forwarded_headers(request)
             | {"accept-encoding": "identity"}
-            | dict(self._remotes.headers_for(url)),
+            | dict(credentials),
             timeout=TIMEOUT,
         )
         try:
@@ -367,7 +318,8 @@ class GitBroker:
         )
         held.push_async_callback(answer.aclose)
         if not answer.is_success:
-            return self._refuse(_find_error_refusal(answer, slug_of(url)), live)
+            who = "Orion" if owner is None else "you, with your GitHub account,"
+            return self._refuse(_find_error_refusal(answer, slug_of(url), who), live)
         headers = {name: answer.headers[name] for name in _ANSWERED if name in answer.headers}
         return ProxyResponse(
             self._stream_back(answer),
@@ -461,11 +413,11 @@ def _read_path(request: Request, path: str) -> _GitRequest | Refusal:
     return _GitRequest(slug=slug_of(slug), service=service, is_discovery=False)
 
 
-def _find_error_refusal(answer: httpx.Response, slug: str) -> Refusal:
+def _find_error_refusal(answer: httpx.Response, slug: str, who: str) -> Refusal:
     """Translates an error of the server, so that git does not ask a person for a password."""
     status = answer.status_code
     if status in (401, 403):
-        return forbidden(f"{slug} does not let Orion in (HTTP {status})")
+        return forbidden(f"{slug} does not let {who} in (HTTP {status})")
     if status == 404:  # noqa: PLR2004 - HTTP's own
         return Refusal(status=404, kind="not_found_error", message=f"{slug} does not exist")
     if status < REACHED:

@@ -5,10 +5,11 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from app.brokerage.git import GitRemotes, origin_of, slug_of
+from app.accounts.records import Owner
+from app.brokerage.credentials import CredentialError, GitCredentials, basic, slug_of
 from app.brokerage.http import trusted
 from app.log import get_logger
-from app.runs.repository.checkout import NothingToProposeError, Proposal
+from app.runs.repository.checkout import Author, NothingToProposeError, Proposal
 
 TIMEOUT_S = 20.0
 API_VERSION = "2022-11-28"
@@ -22,21 +23,24 @@ _log = get_logger(__name__)
 class GitHub:
     """Implements CodeHost."""
 
-    def __init__(self, *, remotes: GitRemotes, api_url: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._remotes = remotes
+    def __init__(
+        self, *, credentials: GitCredentials, api_url: str, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._credentials = credentials
         self._timeout_s = timeout_s
         self._api_url = api_url.rstrip("/")
 
     async def open_pull_request(self, proposal: Proposal) -> str:
-        if origin_of(proposal.url) != origin_of(self._remotes.github_url):
+        if not self._credentials.remotes.is_github(proposal.url):
             return ""
-        if not self._remotes.token:
-            raise ConnectionError("GITHUB_TOKEN is not set")
+        token = await self._credentials.token_for(proposal.acting_for)
+        if not token:
+            raise CredentialError("GITHUB_TOKEN is not set")
         name = slug_of(proposal.url).partition("/")[2]
         pulls = f"{self._api_url}/repos/{name}/pulls"
         try:
             async with httpx.AsyncClient(
-                verify=trusted(), headers=self._headers(), timeout=self._timeout_s
+                verify=trusted(), headers=_headers(token), timeout=self._timeout_s
             ) as http:
                 link = await _create(http, pulls, proposal) or await _find(
                     http, pulls, owner=name.partition("/")[0], branch=proposal.branch
@@ -47,12 +51,44 @@ class GitHub:
         _log.info("pull_request.opened", repo=name, branch=proposal.branch)
         return link
 
-    def _headers(self) -> dict[str, str]:
-        return {
-            "authorization": f"Bearer {self._remotes.token}",
-            "accept": "application/vnd.github+json",
-            "x-github-api-version": API_VERSION,
-        }
+    async def admit(self, url: str, owner: Owner) -> Author | None:
+        if not self._credentials.remotes.is_github(url):
+            return None
+        account = await self._credentials.account_of(owner)
+        host = urlsplit(url).hostname or ""
+        refs = f"{url.rstrip('/')}/info/refs?service=git-upload-pack"
+        headers = basic(account.tokens.access)
+        try:
+            async with (
+                httpx.AsyncClient(
+                    verify=trusted(), headers=headers, timeout=self._timeout_s
+                ) as http,
+                http.stream("GET", refs) as answer,
+            ):
+                status = answer.status_code
+        except httpx.HTTPError as exc:
+            raise ConnectionError(f"the server at {host} {_describe_failure(exc)}") from exc
+        match status:
+            case 200:
+                # Source: GitHub, "Setting your commit email address", noreply addresses, read 2026-11.
+                email = f"{account.id}+{account.login}@users.noreply.{host}"
+                return Author(name=account.login, email=email)
+            case 401:
+                raise await self._credentials.refused(owner, account)
+            case 403 | 404:
+                raise CredentialError(
+                    f"your GitHub account {account.login} may not read {slug_of(url)}, or I am not installed there"
+                )
+            case _:
+                raise ConnectionError(f"the server at {host} gave HTTP {status}")
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {
+        "authorization": f"Bearer {token}",
+        "accept": "application/vnd.github+json",
+        "x-github-api-version": API_VERSION,
+    }
 
 
 def _describe_failure(failure: Exception) -> str:

@@ -3,12 +3,12 @@
 Source: GitHub, "Generating a user access token for a GitHub App", device flow, and "Refreshing user access tokens", read 2026-11.
 """
 
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import httpx
 
+from app.accounts.links import DeviceCode, LinkError, Waiting
 from app.accounts.records import Account, Service, TokenPair
 from app.accounts.tokens import RevokedError
 from app.brokerage.github import API_VERSION
@@ -18,6 +18,8 @@ TIMEOUT_S: Final = 10.0
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _LEAST_INTERVAL_S: Final = 5.0
 _MAX_LOGIN_CHARS: Final = 100
+_DEAD: Final = ("bad_refresh_token", "invalid_grant")
+"""Errors of a pair that makes no more tokens."""
 _WORDS: Final = {
     "access_denied": "you have said no to it at GitHub",
     "expired_token": "the code was not typed in in time",
@@ -26,33 +28,8 @@ _WORDS: Final = {
 }
 
 
-class LinkError(Exception):
-    """The account was not linked; the message is for the person: lower case, no full stop."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceCode:
-    """What the person must type in, and by what GitHub is asked whether they have."""
-
-    user_code: str
-    """For the person alone: whoever gets another one to type it in has their account."""
-    verification_url: str
-    device_code: str = field(repr=False)
-    expires_at: datetime
-    interval_s: float
-    """Between two questions."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waiting:
-    """The person has not typed the code in yet."""
-
-    interval_s: float
-    """Until the next question; GitHub may want it slower than before."""
-
-
 class GitHubLogin:
-    """Of one GitHub App."""
+    """Implements Login, for one GitHub App."""
 
     def __init__(
         self, *, client_id: str, url: str, api_url: str, timeout_s: float = TIMEOUT_S
@@ -123,8 +100,8 @@ class GitHubLogin:
                 "refresh_token": tokens.refresh,
             },
         )
-        if error := answer.get("error"):
-            raise RevokedError(str(error))
+        if answer.get("error") in _DEAD:
+            raise RevokedError(answer["error"])
         try:
             return _read_pair(answer)
         except LinkError as exc:

@@ -1,6 +1,7 @@
 """Joins the adapters to the core from the operator's settings."""
 
 __all__ = [
+    "accounts",
     "adapters",
     "brokers",
     "budgets",

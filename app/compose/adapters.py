@@ -9,10 +9,13 @@ from typing import Protocol, TypeVar
 
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
+from app.accounts.records import AccountStore
+from app.accounts.tokens import AccountTokens
 from app.aio import Gate
 from app.approvals.records import ApprovalStore
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
+from app.compose.accounts import create_accounts, create_tokens
 from app.compose.brokers import open_broker, open_judge
 from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
@@ -194,6 +197,10 @@ class Outside:
     """Before effects for runs: this process's lease."""
     owner: str
     """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
+    accounts: AccountStore | None
+    """That people have linked; None = they cannot."""
+    tokens: AccountTokens | None
+    """Of these."""
 
 
 @asynccontextmanager
@@ -222,11 +229,14 @@ async def open_outside(
             await store.examine()
         await check_own_keys(settings, store, adopts=True)
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
+        accounts = create_accounts(settings, store)
+        tokens = create_tokens(settings, accounts)
         broker = await stack.enter_async_context(
             open_broker(
                 settings,
                 settings.broker_directory,
                 signing_key=await _load_signing_key(settings, store),
+                tokens=tokens,
             )
         )
         choice = ProviderChoice(name="override", reason="")
@@ -280,6 +290,8 @@ async def open_outside(
             choice=choice,
             may_act=lease.confirm,
             owner=owner,
+            accounts=accounts,
+            tokens=tokens,
         )
 
 

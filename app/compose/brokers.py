@@ -13,15 +13,17 @@ from fastapi import APIRouter
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
+from app.accounts.tokens import AccountTokens
 from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
-from app.brokerage.git import GitBroker, GitRemotes
+from app.brokerage.git import GitBroker
 from app.brokerage.http import create_http_client
 from app.brokerage.judge import AnthropicJudge
 from app.brokerage.mcp import McpBroker, McpServer, OAuthClient
 from app.brokerage.registry import GrantRegistry
 from app.brokerage.sharing import Account, GrantStore, open_sharing
+from app.compose.accounts import git_credentials
 from app.compose.models import (
     ModelSource,
     injected_headers,
@@ -49,9 +51,13 @@ MIB = 1024 * 1024
 
 @asynccontextmanager
 async def open_broker(
-    settings: Settings, directory: Path, *, signing_key: bytes | None = None
+    settings: Settings,
+    directory: Path,
+    *,
+    signing_key: bytes | None = None,
+    tokens: AccountTokens | None = None,
 ) -> AsyncIterator[SocketBroker]:
-    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone.
+    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone. `tokens`: of people's accounts.
 
     Raises:
         OSError: `directory` cannot hold unix sockets.
@@ -75,7 +81,7 @@ async def open_broker(
         mcp = McpBroker(registry=registry, servers=_mcp_servers(settings), http=to_tools)
         git = GitBroker(
             registry=registry,
-            remotes=git_remotes(settings),
+            credentials=git_credentials(settings, tokens),
             http=to_git,
             max_bytes=settings.sandbox.disk_mib * MIB,
         )
@@ -248,11 +254,3 @@ def network_for(settings: Settings, session: Session, provider: SandboxProvider)
     path = socket_path(settings.broker_directory, session.id)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     return BrokeredNetwork(endpoint=str(path))
-
-
-def git_remotes(settings: Settings) -> GitRemotes:
-    """Returns the git servers that may be reached, with the token for GitHub."""
-    token = settings.repositories.github_token
-    return GitRemotes(
-        github_url=settings.repositories.github_url, token=token.get_secret_value() if token else ""
-    )

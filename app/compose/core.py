@@ -8,6 +8,7 @@ from functools import partial
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
+from app.accounts.tokens import AccountTokens
 from app.aio import background, open_task_group
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
@@ -65,6 +66,8 @@ class RuntimeFactory:
     """Sandboxes may wait in pools, and repositories be prepared; else neither, whatever the settings say."""
     owner: str
     """`Outside.owner`."""
+    tokens: AccountTokens | None
+    """Of the accounts that people have linked."""
     living: Callable[[], Awaitable[Collection[str]]]
     """Tells whose sandboxes are in use; see `SandboxProvider.sweep`."""
 
@@ -92,7 +95,11 @@ class RuntimeFactory:
         mask = self.masker.mask
         preparations = create_preparations(self.settings, provider, mask=mask)
         repositories = create_repositories(
-            self.settings, sessions=self.sessions, mask=mask, preparations=preparations
+            self.settings,
+            sessions=self.sessions,
+            mask=mask,
+            preparations=preparations,
+            tokens=self.tokens,
         )
         runners: dict[str, AgentRunner] = {}
 
@@ -235,6 +242,7 @@ async def open_core(
             left=left,
             works_ahead=takes_over,
             owner=outside.owner,
+            tokens=outside.tokens,
             living=living,
         )
         runtime = runtimes.build(provider)

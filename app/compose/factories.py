@@ -12,9 +12,10 @@ from pydantic import SecretStr
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.cli_agent import RELAY, RUN_TOKEN
 from agent_scripts.registry import agent_names, create_adapter
+from app.accounts.tokens import AccountTokens
 from app.brokerage.github import GitHub
 from app.brokerage.http import trusted
-from app.compose.brokers import git_remotes
+from app.compose.accounts import git_credentials
 from app.compose.egress import host_lists
 from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
@@ -174,12 +175,14 @@ def create_repositories(
     sessions: SessionStore,
     mask: Callable[[str], str],
     preparations: Preparations | None = None,
+    tokens: AccountTokens | None = None,
 ) -> Repositories:
-    """Returns what brings threads their repositories."""
+    """Returns what brings threads their repositories. `tokens`: of people's accounts."""
+    credentials = git_credentials(settings, tokens)
     return Repositories(
         policy=repository_policy(settings),
         sessions=sessions,
-        host=GitHub(remotes=git_remotes(settings), api_url=settings.repositories.github_api_url),
+        host=GitHub(credentials=credentials, api_url=settings.repositories.github_api_url),
         mask=mask,
         preparations=preparations,
     )
@@ -192,6 +195,7 @@ def repository_policy(settings: Settings) -> RepositoryPolicy:
         git_name=settings.repositories.git_name,
         git_email=settings.repositories.git_email,
         pull_requests=settings.repositories.pull_requests,
+        acts_as_person=settings.repositories.github_identity == "person",
         max_bytes=settings.sandbox.disk_mib * MIB,
         init=settings.toml.repositories,
         setup=settings.toml.setups,

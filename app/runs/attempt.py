@@ -9,10 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from agent_scripts.adapter import AgentPaths
-from agent_scripts.events import (
-    AgentErrorCode,
-    TurnFinished,
-)
+from agent_scripts.events import AgentErrorCode, TurnFinished
 from app.aio import Gate, always_open, retry_store
 from app.approvals.questions import Question
 from app.approvals.rules import Deed

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from agent_scripts.cli_output import code_of_status
 from agent_scripts.events import AgentErrorCode
+from app.accounts.records import Owner
 from app.aio import Gate, always_open
 from app.approvals.questions import Question
 from app.approvals.rules import Deed, DeedKind
@@ -62,6 +63,8 @@ class RepositoryGrant:
     """Where it really is, without credentials."""
     branch: str
     """The thread's own; empty = none may be written yet."""
+    acting_for: Owner | None = None
+    """In whose name; None = the deployment's own."""
 
 
 def push_deed(repository: RepositoryGrant, commit: str) -> Deed:

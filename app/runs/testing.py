@@ -170,6 +170,7 @@ from app.runs.progress import (
     last_lines,
 )
 from app.runs.repository.checkout import (
+    Author,
     Checkout,
     CodeHost,
     GitContext,

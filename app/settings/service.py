@@ -5,7 +5,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import parse_qs, urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    StringConstraints,
+    model_validator,
+)
 
 from app.settings.group import SettingsGroup, Url, whole_path
 
@@ -127,6 +134,16 @@ class RepositorySettings(SettingsGroup):
         alias="ORION_GITHUB_API_URL",
         description="Its REST API; for a GitHub Enterprise Server https://HOST/api/v3.",
     )
+    github_app_client_id: Annotated[str, StringConstraints(pattern=r"^[\w.-]*$")] = Field(
+        "",
+        alias="ORION_GITHUB_APP_CLIENT_ID",
+        description="Of a GitHub App with the device flow switched on: people link their accounts (/orion link), sealed with ORION_OWN_KEYS_SECRET.",
+    )
+    github_identity: Literal["deployment", "person"] = Field(
+        "deployment",
+        alias="ORION_GITHUB_IDENTITY",
+        description="By whose right repositories are read and written: that of GITHUB_TOKEN, or of whoever asks, by the account that they have linked, and never by another's.",
+    )
     pull_requests: Literal["ask", "always", "never"] = Field(
         "ask",
         alias="ORION_PULL_REQUESTS",
@@ -142,6 +159,12 @@ class RepositorySettings(SettingsGroup):
         alias="ORION_GIT_EMAIL",
         description="The author's address, as ORION_GIT_NAME.",
     )
+
+    @model_validator(mode="after")
+    def _check_identity(self) -> "RepositorySettings":
+        if self.github_identity == "person" and not self.github_app_client_id:
+            raise ValueError("ORION_GITHUB_IDENTITY: person needs ORION_GITHUB_APP_CLIENT_ID")
+        return self
 
     @model_validator(mode="after")
     def _check_token_is_safe(self) -> "RepositorySettings":

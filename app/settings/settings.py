@@ -253,8 +253,7 @@ def load_settings(
             lines += [_explain(error, kind) for error in exc.errors()]
     settings = Settings(**found)
     if len(found) == len(groups()):
-        lines += settings.sandbox.find_conflicts(settings.limits.run_timeout_s)
-        lines += _find_mount_problem(settings)
+        lines += _find_conflicts(settings)
     try:
         if path := settings.agents.mcp_config_file:
             settings = replace(settings, mcp_servers=read_mcp_servers(path, environment))
@@ -289,6 +288,14 @@ def _from_keyring(said: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found = read_keyring([name for name in token_fields() if not said.get(name.upper())])
     return {name.upper(): value for name, value in found.items()}
+
+
+def _find_conflicts(settings: Settings) -> Iterator[str]:
+    """Yields what is wrong with settings of several groups together."""
+    yield from settings.sandbox.find_conflicts(settings.limits.run_timeout_s)
+    yield from _find_mount_problem(settings)
+    if settings.repositories.github_app_client_id and settings.models.own_keys_secret is None:
+        yield "ORION_GITHUB_APP_CLIENT_ID: set ORION_OWN_KEYS_SECRET, too"
 
 
 def _find_mount_problem(settings: Settings) -> Iterator[str]:

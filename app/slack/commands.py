@@ -7,6 +7,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from app.accounts.links import AccountLinks
+from app.accounts.records import Owner
 from app.log import get_logger
 from app.runs.commands import answer_without_agent
 from app.runs.intake import Intake
@@ -28,6 +30,7 @@ MAX_ANSWER_CHARS: Final = 3_500
 SHOWN_CHARS: Final = 40
 """Of what was not understood."""
 NOT_NOW: Final = "I can't look that up right now. Please try again in a moment."
+NO_LINKS: Final = "Accounts cannot be linked here: the operator has set up no GitHub App for it."
 HELP: Final = f"""\
 `{COMMAND} {COMMAND_HINT}`
 • `status`: what of yours goes on or waits, and how busy it is
@@ -35,6 +38,7 @@ HELP: Final = f"""\
 • `runs`: your latest runs, with links
 • `settings`: what a message of yours would get; `settings agent=… model=…` keeps yours, `settings reset` forgets them
 • `agents`, `usage`: who can answer here, and what it has cost today
+• `link`, `unlink`: your GitHub account, so that what I push for you is yours
 • `docker`, `local`, `cloud`, `provider NAME`: where your messages run from now on
 Mention me in a channel, or write to me, to ask something. Only you see this."""
 _log = get_logger(__name__)
@@ -43,7 +47,11 @@ _log = get_logger(__name__)
 class SlashCommand:
     """Answers `/orion`."""
 
-    def __init__(self, overviews: Overviews, *, intake: Intake) -> None:
+    def __init__(
+        self, overviews: Overviews, *, intake: Intake, links: AccountLinks | None = None
+    ) -> None:
+        """`links`: None = people link no accounts here."""
+        self._links = links
         self._overviews = overviews
         self._intake = intake
         self._words: Mapping[str, Callable[[RunRequest], Awaitable[str]]] = {
@@ -53,6 +61,8 @@ class SlashCommand:
             "runs": self._runs,
             "agents": self._agents,
             "usage": self._usage,
+            "link": self._link,
+            "unlink": self._unlink,
         }
         """Those that take nothing behind them."""
 
@@ -147,6 +157,14 @@ class SlashCommand:
         hourly = self._overviews.policy.runs_per_user_hour
         return "\n".join((*map(budget_text, shown), f"Runs: {hourly} an hour at the most"))
 
+    async def _link(self, request: RunRequest) -> str:
+        if self._links is None:
+            return NO_LINKS
+        return await self._links.begin(_owner(request), channel=request.channel)
+
+    async def _unlink(self, request: RunRequest) -> str:
+        return NO_LINKS if self._links is None else await self._links.unlink(_owner(request))
+
     async def _settings(self, request: RunRequest) -> str:
         if channel_change(request) is not None:
             return "A channel hears who changes its defaults: please write it as a message, `@Orion settings channel …`."
@@ -160,6 +178,10 @@ class SlashCommand:
         if outcome.error_code is not None:
             return escape(failure_text(outcome.error_code, outcome.told))
         return escape(outcome.answer)
+
+
+def _owner(request: RunRequest) -> Owner:
+    return Owner(team=request.team, person=request.user)
 
 
 def _as_settings(text: str) -> str:

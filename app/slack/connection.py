@@ -12,7 +12,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from types import TracebackType
 from typing import Final
@@ -22,6 +22,8 @@ import aiohttp
 from pydantic import SecretStr
 from slack_sdk.web.async_client import AsyncWebClient
 
+from app.accounts.links import AccountLinks, Login
+from app.accounts.records import AccountStore
 from app.aio import Gate, TaskGroup, always_open, open_task_group
 from app.log import get_logger
 from app.runs.intake import Intake
@@ -154,6 +156,20 @@ class SlackConnection:
             self._api, store=store, vendors=vendors, open_timeout_s=self._modal_timeout_s
         )
 
+    def account_links(
+        self, store: AccountStore, login: Login, *, now: Callable[[], datetime]
+    ) -> AccountLinks:
+        """Returns where people link accounts; each is told what came of it alone."""
+        return AccountLinks(store, login, group=self._group, tell=self._tell_alone, now=now)
+
+    async def _tell_alone(self, channel: str, user: str, text: str) -> None:
+        """Implements Tell."""
+        arguments = {"channel": channel, "user": user, "text": text}
+        try:
+            await self._api.once("chat.postEphemeral", arguments)
+        except SlackFault as exc:
+            self._log.warning("slack.update_failed", operation="tell_alone", error=exc.word)
+
     def surfaces(
         self,
         intake: Intake,
@@ -161,13 +177,14 @@ class SlackConnection:
         *,
         welcomes: WelcomeStore,
         keys: KeyModal | None,
+        links: AccountLinks | None = None,
         mask: Callable[[str], str],
         on_group: Callable[[str], Coroutine[None, None, None]] | None = None,
         background_timeout_s: float = BACKGROUND_TIMEOUT_S,
     ) -> Surfaces:
         """Returns where people reach Orion besides messages.
 
-        `keys`: None = they give none of their own. `on_group`: called in the background when a user group has changed. `background_timeout_s`: for what closing this connection may have to wait for.
+        `keys`, `links`: None = they give no keys of their own, link no accounts. `on_group`: called in the background when a user group has changed. `background_timeout_s`: for what closing this connection may have to wait for.
         """
         self._home = AppHome(
             self._api,
@@ -188,7 +205,7 @@ class SlackConnection:
                 mask=mask,
                 open_timeout_s=self._modal_timeout_s,
             ),
-            commands=SlashCommand(overviews, intake=intake),
+            commands=SlashCommand(overviews, intake=intake, links=links),
             home=self._home,
             groups=partial(self._tell_group, on_group) if on_group else None,
         )

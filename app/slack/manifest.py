@@ -50,7 +50,7 @@ FEATURES: Final = (
     Feature(name="stop by ❌", scopes=("reactions:read",), events=("reaction_added",)),
 )
 DESCRIPTION: Final = "Answers with AI agents that work in isolated sandboxes."
-COMMAND_HINT: Final = "help | status | stop | runs | settings | agents | usage | docker | local | cloud | provider NAME"
+COMMAND_HINT: Final = "help | status | stop | runs | settings | agents | usage | link | docker | local | cloud | provider NAME"
 
 
 MANIFEST_FIX: Final = "paste `orion manifest` into the app's manifest again, and reinstall the app"

@@ -20,7 +20,8 @@ from agent_scripts.repository import (
     repository_command,
 )
 from app.brokerage.broker import create_broker_app
-from app.brokerage.git import GitBroker, GitRemotes
+from app.brokerage.credentials import GitCredentials, GitRemotes
+from app.brokerage.git import GitBroker
 from app.brokerage.registry import GrantRegistry
 from app.runs.testing import GrantHooks, ModelGrant, RepositoryGrant, RunId, SystemClock, git_token
 from app.web.hosting import serve
@@ -140,7 +141,7 @@ async def open_repository(
     ):
         broker = GitBroker(
             registry=registry,
-            remotes=GitRemotes(github_url=url, token=TOKEN),
+            credentials=GitCredentials(remotes=GitRemotes(github_url=url, token=TOKEN)),
             http=http,
             max_bytes=2**30,
         )

@@ -14,6 +14,7 @@ from agent_scripts.repository import (
     git_environment,
     with_egress,
 )
+from app.accounts.records import Owner
 from app.aio import retry_store
 from app.approvals.rules import Deed, DeedKind
 from app.errors import ErrorCode, OrionError
@@ -55,8 +56,18 @@ class Proposal:
     """Of the repository, without credentials."""
     branch: str
     base: str
+    acting_for: Owner | None = None
+    """In whose name; None = the deployment's own."""
     title: str
     body: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who has made a commit."""
+
+    name: str
+    email: str
 
 
 class NothingToProposeError(Exception):
@@ -72,6 +83,16 @@ class CodeHost(Protocol):
         Raises:
             ConnectionError: it could not be opened; the message says why and holds no secret.
             NothingToProposeError
+        """
+        ...
+
+    async def admit(self, url: str, owner: Owner) -> Author | None:
+        """Sees that a person may read the repository by their own account, and returns as whom its commits are made; None = it is on no host that has accounts.
+
+        Bounded to a minute.
+
+        Raises:
+            ConnectionError: they may not, or it cannot be told now; the message says why, for the person, and holds no secret.
         """
         ...
 
@@ -119,9 +140,24 @@ class Repositories:
             raise _unavailable(
                 f"this thread began from {base}; start a new thread for {attempt.choice.branch.value}"
             )
-        return self.policy.repository_at(
+        found = self.policy.repository_at(
             repo, work, branch=base, own_branches=own_branches(session)
         )
+        if not self.policy.acts_as_person:
+            return found
+        request = attempt.run.request
+        return replace(found, acting_for=Owner(team=request.team, person=request.user))
+
+    async def author_of(self, found: ThreadRepository) -> Author:
+        """Returns who makes the commits of what is done in a repository now. Raises: OrionError: REPO_UNAVAILABLE, whoever asks may not read the repository."""
+        own = Author(name=self.policy.git_name, email=self.policy.git_email)
+        if found.acting_for is None:
+            return own
+        try:
+            author = await self.host.admit(found.url, found.acting_for)
+        except ConnectionError as exc:
+            raise _unavailable(str(exc)) from exc
+        return author or own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +190,8 @@ class Checkout:
         self.is_new = False
         """It was cloned in this attempt."""
         self._dependencies = DependenciesFact.UNKNOWN
+        policy = repositories.policy
+        self._author = Author(name=policy.git_name, email=policy.git_email)
 
     async def clone(self, attempt: Attempt, context: GitContext) -> None:
         """Sees that the repository is there, on the thread's branch, which has its name in `found` from now on.
@@ -175,6 +213,7 @@ class Checkout:
     async def _clone(self, attempt: Attempt, context: GitContext) -> ThreadRepository:
         found, workspace = self.found, context.workspace
         session = workspace.session
+        self._author = await self._repositories.author_of(found)
         if workspace.is_new or not session.repo:
             attempt.enter(f"Cloning {found.name}")
         with attempt.trace.step("clone-repository") as step:
@@ -298,8 +337,12 @@ class Checkout:
 
     async def _push(self, attempt: Attempt, context: GitContext, title: str) -> RepositoryReport:
         """Pushes what was changed; as often as it takes while people are asked whether that may be. Raises: RunStoppedError: meanwhile."""
+        message = title
+        if self.found.acting_for is not None:
+            policy = self._repositories.policy
+            message += f"\n\nCo-authored-by: {policy.git_name} <{policy.git_email}>"
         run = partial(
-            self._run, context, self.found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=title
+            self._run, context, self.found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=message
         )
         if attempt.approvals is None:
             return await run()
@@ -327,6 +370,7 @@ class Checkout:
             url=found.url,
             branch=found.own_branch,
             base=report.base,
+            acting_for=found.acting_for,
             title=title,
             body=body,
         )
@@ -363,8 +407,8 @@ class Checkout:
             directory=found.directory,
             branch=found.branch,
             own_branches=found.own_branches,
-            name=policy.git_name,
-            email=policy.git_email,
+            name=self._author.name,
+            email=self._author.email,
             timeout_s=timeout_s - _MARGIN_S,
             max_bytes=policy.max_bytes,
             message=message,
@@ -381,9 +425,9 @@ class Checkout:
         )
 
     def git_environment(self, token: str) -> Mapping[str, str]:
-        policy = self._repositories.policy
+        author = self._author
         return git_environment(
-            git_token(token), url=self.found.url, name=policy.git_name, email=policy.git_email
+            git_token(token), url=self.found.url, name=author.name, email=author.email
         )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent_scripts.repository import RepositoryProblem, find_reason
+from app.accounts.records import Owner
 from app.runs.broker import RepositoryGrant
 from app.runs.session import Session
 
@@ -22,6 +23,8 @@ class ThreadRepository:
     """From which it begins; empty = its own."""
     own_branches: tuple[str, ...]
     """Names that its branch may get, the nicest first; a single one is its name."""
+    acting_for: Owner | None = None
+    """In whose name it is read and written; None = the deployment's own."""
 
     @property
     def own_branch(self) -> str:
@@ -31,7 +34,8 @@ class ThreadRepository:
     def grant(self) -> RepositoryGrant:
         """Nothing may be written before its branch has its name: the first one may be another thread's."""
         is_named = len(self.own_branches) == 1
-        return RepositoryGrant(url=self.url, branch=self.own_branch if is_named else "")
+        branch = self.own_branch if is_named else ""
+        return RepositoryGrant(url=self.url, branch=branch, acting_for=self.acting_for)
 
 
 def canonical_name(repo: str, github_url: str) -> str:

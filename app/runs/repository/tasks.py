@@ -30,6 +30,8 @@ class RepositoryPolicy:
     git_name: str
     git_email: str
     pull_requests: Literal["ask", "always", "never"]
+    acts_as_person: bool = False
+    """Repositories are read and written in the name of whoever asks, by their own account; never by the deployment's instead."""
     max_bytes: int
     init: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Commands after a clone, by `owner/name` or URL."""

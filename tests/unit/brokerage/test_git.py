@@ -4,14 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.brokerage.git import (
-    CommandError,
-    GitRemotes,
-    check_push,
-    read_commands,
-    render_refusal,
-    slug_of,
-)
+from app.brokerage.credentials import GitCredentials, GitRemotes, slug_of
+from app.brokerage.git import CommandError, check_push, read_commands, render_refusal
 from app.brokerage.registry import InvalidTokenError, create_token, read_git_token, read_token
 from app.runs.testing import ModelGrant, RunId, git_token
 
@@ -112,9 +106,10 @@ def test_a_git_token_is_good_for_git_alone() -> None:
 async def test_servers_and_the_token() -> None:
     """Only GitHub's own host is given the token; what only this machine reaches is not asked, nor plain HTTP."""
     remotes = GitRemotes(github_url="https://github.com", token="ghp_x")
-    assert remotes.headers_for("https://github.com/a/b.git")
+    credentials = GitCredentials(remotes=remotes)
+    assert await credentials.headers_for("https://github.com/a/b.git", None)
     for other in ("http://github.com/a/b", "https://github.com.evil.test/a/b", "https://x.test/a"):
-        assert remotes.headers_for(other) == {}
+        assert await credentials.headers_for(other, None) == {}
     assert "public" in await remotes.check_server("https://127.0.0.1/a/b")
     assert "public" in await remotes.check_server("https://[::1]:8443/a/b")
     assert "public" in await remotes.check_server("https://169.254.169.254/latest")

@@ -12,7 +12,8 @@ from fastapi import FastAPI, Request, Response
 
 from app.approvals.rules import Deed
 from app.brokerage.broker import create_broker_app
-from app.brokerage.git import GitBroker, GitRemotes, GitTimings
+from app.brokerage.credentials import GitCredentials, GitRemotes
+from app.brokerage.git import GitBroker, GitTimings
 from app.brokerage.registry import GrantRegistry, RequestKind
 from app.runs.testing import (
     Before,
@@ -96,10 +97,10 @@ async def open_world(timings: GitTimings | None = None) -> AsyncIterator[World]:
             expires_at=datetime.now(UTC) + timedelta(minutes=5),
             repository=repository,
         )
-        remotes = GitRemotes(github_url=url)
+        credentials = GitCredentials(remotes=GitRemotes(github_url=url))
         broker = GitBroker(
             registry=registry,
-            remotes=remotes,
+            credentials=credentials,
             http=http,
             max_bytes=1000,
             timings=timings or GitTimings(),

@@ -1,17 +1,24 @@
 """What GitHub's refusals become."""
 
 import socket
+from base64 import b64encode
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
-from app.brokerage.git import GitRemotes
+from app.accounts.records import Account, Owner, Service, TokenPair
+from app.accounts.tokens import AccountTokens
+from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.github import TIMEOUT_S, GitHub
-from app.runs.testing import NothingToProposeError, Proposal
+from app.runs.testing import Author, NothingToProposeError, Proposal
+from app.store.accounts import MemoryAccountStore
 from app.web.hosting import serve
+
+ANN = Owner(team="T1", person="U1")
 
 
 async def _open(answer: Mapping[str, object]) -> str:
@@ -29,12 +36,69 @@ async def _served(answer: Response) -> AsyncIterator[str]:
 
 async def _open_at(url: str, *, timeout_s: float = TIMEOUT_S) -> str:
     remotes = GitRemotes(github_url="https://github.test", token="ghp_x")
+    github = GitHub(credentials=GitCredentials(remotes=remotes), api_url=url, timeout_s=timeout_s)
     proposal = Proposal(
         url="https://github.test/acme/api.git", branch="orion/x", base="main", title="t", body=""
     )
-    return await GitHub(remotes=remotes, api_url=url, timeout_s=timeout_s).open_pull_request(
-        proposal
+    return await github.open_pull_request(proposal)
+
+
+async def _never(tokens: TokenPair) -> TokenPair:
+    raise AssertionError(tokens)
+
+
+async def _admit(status: int, *, url: str = "") -> tuple[Author | None, MemoryAccountStore, str]:
+    """A person whose account is linked asks for a repository of a server that answers so."""
+    app, store, asked = FastAPI(), MemoryAccountStore(), []
+
+    def answer(request: Request) -> Response:
+        asked.append(request.headers["authorization"])
+        return Response(status_code=status)
+
+    app.add_api_route("/acme/api.git/info/refs", answer)
+    account = Account(
+        service=Service.GITHUB, id="7", login="ann", tokens=TokenPair(access="ghu_ann")
     )
+    await store.link(ANN, account)
+    tokens = AccountTokens(store, Service.GITHUB, refresh=_never, now=lambda: datetime.now(UTC))
+    async with serve(app) as own:
+        remotes = GitRemotes(github_url=own, token="ghp_x")
+        github = GitHub(
+            credentials=GitCredentials(remotes=remotes, accounts=tokens),
+            api_url="http://127.0.0.1:1",
+        )
+        try:
+            return await github.admit(url or f"{own}/acme/api.git", ANN), store, ""
+        except ConnectionError as exc:
+            assert asked == ["Basic " + b64encode(b"x-access-token:ghu_ann").decode()]
+            return None, store, str(exc)
+
+
+async def test_who_may_read_it_is_named_as_github_names_them() -> None:
+    author, _, _ = await _admit(200)
+    assert author == Author(name="ann", email="7+ann@users.noreply.127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("status", "told", "is_kept"),
+    [
+        (401, "does not take what your account has given any more", False),
+        (403, "account ann may not read", True),
+        (404, "account ann may not read", True),
+        (500, "gave HTTP 500", True),
+    ],
+)
+async def test_who_may_not_read_it_is_told_why(status: int, told: str, *, is_kept: bool) -> None:
+    """The deployment's token is not tried; one that GitHub does not take is forgotten."""
+    author, store, said = await _admit(status)
+    assert author is None
+    assert told in said
+    assert (await store.get(ANN, Service.GITHUB) is not None) is is_kept
+
+
+async def test_elsewhere_nobody_has_an_account() -> None:
+    author, _, said = await _admit(500, url="https://git.example/acme/api.git")
+    assert (author, said) == (None, "")
 
 
 @pytest.mark.parametrize(

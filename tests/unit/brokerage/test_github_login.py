@@ -6,9 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from app.accounts.links import DeviceCode, LinkError, Waiting
 from app.accounts.records import Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
-from app.brokerage.github_login import DeviceCode, GitHubLogin, LinkError, Waiting
+from app.brokerage.github_login import GitHubLogin
 from app.store.accounts import MemoryAccountStore
 from app.web.hosting import serve
 from tests.github_accounts import CLIENT_ID, GitHubAccounts
@@ -102,6 +103,11 @@ async def test_a_sick_github_is_no_refusal(world: World) -> None:
     world.github.is_down = True
     with pytest.raises(ConnectionError):
         await world.login.refresh(tokens)
+    world.github.is_down = False
+    unknown = GitHubLogin(client_id="Iv1.none", url=world.url, api_url=world.url)
+    with pytest.raises(ConnectionError, match="does not know the operator's GitHub App"):
+        await unknown.refresh(tokens)
+    world.github.is_down = True
     with pytest.raises(ConnectionError):
         await world.login.begin()
     nowhere = GitHubLogin(

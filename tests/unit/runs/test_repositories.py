@@ -12,10 +12,12 @@ import pytest
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import TurnFinished
 from agent_scripts.repository import RepositoryProblem, find_reason, parse_report
+from app.accounts.records import Owner
 from app.approvals.rules import Deed
 from app.errors import OrionError
 from app.runs.testing import (
     Asker,
+    Author,
     Checkout,
     Choice,
     Chosen,
@@ -56,9 +58,11 @@ class _Sandbox:
 
     report: Mapping[str, object]
     ran: list[Sequence[str]] = field(default_factory=list)
+    tasks: list[dict[str, object]] = field(default_factory=list)
     paths: Any = field(default_factory=lambda: SimpleNamespace(broker="/door", work="/work"))
 
-    async def write_files(self, files: Mapping[str, bytes]) -> None: ...
+    async def write_files(self, files: Mapping[str, bytes]) -> None:
+        self.tasks += [json.loads(data) for path, data in files.items() if path.endswith(".json")]
 
     async def exec(self, argv: Sequence[str], **_: object) -> ExecResult:
         self.ran.append(argv)
@@ -71,6 +75,13 @@ class _Host:
 
     error: Exception | None = None
     proposals: list[Proposal] = field(default_factory=list)
+    admitted: list[tuple[str, Owner]] = field(default_factory=list)
+
+    async def admit(self, url: str, owner: Owner) -> Author | None:
+        self.admitted.append((url, owner))
+        if self.error:
+            raise self.error
+        return Author(name="ann", email="7+ann@users.noreply.github.com")
 
     async def open_pull_request(self, proposal: Proposal) -> str:
         self.proposals.append(proposal)
@@ -125,7 +136,7 @@ def _attempt(repo: str = "acme/api", *, is_said: bool = True, wants: bool = Fals
         enter=lambda _phase: None,
         trace=NullRunTrace(),
         asker=Asker(name="Ada `@admin`"),
-        run=SimpleNamespace(request=SimpleNamespace(options=options, user="U1")),
+        run=SimpleNamespace(request=SimpleNamespace(options=options, team="T1", user="U1")),
         stop=SimpleNamespace(user=None),
     )
 
@@ -266,6 +277,34 @@ async def test_nothing_to_propose_is_no_failure() -> None:
     await _checkout(repositories).publish(attempt, _context(sandbox), TurnFinished(text="done"))
     (note,) = attempt.notes
     assert "nothing to propose: `main` has all of it" in note
+
+
+async def test_what_is_done_for_a_person_is_theirs() -> None:
+    """They may read it at each turn anew; clone, push and pull request are in their name, Orion is the co-author."""
+    host = _Host()
+    repositories, _ = _repositories(host, acts_as_person=True)
+    checkout, ann = _checkout(repositories), Owner(team="T1", person="U1")
+    sandbox = _Sandbox({"is_new": True, "own_branch": "orion/happy-fox"})
+    await checkout.clone(_attempt(), _context(sandbox))
+    assert host.admitted == [("https://github.com/acme/api.git", ann)]
+    assert checkout.found.grant.acting_for == ann
+    sandbox.report = {"base": "main", "commit": "1", "is_new": True}
+    await checkout.publish(_attempt(wants=True), _context(sandbox), TurnFinished(text="done"))
+    task = sandbox.tasks[-1]
+    assert (task["name"], task["email"]) == ("ann", "7+ann@users.noreply.github.com")
+    assert str(task["message"]).endswith("\n\nCo-authored-by: Orion <orion@example.com>")
+    assert host.proposals[0].acting_for == ann
+
+
+async def test_who_may_not_read_it_gets_no_turn_in_it() -> None:
+    """A clone that another person's message has made is not theirs either."""
+    repositories, _ = _repositories(
+        _Host(ConnectionError("your GitHub account is not linked")), acts_as_person=True
+    )
+    sandbox = _Sandbox({"is_new": False, "own_branch": "orion/happy-fox"})
+    with pytest.raises(OrionError, match="account is not linked"):
+        await _checkout(repositories).clone(_attempt(), _context(sandbox))
+    assert sandbox.ran == []
 
 
 _HINTS = "error: failed to push some refs to 'http://127.0.0.1:4711/broker/git/github.com/acme/api.git'\nhint: Updates were rejected\n"

@@ -1,0 +1,149 @@
+"""A person links an account: one code, asked for until it is heard, refused, over, or wanted no more."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from app.accounts.links import MAX_WAITING, AccountLinks, DeviceCode, LinkError, Waiting
+from app.accounts.records import Account, Owner, Service, TokenPair
+from app.aio import open_task_group
+from app.store.accounts import MemoryAccountStore
+
+NOW = datetime(2026, 11, 27, 12, 0, tzinfo=UTC)
+ANN = Owner(team="T1", person="U1")
+PAIR = TokenPair(access="ghu_1", refresh="ghr_1")
+Answer = TokenPair | Waiting | Exception
+
+
+@dataclass
+class FakeLogin:
+    """Answers these, the last one for ever."""
+
+    answers: list[Answer]
+    asked: int = 0
+    begun: int = 0
+    fault: Exception | None = None
+
+    async def begin(self) -> DeviceCode:
+        if self.fault:
+            raise self.fault
+        self.begun += 1
+        return DeviceCode(
+            user_code=f"CODE-{self.begun}",
+            verification_url="https://github.test/login/device",
+            device_code="d",
+            expires_at=NOW + timedelta(minutes=15),
+            interval_s=0.01,
+        )
+
+    async def ask(self, code: DeviceCode) -> TokenPair | Waiting:
+        assert code.device_code == "d"
+        answer = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def account_of(self, tokens: TokenPair) -> Account:
+        return Account(service=Service.GITHUB, id="7", login="ann", tokens=tokens)
+
+
+@dataclass
+class World:
+    login: FakeLogin
+    links: AccountLinks
+    store: MemoryAccountStore
+    clock: list[datetime]
+    told: asyncio.Queue[tuple[str, str, str]] = field(default_factory=asyncio.Queue)
+
+    async def heard(self) -> str:
+        async with asyncio.timeout(5):
+            channel, user, text = await self.told.get()
+        assert (channel, user) == ("C1", "U1")
+        return text
+
+
+@asynccontextmanager
+async def world(*answers: Answer) -> AsyncIterator[World]:
+    told: asyncio.Queue[tuple[str, str, str]] = asyncio.Queue()
+
+    async def tell(channel: str, user: str, text: str) -> None:
+        await told.put((channel, user, text))
+
+    store, login, clock = MemoryAccountStore(), FakeLogin(list(answers)), [NOW]
+    async with asyncio.timeout(10), open_task_group() as group:
+        links = AccountLinks(store, login, group=group, tell=tell, now=lambda: clock[0])
+        yield World(login, links, store, clock, told)
+        await links.unlink(ANN)
+
+
+async def test_a_code_is_typed_in() -> None:
+    """Whoever asks twice has one code; then the account is there, and they are told."""
+    async with world(Waiting(interval_s=0.01), ConnectionError("gone"), PAIR) as one:
+        for _ in range(2):
+            said = await one.links.begin(ANN, channel="C1")
+            assert "https://github.test/login/device" in said
+            assert "`CODE-1`" in said
+        assert "is linked: ann" in await one.heard()
+        kept = await one.store.get(ANN, Service.GITHUB)
+        assert kept is not None
+        assert kept.tokens == PAIR
+        assert "is linked: ann" in await one.links.begin(ANN, channel="C1")
+        assert one.login.begun == 1
+        assert "is forgotten here" in await one.links.unlink(ANN)
+        assert await one.store.get(ANN, Service.GITHUB) is None
+        assert "No GitHub account" in await one.links.unlink(ANN)
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (LinkError("you have said no to it at GitHub"), "you have said no to it at GitHub"),
+        (RuntimeError("a bug"), "could not be linked"),
+    ],
+)
+async def test_it_comes_to_nothing(answer: Exception, told: str) -> None:
+    """They are told, nothing is kept, and may begin again."""
+    async with world(answer) as one:
+        await one.links.begin(ANN, channel="C1")
+        assert told in await one.heard()
+        assert await one.store.get(ANN, Service.GITHUB) is None
+        assert "`CODE-2`" in await one.links.begin(ANN, channel="C1")
+
+
+async def test_a_code_that_nobody_types_in() -> None:
+    async with world(Waiting(interval_s=0.01)) as one:
+        await one.links.begin(ANN, channel="C1")
+        one.clock[0] += timedelta(minutes=15)
+        assert "not typed in in time" in await one.heard()
+
+
+async def test_who_wants_it_no_more_is_not_linked() -> None:
+    """Though they type it in afterwards."""
+    async with world(Waiting(interval_s=0.01)) as one:
+        await one.links.begin(ANN, channel="C1")
+        await one.links.unlink(ANN)
+        one.login.answers = [PAIR]
+        await asyncio.sleep(0.05)
+        assert await one.store.get(ANN, Service.GITHUB) is None
+        assert one.told.empty()
+
+
+@pytest.mark.parametrize("fault", [LinkError("no app"), ConnectionError("no app")])
+async def test_there_is_no_code(fault: Exception) -> None:
+    async with world() as one:
+        one.login.fault = fault
+        assert "cannot be linked now: no app" in await one.links.begin(ANN, channel="C1")
+
+
+async def test_how_many_may_wait() -> None:
+    async with world(Waiting(interval_s=0.01)) as one:
+        people = [Owner(team="T1", person=f"U{number}") for number in range(10, 11 + MAX_WAITING)]
+        said = [await one.links.begin(owner, channel="C1") for owner in people]
+        assert ["Too many" in text for text in said] == [False] * MAX_WAITING + [True]
+        for owner in people:
+            await one.links.unlink(owner)
