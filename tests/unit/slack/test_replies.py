@@ -179,11 +179,12 @@ async def test_native_status_is_switched_off_after_a_refusal(
     slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
 ) -> None:
     """An app that is no agent is asked once; neither placing nor finishing waits for it."""
-    slack_server.fail("agents.sessions.setStatus", answer(error="unknown_method", delay_s=0.2))
+    delay_s = 0.35
+    slack_server.fail("agents.sessions.setStatus", answer(error="unknown_method", delay_s=delay_s))
     started = time.monotonic()
     placed = await place(slack, run)
-    assert time.monotonic() - started < 0.15
-    await asyncio.sleep(0.3)
+    assert time.monotonic() - started < delay_s
+    await asyncio.sleep(delay_s + 0.1)
     await slack.replies.finish(placed, DONE, resumed=False)
     await asyncio.sleep(0.05)
     assert len(slack_server.arguments("agents.sessions.setStatus")) == 1
