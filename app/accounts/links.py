@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -21,7 +22,7 @@ class LinkError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceCode:
-    """What the person must type in, and by what the service is asked whether they have."""
+    """A code that a person must type in at a service, and by what the service is asked whether they have."""
 
     user_code: str
     """For the person alone: whoever gets another one to type it in has their account."""
@@ -34,14 +35,14 @@ class DeviceCode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The person has not typed the code in yet."""
+    """A service's answer: the code was not typed in yet."""
 
     interval_s: float
     """Until the next question; the service may want it slower than before."""
 
 
 class Login(Protocol):
-    """Of one service. Raises ConnectionError where it does not answer."""
+    """How accounts of one service are linked. Its methods raise ConnectionError where the service does not answer."""
 
     async def begin(self) -> DeviceCode:
         """Asks for a code. Raises: LinkError: there is none."""
@@ -54,6 +55,13 @@ class Login(Protocol):
     async def account_of(self, tokens: TokenPair) -> Account:
         """Returns whose tokens these are. Raises: LinkError."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    code: DeviceCode
+    task: asyncio.Task[None]
+    """Asks until it is known; cancelled when the person, or the process, wants it no more."""
 
 
 Tell = Callable[[str, str, str], Awaitable[None]]
@@ -78,71 +86,76 @@ class AccountLinks:
         self._group = group
         self._tell = tell
         self._now = now
-        self._waiting: dict[Owner, DeviceCode] = {}
+        self._waiting: dict[Owner, _Asked] = {}
+
+    def close(self) -> None:
+        """Asks no more whether codes were typed in; who was about to must begin again."""
+        for owner in list(self._waiting):
+            self._give_up(owner)
 
     async def begin(self, owner: Owner, *, channel: str) -> str:
         """Returns what the person is told, who has asked in that channel: a code, for them alone."""
         linked = await self._store.get(owner, Service.GITHUB)
         if linked is not None:
             return f"Your GitHub account is linked: {linked.login}. `/orion unlink` forgets it."
-        known = self._waiting.get(owner)
-        if known is None or known.expires_at <= self._now():
+        if owner not in self._waiting:
             if len(self._waiting) >= MAX_WAITING:
                 return (
                     "Too many people are linking accounts just now. Please try again in a minute."
                 )
             try:
-                known = await self._login.begin()
+                code = await self._login.begin()
             except (LinkError, ConnectionError) as exc:
                 return f"Your GitHub account cannot be linked now: {exc}."
-            self._waiting[owner] = known
-            self._group.create_task(
-                self._ask_until_known(owner, known, channel), name="link-account"
-            )
+            if owner not in self._waiting:  # else the same person has asked twice at once
+                task = self._group.create_task(
+                    self._ask_until_known(owner, code, channel), name="link-account"
+                )
+                self._waiting[owner] = _Asked(code=code, task=task)
+        code = self._waiting[owner].code
         return (
-            f"Open {known.verification_url} and type in `{known.user_code}`: then what I push for you is pushed as you. "
+            f"Open {code.verification_url} and type in `{code.user_code}`: then what I push for you is pushed as you. "
             "Do so only for a code that you have asked for here yourself. I tell you when it is done."
         )
 
     async def unlink(self, owner: Owner) -> str:
         """Forgets the account; returns what the person is told."""
-        self._waiting.pop(owner, None)
+        self._give_up(owner)
         if await self._store.unlink(owner, Service.GITHUB):
             _log.info("account.unlinked", service=Service.GITHUB, user=owner.person)
             return "Your GitHub account is forgotten here. At GitHub, under Applications, you can take my access back as well."
         return "No GitHub account of yours is linked."
 
+    def _give_up(self, owner: Owner) -> None:
+        asked = self._waiting.pop(owner, None)
+        if asked is not None:
+            asked.task.cancel()
+
     async def _ask_until_known(self, owner: Owner, code: DeviceCode, channel: str) -> None:
         try:
-            said = await self._wait(owner, code)
+            account = await self._wait(code)
+            await self._store.link(owner, account)
+            _log.info("account.linked", service=account.service, user=owner.person)
+            said = f"Your GitHub account is linked: {account.login}. What I push for you is pushed as you from now on."
         except LinkError as exc:
             said = f"Your GitHub account was not linked: {exc}."
         except Exception as exc:  # noqa: BLE001 - what goes wrong for one person must not end what goes on for others
             _log.warning("account.not_linked", user=owner.person, error=type(exc).__name__)
             said = "Your GitHub account could not be linked. Please try `/orion link` again."
-        if self._waiting.get(owner) is code:
-            del self._waiting[owner]
-        if said:
-            await self._tell(channel, owner.person, said)
+        self._waiting.pop(owner, None)
+        await self._tell(channel, owner.person, said)
 
-    async def _wait(self, owner: Owner, code: DeviceCode) -> str:
-        """Returns what the person is told in the end; nothing when they want it no more."""
+    async def _wait(self, code: DeviceCode) -> Account:
+        """Returns the account of whoever has typed the code in. Raises: LinkError: nobody has in time, or it was refused."""
+        found: TokenPair | Waiting = Waiting(interval_s=code.interval_s)
         interval_s = code.interval_s
-        while self._waiting.get(owner) is code:
+        while self._now() < code.expires_at:
             await asyncio.sleep(interval_s)
-            if self._now() >= code.expires_at:
-                raise LinkError("the code was not typed in in time")
-            try:
-                found = await self._login.ask(code)
+            with suppress(ConnectionError):  # it is asked again
+                if isinstance(found, Waiting):
+                    found = await self._login.ask(code)
                 if isinstance(found, Waiting):
                     interval_s = found.interval_s
-                    continue
-                account = await self._login.account_of(found)
-            except ConnectionError:
-                continue  # it is asked again
-            if self._waiting.get(owner) is not code:
-                return ""
-            await self._store.link(owner, account)
-            _log.info("account.linked", service=account.service, user=owner.person)
-            return f"Your GitHub account is linked: {account.login}. What I push for you is pushed as you from now on."
-        return ""
+                else:  # kept while it is asked whose they are: the code gives them once
+                    return await self._login.account_of(found)
+        raise LinkError("the code was not typed in in time")

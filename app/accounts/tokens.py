@@ -27,7 +27,7 @@ class RevokedError(Exception):
 
 
 class AccountTokens:
-    """Of one service."""
+    """Tokens of the accounts that people have at one service."""
 
     def __init__(
         self,
@@ -50,7 +50,8 @@ class AccountTokens:
         Raises:
             NotLinkedError: there is none.
             RevokedError: it was taken back; the account is unlinked.
-            ConnectionError: the service does not answer, or another process has not refreshed it in time.
+            ConnectionError: the service does not answer.
+            TimeoutError: another process has not refreshed it in time.
             OSError: the database does not answer.
         """
         async with asyncio.timeout(2 * self._refresh_s):

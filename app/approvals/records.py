@@ -32,7 +32,7 @@ GIVEN_STATES: Collection[ApprovalState] = frozenset({ApprovalState.ALLOWED, Appr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalAnswer:
-    """What one person said."""
+    """One person's answer to an approval or a question."""
 
     user: str
     is_allowed: bool

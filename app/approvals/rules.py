@@ -33,7 +33,7 @@ ROLES: Final = (ASKER, CHANNEL, OPERATORS)
 
 
 class DeedKind(StrEnum):
-    """What people may be needed for; the words are the keys of `orion.toml`, but for `QUESTION`."""
+    """A kind of deed of an agent that a person may be asked about; the words are the keys of `orion.toml`, but for `QUESTION`."""
 
     TOOL = "tool"
     PUSH = "push"

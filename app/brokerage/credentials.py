@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,13 +13,6 @@ from app.egress.addresses import UnnameableError, is_public, look_up
 
 HOW_TO_LINK: Final = "write /orion link"
 REVOKED: Final = f"GitHub does not take what your account has given any more; {HOW_TO_LINK}"
-
-
-def slug_of(url: str) -> str:
-    """Returns the URL without scheme, `.git` and trailing slashes, so that two spellings of one repository are equal."""
-    return url.partition("://")[2].rstrip("/").removesuffix(".git") or url.rstrip("/").removesuffix(
-        ".git"
-    )
 
 
 def origin_of(url: str) -> str:
@@ -67,7 +61,7 @@ class CredentialError(ConnectionError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GitCredentials:
-    """Never another one's: whoever acts for a person has that person's token or none."""
+    """Tokens for GitHub, and never another one's: whoever acts for a person has that person's token or none."""
 
     remotes: GitRemotes
     accounts: AccountTokens | None = None
@@ -83,13 +77,14 @@ class GitCredentials:
             raise CredentialError(f"your GitHub account is not linked; {HOW_TO_LINK}") from None
         except RevokedError:
             raise CredentialError(REVOKED) from None
-        except (OSError, TimeoutError) as exc:
+        except OSError as exc:
             raise CredentialError("your GitHub account cannot be looked up now") from exc
 
     async def refused(self, owner: Owner, account: Account) -> CredentialError:
-        """Returns what the person is told when GitHub has refused their token, which is forgotten."""
+        """Returns what the person is told when GitHub has refused their token, which is forgotten; at the next refusal where the database is away."""
         if self.accounts is not None:
-            await self.accounts.forget(owner, account.tokens)
+            with suppress(OSError):
+                await self.accounts.forget(owner, account.tokens)
         return CredentialError(REVOKED)
 
     async def token_for(self, owner: Owner | None) -> str:

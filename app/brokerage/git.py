@@ -17,7 +17,7 @@ import httpx
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from app.brokerage.credentials import CredentialError, GitCredentials, slug_of
+from app.brokerage.credentials import CredentialError, GitCredentials
 from app.brokerage.http import (
     ProxyResponse,
     Refusal,
@@ -34,7 +34,7 @@ from app.brokerage.registry import (
     let_do,
     read_git_token,
 )
-from app.runs.broker import NotApprovedError, RepositoryGrant, push_deed
+from app.runs.broker import NotApprovedError, RepositoryGrant, push_deed, slug_of
 
 MAX_COMMAND_BYTES = 64 * 1024
 """For all commands of a push. Orion's own pushes have one; a push by hand may have hundreds."""

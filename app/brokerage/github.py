@@ -6,9 +6,10 @@ from urllib.parse import urlsplit
 import httpx
 
 from app.accounts.records import Owner
-from app.brokerage.credentials import CredentialError, GitCredentials, basic, slug_of
+from app.brokerage.credentials import CredentialError, GitCredentials, basic
 from app.brokerage.http import trusted
 from app.log import get_logger
+from app.runs.broker import slug_of
 from app.runs.repository.checkout import Author, NothingToProposeError, Proposal
 
 TIMEOUT_S = 20.0
@@ -40,7 +41,7 @@ class GitHub:
         pulls = f"{self._api_url}/repos/{name}/pulls"
         try:
             async with httpx.AsyncClient(
-                verify=trusted(), headers=_headers(token), timeout=self._timeout_s
+                verify=trusted(), headers=api_headers(token), timeout=self._timeout_s
             ) as http:
                 link = await _create(http, pulls, proposal) or await _find(
                     http, pulls, owner=name.partition("/")[0], branch=proposal.branch
@@ -83,7 +84,8 @@ class GitHub:
                 raise ConnectionError(f"the server at {host} gave HTTP {status}")
 
 
-def _headers(token: str) -> dict[str, str]:
+def api_headers(token: str) -> dict[str, str]:
+    """Returns what a request to GitHub's REST API carries."""
     return {
         "authorization": f"Bearer {token}",
         "accept": "application/vnd.github+json",

@@ -11,7 +11,7 @@ import httpx
 from app.accounts.links import DeviceCode, LinkError, Waiting
 from app.accounts.records import Account, Service, TokenPair
 from app.accounts.tokens import RevokedError
-from app.brokerage.github import API_VERSION
+from app.brokerage.github import api_headers
 from app.brokerage.http import trusted
 
 TIMEOUT_S: Final = 10.0
@@ -75,11 +75,7 @@ class GitHubLogin:
 
     async def account_of(self, tokens: TokenPair) -> Account:
         """Returns whose tokens these are. Raises: LinkError, ConnectionError."""
-        headers = {
-            "authorization": f"Bearer {tokens.access}",
-            "accept": "application/vnd.github+json",
-            "x-github-api-version": API_VERSION,
-        }
+        headers = api_headers(tokens.access)
         found = await self._request("GET", f"{self._api_url}/user", headers=headers)
         number, login = found.get("id"), found.get("login")
         if not isinstance(number, int) or not isinstance(login, str) or not login:

@@ -29,7 +29,7 @@ DM: Final = "dm"
 
 
 class Right(StrEnum):
-    """What a person may do or not; the words are the keys of a rule."""
+    """An act that a rule allows a person or forbids; the words are the keys of a rule."""
 
     USE = "use"
     """Ask Orion anything."""
@@ -42,7 +42,7 @@ class Right(StrEnum):
 
 
 class Thing(StrEnum):
-    """What a person may have of several; the words are the keys of a rule."""
+    """A kind of thing of which a rule lets a person have some; the words are the keys of a rule."""
 
     AGENTS = "agents"
     MODELS = "models"
@@ -73,7 +73,7 @@ class PermissionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What a rule says."""
+    """What a rule says of one person at one place."""
 
     rule: str
     """Its name."""

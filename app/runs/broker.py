@@ -69,9 +69,13 @@ class RepositoryGrant:
 
 def push_deed(repository: RepositoryGrant, commit: str) -> Deed:
     """Returns what rules say of a push: that of this commit, and all before it, to the thread's branch."""
-    slug = repository.url.partition("://")[2].rstrip("/").removesuffix(".git")
     arguments = {"branch": repository.branch, "commit": commit}
-    return Deed(kind=DeedKind.PUSH, target=slug, arguments=arguments)
+    return Deed(kind=DeedKind.PUSH, target=slug_of(repository.url), arguments=arguments)
+
+
+def slug_of(url: str) -> str:
+    """Returns the URL without scheme, `.git` and trailing slashes, so that two spellings of one repository are equal."""
+    return url.rpartition("://")[2].rstrip("/").removesuffix(".git")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ Raises: NotApprovedError: nobody will. StillWaitingError: nobody has answered ye
 
 
 class NotApprovedError(Exception):
-    """What was asked for is not done; the message is for the agent."""
+    """A deed of an agent is not done; the message is for the agent."""
 
 
 class ExpiredError(NotApprovedError):

@@ -15,6 +15,7 @@ from app.runs.broker import (
     RunApprovals,
     StillWaitingError,
     git_token,
+    slug_of,
 )
 from app.runs.budget import (
     JUDGEMENTS,

@@ -263,14 +263,7 @@ def load_settings(
         settings = replace(settings, toml=load_orion_toml(toml) if toml else OrionToml())
     except SettingsError as exc:
         lines.append(str(exc))
-    lines += (
-        f"{toml}: approvals: {one}"
-        for one in find_dead_rules(
-            settings.toml.approvals,
-            servers=tuple(settings.mcp_servers.outside),
-            operators=settings.access.operators,
-        )
-    )
+    lines += (f"{toml}: {one}" for one in _find_toml_conflicts(settings))
     if lines:
         raise SettingsError("\n".join(lines))
     return settings
@@ -296,6 +289,19 @@ def _find_conflicts(settings: Settings) -> Iterator[str]:
     yield from _find_mount_problem(settings)
     if settings.repositories.github_app_client_id and settings.models.own_keys_secret is None:
         yield "ORION_GITHUB_APP_CLIENT_ID: set ORION_OWN_KEYS_SECRET, too"
+
+
+def _find_toml_conflicts(settings: Settings) -> Iterator[str]:
+    """Yields what of `orion.toml` cannot be kept with the settings."""
+    for one in find_dead_rules(
+        settings.toml.approvals,
+        servers=tuple(settings.mcp_servers.outside),
+        operators=settings.access.operators,
+    ):
+        yield f"approvals: {one}"
+    if settings.repositories.github_identity == "person":
+        for name in settings.toml.setups:
+            yield f"repositories.{name}: setup is run with GITHUB_TOKEN, for everybody; it cannot be with ORION_GITHUB_IDENTITY=person (init can)"
 
 
 def _find_mount_problem(settings: Settings) -> Iterator[str]:

@@ -97,6 +97,7 @@ class SlackConnection:
         self._group = group
         self._identity: BotIdentity | None = None
         self._home: AppHome | None = None
+        self._links: AccountLinks | None = None
         self._untold: set[str] = set()
         """User groups whose members Slack does not tell."""
         self._log = get_logger(__name__)
@@ -126,6 +127,8 @@ class SlackConnection:
         self._late.close()
         if self._home is not None:
             self._home.close()
+        if self._links is not None:
+            self._links.close()
 
     @property
     def scopes(self) -> frozenset[str]:
@@ -160,7 +163,8 @@ class SlackConnection:
         self, store: AccountStore, login: Login, *, now: Callable[[], datetime]
     ) -> AccountLinks:
         """Returns where people link accounts; each is told what came of it alone."""
-        return AccountLinks(store, login, group=self._group, tell=self._tell_alone, now=now)
+        self._links = AccountLinks(store, login, group=self._group, tell=self._tell_alone, now=now)
+        return self._links
 
     async def _tell_alone(self, channel: str, user: str, text: str) -> None:
         """Implements Tell."""

@@ -20,7 +20,7 @@ from app.approvals.rules import Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
 from app.runs.attempt import Attempt
-from app.runs.broker import NotApprovedError, git_token
+from app.runs.broker import NotApprovedError, git_token, slug_of
 from app.runs.environment import DependenciesFact, RepositoryFact
 from app.runs.repository.names import (
     MAX_TOLD_CHARS,
@@ -150,14 +150,18 @@ class Repositories:
 
     async def author_of(self, found: ThreadRepository) -> Author:
         """Returns who makes the commits of what is done in a repository now. Raises: OrionError: REPO_UNAVAILABLE, whoever asks may not read the repository."""
-        own = Author(name=self.policy.git_name, email=self.policy.git_email)
         if found.acting_for is None:
-            return own
+            return self.own_author
         try:
             author = await self.host.admit(found.url, found.acting_for)
         except ConnectionError as exc:
             raise _unavailable(str(exc)) from exc
-        return author or own
+        return author or self.own_author
+
+    @property
+    def own_author(self) -> Author:
+        """Returns who makes the commits of the deployment."""
+        return Author(name=self.policy.git_name, email=self.policy.git_email)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,8 +194,7 @@ class Checkout:
         self.is_new = False
         """It was cloned in this attempt."""
         self._dependencies = DependenciesFact.UNKNOWN
-        policy = repositories.policy
-        self._author = Author(name=policy.git_name, email=policy.git_email)
+        self._author = repositories.own_author
 
     async def clone(self, attempt: Attempt, context: GitContext) -> None:
         """Sees that the repository is there, on the thread's branch, which has its name in `found` from now on.
@@ -339,8 +342,8 @@ class Checkout:
         """Pushes what was changed; as often as it takes while people are asked whether that may be. Raises: RunStoppedError: meanwhile."""
         message = title
         if self.found.acting_for is not None:
-            policy = self._repositories.policy
-            message += f"\n\nCo-authored-by: {policy.git_name} <{policy.git_email}>"
+            orion = self._repositories.own_author
+            message += f"\n\nCo-authored-by: {orion.name} <{orion.email}>"
         run = partial(
             self._run, context, self.found, "publish", timeout_s=PUBLISH_TIMEOUT_S, message=message
         )
@@ -354,11 +357,7 @@ class Checkout:
                     return report
 
     async def _propose(
-        self,
-        attempt: Attempt,
-        report: RepositoryReport,
-        title: str,
-        body: str,
+        self, attempt: Attempt, report: RepositoryReport, title: str, body: str
     ) -> str:
         found = self.found
         if not report.commit:
@@ -374,11 +373,10 @@ class Checkout:
             title=title,
             body=body,
         )
-        slug = found.url.partition("://")[2].removesuffix(".git")
         arguments = {"branch": proposal.branch, "base": proposal.base, "title": title, "body": body}
         try:
             await attempt.until_approved(
-                Deed(kind=DeedKind.PULL_REQUEST, target=slug, arguments=arguments)
+                Deed(kind=DeedKind.PULL_REQUEST, target=slug_of(found.url), arguments=arguments)
             )
             link = await self._repositories.host.open_pull_request(proposal)
         except NotApprovedError as exc:

@@ -43,8 +43,8 @@ class RepositoryPolicy:
         return repository_key(repo, self.github_url)
 
     def setup_of(self, repo: str) -> Sequence[str]:
-        """Returns the operator's commands that prepare a repository."""
-        return self._of(self.setup, repo)
+        """Returns the operator's commands that prepare a repository; none where each person may see what they may read themselves, as its clone would be in a thread before that is asked."""
+        return () if self.acts_as_person else self._of(self.setup, repo)
 
     def init_of(self, repo: str) -> Sequence[str]:
         """Returns the operator's commands after a clone."""

@@ -27,13 +27,17 @@ class FakeLogin:
     asked: int = 0
     begun: int = 0
     fault: Exception | None = None
+    faults_of_account: int = 0
+    """So many questions whose account it is are not answered."""
 
     async def begin(self) -> DeviceCode:
         if self.fault:
             raise self.fault
         self.begun += 1
+        number = self.begun
+        await asyncio.sleep(0)
         return DeviceCode(
-            user_code=f"CODE-{self.begun}",
+            user_code=f"CODE-{number}",
             verification_url="https://github.test/login/device",
             device_code="d",
             expires_at=NOW + timedelta(minutes=15),
@@ -49,6 +53,9 @@ class FakeLogin:
         return answer
 
     async def account_of(self, tokens: TokenPair) -> Account:
+        if self.faults_of_account:
+            self.faults_of_account -= 1
+            raise ConnectionError("gone")
         return Account(service=Service.GITHUB, id="7", login="ann", tokens=tokens)
 
 
@@ -78,7 +85,7 @@ async def world(*answers: Answer) -> AsyncIterator[World]:
     async with asyncio.timeout(10), open_task_group() as group:
         links = AccountLinks(store, login, group=group, tell=tell, now=lambda: clock[0])
         yield World(login, links, store, clock, told)
-        await links.unlink(ANN)
+        links.close()
 
 
 async def test_a_code_is_typed_in() -> None:
@@ -140,10 +147,33 @@ async def test_there_is_no_code(fault: Exception) -> None:
         assert "cannot be linked now: no app" in await one.links.begin(ANN, channel="C1")
 
 
+async def test_tokens_are_kept_while_it_is_asked_whose_they_are() -> None:
+    """The code gives them once."""
+    async with world(PAIR, LinkError("the code was used")) as one:
+        one.login.faults_of_account = 2
+        await one.links.begin(ANN, channel="C1")
+        assert "is linked: ann" in await one.heard()
+        assert one.login.asked == 1
+
+
+async def test_who_asks_twice_at_once_has_one_code() -> None:
+    async with world(Waiting(interval_s=0.01)) as one:
+        async with open_task_group() as group:
+            asked = [group.create_task(one.links.begin(ANN, channel="C1")) for _ in range(3)]
+        assert len({task.result() for task in asked}) == 1
+
+
+async def test_a_service_that_ends_waits_for_nobody_to_type() -> None:
+    """Though the code would be good for a quarter of an hour."""
+    async with world(Waiting(interval_s=600)) as one:
+        await one.links.begin(ANN, channel="C1")
+        one.login.answers = [PAIR]
+        one.links.close()
+    assert await one.store.get(ANN, Service.GITHUB) is None
+
+
 async def test_how_many_may_wait() -> None:
     async with world(Waiting(interval_s=0.01)) as one:
         people = [Owner(team="T1", person=f"U{number}") for number in range(10, 11 + MAX_WAITING)]
         said = [await one.links.begin(owner, channel="C1") for owner in people]
         assert ["Too many" in text for text in said] == [False] * MAX_WAITING + [True]
-        for owner in people:
-            await one.links.unlink(owner)

@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from app.brokerage.credentials import GitCredentials, GitRemotes, slug_of
+from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.git import CommandError, check_push, read_commands, render_refusal
 from app.brokerage.registry import InvalidTokenError, create_token, read_git_token, read_token
-from app.runs.testing import ModelGrant, RunId, git_token
+from app.runs.testing import ModelGrant, RunId, git_token, slug_of
 
 OLD, NEW, NONE = "1" * 40, "2" * 40, "0" * 40
 OWN = "orion/quick-fox"

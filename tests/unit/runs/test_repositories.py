@@ -296,6 +296,15 @@ async def test_what_is_done_for_a_person_is_theirs() -> None:
     assert host.proposals[0].acting_for == ann
 
 
+def test_nothing_is_prepared_where_each_acts_for_themselves() -> None:
+    """A thread has its copy before it is asked who may read it, and keeps it for whoever writes next."""
+    for acts_as_person in (False, True):
+        repositories, _ = _repositories(
+            setup={"acme/api": ("make",)}, acts_as_person=acts_as_person
+        )
+        assert bool(repositories.policy.setup_of("acme/api")) is not acts_as_person
+
+
 async def test_who_may_not_read_it_gets_no_turn_in_it() -> None:
     """A clone that another person's message has made is not theirs either."""
     repositories, _ = _repositories(

@@ -1,5 +1,7 @@
 """Settings: read, checked, documented."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -417,3 +419,34 @@ def test_who_may_not_be_meant_is_named(monkeypatch: pytest.MonkeyPatch, words: s
     monkeypatch.setenv("ORION_CHANNEL_DEFAULTS_BY", words)
     with pytest.raises(SettingsError, match="ORION_CHANNEL_DEFAULTS_BY: members, nobody, or"):
         load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    ("given", "toml", "said"),
+    [
+        ({}, "", "ORION_GITHUB_IDENTITY: person needs ORION_GITHUB_APP_CLIENT_ID"),
+        ({"ORION_GITHUB_APP_CLIENT_ID": "Iv1.a"}, "", "set ORION_OWN_KEYS_SECRET, too"),
+        (
+            {"ORION_GITHUB_APP_CLIENT_ID": "Iv1.a", "ORION_OWN_KEYS_SECRET": "s" * 40},
+            '[repositories."acme/api"]\nsetup = ["make"]\n',
+            "repositories.acme/api: setup is run with GITHUB_TOKEN",
+        ),
+        (
+            {"ORION_GITHUB_APP_CLIENT_ID": "Iv1.a", "ORION_OWN_KEYS_SECRET": "s" * 40},
+            '[repositories."acme/api"]\ninit = ["make"]\n',
+            "",
+        ),
+    ],
+)
+def test_what_acting_as_a_person_needs(
+    given: Mapping[str, str], toml: str, said: str, tmp_path: Path
+) -> None:
+    """And what cannot be with it is named, with why."""
+    path = tmp_path / "orion.toml"
+    path.write_text(toml)
+    given = {"ORION_GITHUB_IDENTITY": "person", **given}
+    if not said:
+        assert load_settings(env_file=None, given=given, toml=path).repositories.github_identity
+        return
+    with pytest.raises(SettingsError, match=re.escape(said)):
+        load_settings(env_file=None, given=given, toml=path)
