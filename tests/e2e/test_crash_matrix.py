@@ -60,10 +60,11 @@ async def test_of_two_processes_the_other_finishes(
     assert [row for row in rows if row.faults] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "section",
     [
-        pytest.param(Section(scenario=CatchUp()), marks=pytest.mark.long),
+        Section(scenario=CatchUp()),
         Section(scenario=CatchUpOverSocket(), settings=OVER_SOCKET),
     ],
     ids=["http", "socket"],

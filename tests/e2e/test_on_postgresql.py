@@ -35,6 +35,7 @@ def _with_password(url: str) -> str:
     return url.replace("orion@", f"orion:{PASSWORD}@")
 
 
+@pytest.mark.long
 async def test_a_mention_is_answered_from_a_server(
     world: World, start_orion: OpenOrion, postgres_url: str
 ) -> None:

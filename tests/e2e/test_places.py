@@ -341,6 +341,7 @@ async def test_people_without_rights_get_a_reason_and_nothing_else(
         assert theirs == []
 
 
+@pytest.mark.long
 async def test_an_old_manifest_is_told_and_what_it_lacks_is_off(start_orion: OpenOrion) -> None:
     """One log line for each feature, a line of `doctor` with the fix; questions are answered as before."""
     lacking = {"commands", "reactions:read", "im:read", "mpim:read"}

@@ -38,6 +38,7 @@ async def _until_prepared(stage: Stage, times: int) -> None:
     await stage.orion.until_logged("repository.prepared", times, timeout_s=PREPARED_WITHIN_S)
 
 
+@pytest.mark.long
 async def test_a_new_thread_finds_what_was_installed(prepared: Path, tmp_path: Path) -> None:
     """The first one begins without and has it made; the next has it, and the newest commit; what is to be installed changes, and is."""
     server = GitServer(root=tmp_path / "git")

@@ -38,10 +38,11 @@ async def test_rate_limits_delay_but_lose_nothing(stage: Stage) -> None:
     fault("Slack: 429 with Retry-After").assert_holds(await stage.record(ts))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("status", "row"),
     [
-        pytest.param(500, "Slack: 500", marks=pytest.mark.long),
+        (500, "Slack: 500"),
         (502, "Slack: 502 of a gateway, in HTML"),
     ],
 )

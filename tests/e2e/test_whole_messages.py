@@ -43,6 +43,7 @@ async def test_files_are_there_byte_for_byte(shared: Stage) -> None:
     ]
 
 
+@pytest.mark.long
 async def test_a_picture_is_shown_to_the_model(shared: Stage) -> None:
     """As a picture, beside the words about it."""
     ts = await shared.client.say("@Orion what colour is this?", files={"pixel.png": PIXEL})
@@ -55,6 +56,7 @@ async def test_a_file_without_a_word_is_a_question(shared: Stage) -> None:
     assert "notes.txt" in text_of(await shared.answer(ts))
 
 
+@pytest.mark.long
 async def test_a_forwarded_message_is_read(shared: Stage) -> None:
     """With its author, its channel and its file, which is fetched."""
     theirs = await shared.client.say(

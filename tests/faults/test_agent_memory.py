@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from sandbox_runtime.testing.fake import Operation
 from tests.faults.building import Core, open_core
 from tests.faults.plan_agent import SCRIPT, Plan, PlanAdapter, PlanParser
 from tests.faults.test_workspaces import KEPT, UNKEPT, ask, session_of
+from tests.long import one_of_each
 
 RECALL = [{"recall": True}]
 DO = [{"final": "done"}]
@@ -127,8 +129,13 @@ async def test_a_usual_thread_is_told_nothing_twice(tmp_path: Path, *, is_kept: 
         assert await recall(core, 2) == [json.dumps(DO), json.dumps(DO), json.dumps(RECALL)]
 
 
-@pytest.mark.parametrize("is_kept", [False, True])
-@pytest.mark.parametrize("operation", ["spawn", "snapshot"])
+@pytest.mark.parametrize(
+    ("operation", "is_kept"),
+    one_of_each(
+        [("spawn", True), ("snapshot", False), ("spawn", False), ("snapshot", True)],
+        itemgetter(0),
+    ),
+)
 async def test_a_question_that_is_not_in_its_memory_is_told_with_the_next(
     operation: Operation, tmp_path: Path, *, is_kept: bool
 ) -> None:

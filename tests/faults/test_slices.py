@@ -34,6 +34,7 @@ from sandbox_runtime.testing.fake import FakeProvider
 from sandbox_runtime.types import Capability, SandboxId
 from tests.faults.building import POLICY, Core, core_of, ended, open_core, request_of
 from tests.faults.plan_agent import Plan, PlanAdapter
+from tests.long import long_but
 
 SLICE_S = 0.4
 HEARD_OFFSET = 2
@@ -393,7 +394,9 @@ async def test_the_setting_is_a_bound(slice_s: float, tmp_path: Path) -> None:
         assert (await of(core, run_id)).attempt == 1
 
 
-@pytest.mark.parametrize("how", ["handed over", "ended between slices", "lives"])
+@pytest.mark.parametrize(
+    "how", long_but(["handed over", "ended between slices", "lives"], lambda how: how == "lives")
+)
 async def test_an_agent_that_fails_when_its_process_has_ended(tmp_path: Path, how: str) -> None:
     """What it asked its model for may have gone with that one: the turn is run again. It has not where the process lives."""
     store, provider = MemoryRunStore(), Attachable()

@@ -31,6 +31,8 @@ class Answer:
     retry_after: str = ""
     cut: bool = False
     delay_s: float = 0.0
+    until: asyncio.Event | None = None
+    """It is not given before."""
     accepts: bool = False
     body: str = ""
     body_json: dict[str, Any] | None = None
@@ -69,6 +71,8 @@ class SlackServer:
         self.in_flight += 1
         try:
             await asyncio.sleep(answer.delay_s if answer else 0)
+            if answer and answer.until:
+                await answer.until.wait()
             result = self.carry_out(method, arguments) if not answer or answer.accepts else {}
             if answer and answer.body_json is not None:
                 return web.json_response({"ok": True, **answer.body_json})

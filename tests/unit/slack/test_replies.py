@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -174,19 +173,19 @@ async def test_a_failing_update_is_repeated(
     assert len(slack_server.arguments("chat.update")) == 3
 
 
-@pytest.mark.alone
 async def test_native_status_is_switched_off_after_a_refusal(
-    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+    slack_options: SlackOptions, slack_server: SlackServer, run: Run, answer: type[Answer]
 ) -> None:
     """An app that is no agent is asked once; neither placing nor finishing waits for it."""
-    delay_s = 0.35
-    slack_server.fail("agents.sessions.setStatus", answer(error="unknown_method", delay_s=delay_s))
-    started = time.monotonic()
-    placed = await place(slack, run)
-    assert time.monotonic() - started < delay_s
-    await asyncio.sleep(delay_s + 0.1)
-    await slack.replies.finish(placed, DONE, resumed=False)
-    await asyncio.sleep(0.05)
+    stands = asyncio.Event()
+    slack_server.fail("agents.sessions.setStatus", answer(error="unknown_method", until=stands))
+    patient = dataclasses.replace(slack_options.policy, call_timeout_s=30)
+    async with open_slack(dataclasses.replace(slack_options, policy=patient)) as slack:
+        placed = await place(slack, run)
+        await slack.replies.finish(placed, DONE, resumed=False)
+        assert slack_server.in_flight == 1
+        stands.set()
+        await asyncio.sleep(0.2)
     assert len(slack_server.arguments("agents.sessions.setStatus")) == 1
 
 
