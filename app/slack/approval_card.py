@@ -12,13 +12,8 @@ from app.slack.actions import (
     WRITE_ACTION,
 )
 from app.slack.blocks import Block, MessagePart
-from app.slack.markdown import escape, neutralise
+from app.slack.cards import context, cut, fenced, plain, quoted, section
 
-MAX_SHOWN_CHARS: Final = 2_900
-"""Of the arguments, escaped. Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
-MAX_NAME_CHARS: Final = 200
-"""Of a target or a rule."""
-_LOOKALIKE_FENCE: Final = "\u02cb" * 3
 _DEEDS: Final = {
     DeedKind.TOOL: "use the tool",
     DeedKind.PUSH: "push to",
@@ -47,16 +42,16 @@ def render_approval(approval: Approval) -> MessagePart:
     """Returns the card as it must be now. What the agent wrote pings nobody; what it would do is shown as code."""
     if approval.kind is DeedKind.QUESTION:
         return _render_question(approval)
-    deed = f"{_DEEDS[approval.kind]} `{_plain(approval.target)}`"
+    deed = f"{_DEEDS[approval.kind]} `{plain(approval.target)}`"
     asks = f"I would like to {deed}"
     blocks: list[Block] = []
     if approval.state is ApprovalState.WAITING:
-        blocks.append(_section(f"✋ {asks}. May I?"))
+        blocks.append(section(f"✋ {asks}. May I?"))
     else:
-        blocks.append(_section(f"{_ENDS[approval.state]}: {deed}"))
+        blocks.append(section(f"{_ENDS[approval.state]}: {deed}"))
     if approval.shown:
-        blocks.append(_section(_fenced(approval.shown)))
-    blocks.append(_context(_facts(approval)))
+        blocks.append(section(fenced(approval.shown)))
+    blocks.append(context(_facts(approval)))
     if approval.state is ApprovalState.WAITING:
         blocks.append(_buttons(approval))
     return MessagePart(blocks=tuple(blocks), text=f"{asks}: {approval.state}")
@@ -65,13 +60,13 @@ def render_approval(approval: Approval) -> MessagePart:
 def _render_question(approval: Approval) -> MessagePart:
     is_waiting = approval.state is ApprovalState.WAITING
     head = "❓ *I need to know:*" if is_waiting else f"{_QUESTION_ENDS[approval.state]}:"
-    asked = _cut(approval.target)
-    blocks: list[Block] = [_section(f"{head}\n{asked}")]
-    blocks += [_section(_quoted(one.text)) for one in approval.answers if one.text]
-    otherwise = f"without an answer: {_plain(approval.otherwise)}"
+    asked = cut(approval.target)
+    blocks: list[Block] = [section(f"{head}\n{asked}")]
+    blocks += [section(quoted(one.text)) for one in approval.answers if one.text]
+    otherwise = f"without an answer: {plain(approval.otherwise)}"
     is_open = approval.state in (ApprovalState.WAITING, ApprovalState.EXPIRED)
     facts = [*_people(approval), *([otherwise] if is_open else [])]
-    blocks.append(_context(" · ".join(facts) or "asked by the agent"))
+    blocks.append(context(" · ".join(facts) or "asked by the agent"))
     if is_waiting:
         choices = [
             _button(action, option, approval)
@@ -90,7 +85,7 @@ def _facts(approval: Approval) -> str:
     facts = _people(approval)
     if approval.is_for_thread:
         facts.append("for all of this thread")
-    facts.append(f"rule `{_plain(approval.rule)}`")
+    facts.append(f"rule `{plain(approval.rule)}`")
     return " · ".join(facts)
 
 
@@ -133,32 +128,3 @@ def _buttons(approval: Approval) -> Block:
 def _button(action: str, label: str, approval: Approval, **more: str) -> dict[str, Any]:
     text = {"type": "plain_text", "text": label}
     return {"type": "button", "action_id": action, "text": text, "value": approval.id, **more}
-
-
-def _fenced(text: str) -> str:
-    return f"```\n{_cut(text.replace('```', _LOOKALIKE_FENCE))}\n```"
-
-
-def _quoted(text: str) -> str:
-    return "\n".join(f">{line}" for line in _cut(text).splitlines())
-
-
-def _cut(text: str) -> str:
-    """Returns as much of it as a section can show, escaped."""
-    shown = text[:MAX_SHOWN_CHARS]
-    while len(escaped := escape(neutralise(shown))) > MAX_SHOWN_CHARS:
-        shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
-    return escaped if shown == text else f"{escaped}…"
-
-
-def _plain(text: str) -> str:
-    cut = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}…"
-    return escape(neutralise(cut)).replace("`", "\u02cb")
-
-
-def _section(text: str) -> Block:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
-
-
-def _context(text: str) -> Block:
-    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}

@@ -1,0 +1,45 @@
+"""The blocks that cards are made of: what comes from elsewhere pings nobody, and is as long as Slack takes it."""
+
+from typing import Final
+
+from app.slack.blocks import Block
+from app.slack.markdown import escape, neutralise
+
+MAX_SHOWN_CHARS: Final = 2_900
+"""Of a text, escaped. Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
+MAX_NAME_CHARS: Final = 200
+_LOOKALIKE_FENCE: Final = "\u02cb" * 3
+
+
+def fenced(text: str) -> str:
+    """Returns a text as a block of code."""
+    return f"```\n{cut(text.replace('```', _LOOKALIKE_FENCE))}\n```"
+
+
+def quoted(text: str) -> str:
+    """Returns a text as a quotation."""
+    return "\n".join(f">{line}" for line in cut(text).splitlines())
+
+
+def cut(text: str) -> str:
+    """Returns as much of it as a section can show, escaped."""
+    shown = text[:MAX_SHOWN_CHARS]
+    while len(escaped := escape(neutralise(shown))) > MAX_SHOWN_CHARS:
+        shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
+    return escaped if shown == text else f"{escaped}…"
+
+
+def plain(text: str) -> str:
+    """Returns a name that may stand within code, with no more than `MAX_NAME_CHARS`."""
+    short = text if len(text) <= MAX_NAME_CHARS else f"{text[:MAX_NAME_CHARS]}…"
+    return escape(neutralise(short)).replace("`", "\u02cb")
+
+
+def section(text: str) -> Block:
+    """Returns a block of mrkdwn."""
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+
+
+def context(text: str) -> Block:
+    """Returns a block of small mrkdwn."""
+    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}
