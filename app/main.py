@@ -266,6 +266,7 @@ async def _sweep(
 ) -> str:
     runs = await dispatcher.sweep()
     await core.desk.keep()
+    await core.pulls.look()
     removed, sessions = await core.retention.remove_old()
     told = f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
     if catch_up is None:

@@ -1,4 +1,4 @@
-"""A server of repositories for tests: git's own `http-backend` behind ASGI, and the two routes of GitHub's API that Orion uses."""
+"""A server of repositories for tests: git's own `http-backend` behind ASGI, and the routes of GitHub's API that Orion uses."""
 
 import asyncio
 import base64
@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from tests.github_accounts import GitHubAccounts
+from tests.github_pulls import PullPages
 
 TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
 DEPLOYMENT = "orion"
@@ -58,6 +59,11 @@ class GitServer:
     """Logins, by `owner/name`."""
     pushes: list[str] = field(default_factory=list)
     """Who has pushed."""
+    pages: PullPages = field(init=False)
+    """What becomes of the pull requests."""
+
+    def __post_init__(self) -> None:
+        self.pages = PullPages(root=self.root, pulls=self.pulls, who=self._who)
 
     def bare(self, name: str) -> Path:
         """An empty repository, which may be pushed to."""
@@ -89,6 +95,7 @@ class GitServer:
         app.add_api_route(
             "/api/v3/repos/{owner}/{name}/pulls", self._pulls, methods=["GET", "POST"]
         )
+        self.pages.add_to(app)
         app.add_api_route("/{path:path}", self._git, methods=["GET", "POST"])
         return app
 

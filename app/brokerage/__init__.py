@@ -7,6 +7,7 @@ __all__ = [
     "git",
     "github",
     "github_login",
+    "github_pulls",
     "http",
     "judge",
     "mcp",

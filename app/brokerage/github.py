@@ -48,7 +48,7 @@ class GitHub:
                 )
         except (httpx.HTTPError, ValueError) as exc:
             host = urlsplit(self._api_url).netloc.rpartition("@")[2]
-            raise ConnectionError(f"the server at {host} {_describe_failure(exc)}") from exc
+            raise ConnectionError(f"the server at {host} {describe_failure(exc)}") from exc
         _log.info("pull_request.opened", repo=name, branch=proposal.branch)
         return link
 
@@ -68,7 +68,7 @@ class GitHub:
             ):
                 status = answer.status_code
         except httpx.HTTPError as exc:
-            raise ConnectionError(f"the server at {host} {_describe_failure(exc)}") from exc
+            raise ConnectionError(f"the server at {host} {describe_failure(exc)}") from exc
         match status:
             case 200:
                 # Source: GitHub, "Setting your commit email address", noreply addresses, read 2026-11.
@@ -93,7 +93,8 @@ def api_headers(token: str) -> dict[str, str]:
     }
 
 
-def _describe_failure(failure: Exception) -> str:
+def describe_failure(failure: Exception) -> str:
+    """Returns what went wrong with a request to a server, as the rest of a sentence about it."""
     match failure:
         case httpx.TimeoutException():
             return "did not answer in time"

@@ -23,6 +23,7 @@ from app.compose.providers import ProviderChoice, choose_provider, create_provid
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import Leases, ProcessLease, open_lease
 from app.dispatch.slices import SliceDispatcher, WakeUps
+from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.budget import SpendingStore
 from app.runs.history import FileExchange, Judge, ThreadReader
@@ -128,6 +129,7 @@ class Adapters:
     welcomes: WelcomeStore
     threads: ThreadStore
     approvals: ApprovalStore
+    pull_requests: PullRequestStore
     dispatcher: Dispatcher
     provider: SandboxProvider
     """Not open yet."""
@@ -268,6 +270,7 @@ async def open_outside(
             welcomes=store.welcomes,
             threads=store.threads,
             approvals=store.approvals,
+            pull_requests=store.pull_requests,
             dispatcher=_create_dispatcher(
                 store, leases, lease, role=role, policy=policy, wake_ups=wake_ups
             ),

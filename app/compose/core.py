@@ -14,11 +14,18 @@ from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
 from app.compose.budgets import open_ledger
-from app.compose.factories import create_preparations, create_repositories, create_runner, pool_size
+from app.compose.factories import (
+    create_preparations,
+    create_pull_watch,
+    create_repositories,
+    create_runner,
+    pool_size,
+)
 from app.compose.maintenance import Retention, Watchdog, maintain_runtime
 from app.compose.permissions import PermissionWatch
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
+from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.approvals import ApprovalDesk
 from app.runs.budget import Ledger
@@ -28,6 +35,7 @@ from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
 from app.runs.progress import LiveLogs
+from app.runs.repository.watch import PullRequestWatch
 from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandboxes import SessionLocks
 from app.runs.service import RunService
@@ -68,6 +76,7 @@ class RuntimeFactory:
     """`Outside.owner`."""
     tokens: AccountTokens | None
     """Of the accounts that people have linked."""
+    pull_requests: PullRequestStore
     living: Callable[[], Awaitable[Collection[str]]]
     """Tells whose sandboxes are in use; see `SandboxProvider.sweep`."""
 
@@ -100,6 +109,7 @@ class RuntimeFactory:
             mask=mask,
             preparations=preparations,
             tokens=self.tokens,
+            pull_requests=self.pull_requests,
         )
         runners: dict[str, AgentRunner] = {}
 
@@ -160,6 +170,9 @@ class Core:
     signals: StopSignals
     watchdog: Watchdog
     retention: Retention
+    pulls: PullRequestWatch
+    leads: Callable[[], Awaitable[bool]]
+    """Whether this process does what one of all does."""
     elsewhere: Sequence[str]
     """Other providers where sandboxes of sessions may be."""
     policy: RunPolicy
@@ -187,6 +200,7 @@ class Core:
             self.signals.listen_forever(self.ports.store),
             self.watchdog.run_forever(),
             self.retention.run_forever(),
+            self.pulls.look_forever(self.leads),
             _prepare_quietly(self.runtime),
             *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
             *(self.runners.open_quietly(name) for name in self.elsewhere),
@@ -243,6 +257,7 @@ async def open_core(
             works_ahead=takes_over,
             owner=outside.owner,
             tokens=outside.tokens,
+            pull_requests=adapters.pull_requests,
             living=living,
         )
         runtime = runtimes.build(provider)
@@ -265,24 +280,35 @@ async def open_core(
             desk=desk,
             policy=policy,
         )
+        intake = Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy)
+        remove_sessions = partial(
+            runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
+        )
+        leads = adapters.store.leases.leads
         yield Core(
             ports=ports,
             service=service,
             desk=desk,
-            intake=Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy),
+            intake=intake,
             runners=runners,
             runtime=runtime,
             signals=signals,
             watchdog=Watchdog(service=service, policy=policy, signals=signals, clock=clock),
             retention=Retention(
                 store=ports.store,
-                leads=adapters.store.leases.leads,
-                remove_sessions=partial(
-                    runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
-                ),
+                leads=leads,
+                remove_sessions=remove_sessions,
                 keep_for=timedelta(days=settings.service.retention_days),
                 clock=clock,
             ),
+            pulls=create_pull_watch(
+                settings,
+                ports,
+                accept=intake.accept,
+                remove_sessions=remove_sessions,
+                tokens=outside.tokens,
+            ),
+            leads=leads,
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
             permissions=watch,
@@ -318,6 +344,7 @@ def _join_ports(
         own_keys=adapters.own_keys,
         threads=adapters.threads,
         approvals=adapters.approvals,
+        pull_requests=adapters.pull_requests,
         ledger=ledger,
         replies=adapters.replies,
         reader=adapters.reader,

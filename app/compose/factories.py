@@ -2,8 +2,9 @@
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from agent_scripts.cli_agent import RELAY, RUN_TOKEN
 from agent_scripts.registry import agent_names, create_adapter
 from app.accounts.tokens import AccountTokens
 from app.brokerage.github import GitHub
+from app.brokerage.github_pulls import GitHubPulls
 from app.brokerage.http import trusted
 from app.compose.accounts import git_credentials
 from app.compose.egress import host_lists
@@ -21,6 +23,7 @@ from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, 
 from app.compose.providers import usable_words
 from app.log import configure_logging
 from app.permissions.rules import Permissions
+from app.pull_requests.records import PullRequestStore
 from app.redaction import Masker
 from app.runs.broker import ModelBroker
 from app.runs.environment import Additions, AgentEnvironment, AgentSettings
@@ -28,10 +31,12 @@ from app.runs.executor import AgentRunner
 from app.runs.model import SystemClock
 from app.runs.options import RunOptions, unknown_word
 from app.runs.policy import FollowUps, RunPolicy
-from app.runs.ports import Dispatcher, Tracer
+from app.runs.ports import Dispatcher, RunPorts, Tracer
 from app.runs.repository.checkout import Repositories
 from app.runs.repository.preparation import Preparations
 from app.runs.repository.tasks import RepositoryPolicy
+from app.runs.repository.watch import PullRequestWatch
+from app.runs.request import RunRequest
 from app.runs.selection import find_problem
 from app.runs.session import Session, SessionStore
 from app.runs.warm_pool import PoolFigures
@@ -176,8 +181,9 @@ def create_repositories(
     mask: Callable[[str], str],
     preparations: Preparations | None = None,
     tokens: AccountTokens | None = None,
+    pull_requests: PullRequestStore | None = None,
 ) -> Repositories:
-    """Returns what brings threads their repositories. `tokens`: of people's accounts."""
+    """Returns what brings threads their repositories. `tokens`: of people's accounts. `pull_requests`: keeps those to look after."""
     credentials = git_credentials(settings, tokens)
     return Repositories(
         policy=repository_policy(settings),
@@ -185,6 +191,30 @@ def create_repositories(
         host=GitHub(credentials=credentials, api_url=settings.repositories.github_api_url),
         mask=mask,
         preparations=preparations,
+        pull_requests=pull_requests,
+    )
+
+
+def create_pull_watch(
+    settings: Settings,
+    ports: RunPorts,
+    *,
+    accept: Callable[[RunRequest], Awaitable[bool]],
+    remove_sessions: Callable[[datetime], Awaitable[int]],
+    tokens: AccountTokens | None,
+) -> PullRequestWatch:
+    """Returns what looks after pull requests. `tokens`: of people's accounts; the rest as for `PullRequestWatch`."""
+    return PullRequestWatch(
+        ports,
+        host=GitHubPulls(
+            credentials=git_credentials(settings, tokens),
+            api_url=settings.repositories.github_api_url,
+            mask=ports.mask,
+        ),
+        accept=accept,
+        remove_sessions=remove_sessions,
+        called="".join(settings.repositories.git_name.split()),
+        rounds=settings.repositories.pull_request_rounds,
     )
 
 

@@ -11,6 +11,7 @@ from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
 from app.runs.policy import RunPolicy, may_stop, why_no_follow_up
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.progress import last_lines
+from app.runs.repository.watch import fix_request
 from app.runs.request import (
     NO_CONTENT,
     Addressing,
@@ -60,6 +61,19 @@ class Pick:
     run_id: RunId
     number: int
     """Among `Outcome.candidates`, from 0."""
+    user: str
+    click_ts: str
+    """Slack's, of the click."""
+    is_external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A person wants something done about what is new of a pull request."""
+
+    pull_id: str
+    number: int
+    """Of the notice, from 1."""
     user: str
     click_ts: str
     """Slack's, of the click."""
@@ -222,6 +236,33 @@ class Intake:
         }
         if not await self.accept(request.model_copy(update=changes)):
             await self._tell_pick(pick, run_id, request, repo=repo)
+
+    async def fix(self, fix: Fix) -> None:
+        """Lets an agent go on in the thread of a pull request: once for each notice, whoever else clicks; the person is told so.
+
+        Raises:
+            OSError: not durable.
+            TimeoutError: the database is sick.
+        """
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            pull = await self._ports.pull_requests.get(fix.pull_id)
+            notice = pull.find(fix.number) if pull is not None else None
+            run = await self._ports.store.get(RunId(notice.run_id)) if notice else None
+        if pull is None or notice is None or run is None or not notice.ts:
+            self._log.info("event.ignored", reason="nothing_to_fix", pull_request=fix.pull_id)
+            return
+        request = fix_request(
+            run,
+            pull,
+            notice,
+            user=fix.user,
+            now=self._ports.clock.now(),
+            click_ts=fix.click_ts,
+            is_external=fix.is_external,
+        )
+        if not await self.accept(request):
+            told = "This was asked for already; it is in this thread."
+            await self._ports.replies.show_ephemeral(run.thread, user=fix.user, text=told)
 
     async def _tell_pick(
         self, pick: Pick, run_id: RunId, request: RunRequest, *, repo: str = ""

@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from app.aio import Gate, always_open
 from app.approvals.records import Approval, ApprovalStore
 from app.errors import ErrorCode
+from app.pull_requests.records import Notice, PullRequest, PullRequestStore
 from app.runs.budget import Ledger
 from app.runs.history import FileExchange, Judge, ThreadReader
 from app.runs.model import (
@@ -194,6 +195,15 @@ class ReplySink(Protocol):
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
         """Makes the card of what waits, in the run's thread, show what it is; returns its ts. None: not now. Never raises."""
+        ...
+
+    async def show_notice(
+        self, run: Run, pull: PullRequest, notice: Notice, *, maybe_posted: bool
+    ) -> str | None:
+        """Posts what is new of a pull request in the thread; returns its ts. `run`: the notice's. `maybe_posted`: an earlier process may have.
+
+        None: not now; `-`: Slack refuses it for good, which is logged. Never raises.
+        """
         ...
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
@@ -461,6 +471,7 @@ class RunPorts:
     own_keys: OwnKeyStore
     threads: ThreadStore
     approvals: ApprovalStore
+    pull_requests: PullRequestStore
     ledger: Ledger
     replies: ReplySink
     reader: ThreadReader

@@ -88,7 +88,7 @@ from app.runs.history import (
     Verdict,
     build_messages,
 )
-from app.runs.intake import MUTED, UNMUTED, Intake, Pick, RetryIntent, Revision
+from app.runs.intake import MUTED, UNMUTED, Fix, Intake, Pick, RetryIntent, Revision
 from app.runs.model import (
     UNFINISHED_STATES,
     WAITING_STATES,
@@ -188,6 +188,12 @@ from app.runs.repository.names import (
 )
 from app.runs.repository.preparation import Ground, PreparationError, Preparations
 from app.runs.repository.tasks import RepositoryPolicy
+from app.runs.repository.watch import (
+    BusyHostError,
+    PullGoneError,
+    PullRequestWatch,
+    fix_request,
+)
 from app.runs.request import (
     Addressing,
     AttachedFile,

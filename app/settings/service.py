@@ -149,6 +149,13 @@ class RepositorySettings(SettingsGroup):
         alias="ORION_PULL_REQUESTS",
         description="When changes are pushed and a pull request is opened: ask (pr=yes), always, never.",
     )
+    pull_request_rounds: int = Field(
+        0,
+        ge=0,
+        le=10,
+        alias="ORION_PULL_REQUEST_ROUNDS",
+        description="When checks of a pull request fail, so many times the agent goes on by itself, for whoever asked last; 0 = when somebody presses Fix it.",
+    )
     git_name: str = Field(
         "Orion",
         alias="ORION_GIT_NAME",

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from app.approvals.questions import MAX_OPTIONS
 from app.runs.approvals import Press
-from app.runs.intake import Intake, Pick, RetryIntent
+from app.runs.intake import Fix, Intake, Pick, RetryIntent
 from app.runs.request import RunId
 from app.runs.selection import MAX_CANDIDATES
 from app.slack.fields import object_of, text_of
@@ -27,10 +27,13 @@ ALLOW_ACTION: Final = "orion_allow"
 ALLOW_THREAD_ACTION: Final = "orion_allow_thread"
 DENY_ACTION: Final = "orion_deny"
 WRITE_ACTION: Final = "orion_write_answer"
+FIX_ACTION: Final = "orion_fix"
 CHOOSE_ACTIONS: Final = tuple(f"orion_choose_{number}" for number in range(MAX_OPTIONS))
 """One for each option of a question."""
 PICK_ACTIONS: Final = tuple(f"orion_pick_{number}" for number in range(MAX_CANDIDATES + 1))
 """One for each button. Source: Slack Block Kit, `action_id` is unique within its block, read 2026-11."""
+
+_MAX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,20 @@ def _pick(number: int, click: Click) -> Pick | None:
     )
 
 
+def _fix(click: Click) -> Fix | None:
+    pull_id, _, number = click.value.partition(":")
+    is_whole = is_id(pull_id) and number.isdecimal() and len(number) <= _MAX_DIGITS
+    if not (is_whole and TS.fullmatch(click.ts)):
+        return None
+    return Fix(
+        pull_id=pull_id,
+        number=int(number),
+        user=click.user,
+        click_ts=click.ts,
+        is_external=click.is_external,
+    )
+
+
 def _feedback(click: Click) -> Feedback | None:
     verdict, _, run_id = click.value.partition(":")
     if verdict not in ("up", "down") or not is_id(run_id):
@@ -157,6 +174,7 @@ ACTIONS: Final[Mapping[str, Action[Any]]] = {
         name: Action(partial(_pick, number), lambda intake, pick: intake.pick(pick))
         for number, name in enumerate(PICK_ACTIONS)
     },
+    FIX_ACTION: Action(_fix, lambda intake, fix: intake.fix(fix)),
     ALLOW_ACTION: Action(
         partial(_press, is_allowed=True), lambda intake, press: intake.press(press)
     ),

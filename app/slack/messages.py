@@ -22,6 +22,8 @@ Chunk = Mapping[str, Any]
 EVENT_TYPE: Final = "orion_run"
 ANNOUNCEMENT_PART: Final = -1
 CHANGE_PART: Final = -2
+FIRST_NOTICE_PART: Final = -10_000
+"""Of the first thing that is told of a run's pull request; that of the next one is one less."""
 FIRST_APPROVAL_PART: Final = -100
 """Of the card of what a run asks for first; that of the next one is one less."""
 _LOOK_AGAIN_AFTER_S: Final = 1.0

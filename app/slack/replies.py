@@ -8,6 +8,7 @@ from typing import Final
 from app.approvals.records import Approval
 from app.errors import ErrorCode
 from app.log import get_logger
+from app.pull_requests.records import NOWHERE, Notice, PullRequest
 from app.runs.history import UnreadableFileError
 from app.runs.model import (
     ChannelChange,
@@ -45,9 +46,11 @@ from app.slack.messages import (
     ANNOUNCEMENT_PART,
     CHANGE_PART,
     FIRST_APPROVAL_PART,
+    FIRST_NOTICE_PART,
     REPOST_WORDS,
     OwnMessages,
 )
+from app.slack.pull_request_card import render_notice
 from app.slack.status import WorkingStatus
 from app.slack.streams import Streams
 
@@ -221,6 +224,20 @@ class SlackReplies:
         async with self._posting(run, "show_approval"):
             known = approval.card_ts or (await self._messages.find(run.request)).get(number)
             return await self._put(run, part, number=number, ts=known)
+        return None  # a fault was logged
+
+    async def show_notice(
+        self, run: Run, pull: PullRequest, notice: Notice, *, maybe_posted: bool
+    ) -> str | None:
+        part, number = render_notice(pull, notice), FIRST_NOTICE_PART + 1 - notice.number
+        async with self._posting(run, "show_notice"):
+            if maybe_posted and (ts := (await self._messages.find(run.request)).get(number)):
+                return ts
+            try:
+                return await self._messages.post(run.request, part, number=number)
+            except SlackRefusal as exc:
+                self._failed(run.id, "show_notice", exc)
+                return NOWHERE
         return None  # a fault was logged
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:

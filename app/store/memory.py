@@ -29,6 +29,7 @@ from app.runs.ports import RunChanges
 from app.runs.request import RunId, RunRequest, Thread
 from app.runs.session import NOT_KEPT, NameTakenError, Session, SessionChanges, SessionId
 from app.store.approvals import MemoryApprovalStore
+from app.store.pull_requests import MemoryPullRequestStore
 from app.store.runs import REFUSAL_CODES, position_of
 
 
@@ -44,6 +45,7 @@ class MemoryRunStore:
         self.spending = MemorySpendingStore()
         self.welcomes = MemoryWelcomeStore()
         self.approvals = MemoryApprovalStore(self._is_over)
+        self.pull_requests = MemoryPullRequestStore()
 
     def _is_over(self, run_id: str) -> bool:
         run = self._runs.get(RunId(run_id))

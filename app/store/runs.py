@@ -53,6 +53,7 @@ from app.store.group_commit import ACCEPT_TIMEOUT_S, GroupCommit, Writer
 from app.store.heard import SqlHeard
 from app.store.installation import SqlInstallation
 from app.store.leases import SqlLeases
+from app.store.pull_requests import SqlPullRequestStore
 from app.store.sessions import SqlSessionStore
 from app.store.settings import SqlChannelNoteStore, SqlDefaultStore, SqlOwnKeyStore, SqlWelcomeStore
 from app.store.tables import (
@@ -60,6 +61,7 @@ from app.store.tables import (
     approvals,
     in_states,
     model_calls,
+    pull_requests,
     run_files,
     run_of,
     runs,
@@ -233,6 +235,7 @@ class SqlRunStore:
         self.installation = SqlInstallation(database)
         self.heard = SqlHeard(database, self.leases)
         self.approvals = SqlApprovalStore(database)
+        self.pull_requests = SqlPullRequestStore(database)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""
@@ -388,7 +391,7 @@ class SqlRunStore:
         ended = sa.select(runs.c.id).where(runs.c.id.in_(run_ids), _ENDED)
 
         def work(connection: sa.Connection) -> None:
-            for table in (run_files, model_calls, approvals):
+            for table in (run_files, model_calls, approvals, pull_requests):
                 connection.execute(sa.delete(table).where(table.c.run_id.in_(ended)))
             connection.execute(sa.delete(runs).where(runs.c.id.in_(run_ids), _ENDED))
 

@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from app.approvals.records import Approval
 from app.errors import ErrorCode
+from app.pull_requests.records import PullRequest
 from app.runs.broker import ModelGrant
 from app.runs.budget import SpentCall
 from app.runs.model import ChannelChange, ChannelNote, ModelCall, Process, Run, RunState
@@ -309,6 +310,16 @@ approval_hits = sa.Table(
     metadata,
     sa.Column("rule", AnyText, primary_key=True),
     sa.Column("hits", sa.BigInteger, nullable=False),
+)
+
+pull_requests = sa.Table(
+    "orion_pull_requests",
+    metadata,
+    *columns_of(PullRequest, types={"id": sa.String(64), "run_id": sa.String(64)}),
+    # Until then somebody looks after it.
+    sa.Column("claimed_until", UtcTime, nullable=True),
+    sa.Index("ix_orion_pull_requests_next", "next_at"),
+    sa.Index("ix_orion_pull_requests_run", "run_id"),
 )
 
 own_keys = sa.Table(

@@ -414,6 +414,7 @@ async def test_sums_of_days_begin_with_what_was_spent(database: Database) -> Non
             "approvals",
             "approval_hits",
             "accounts",
+            "pull_requests",
         ),
     )
     database.execute(

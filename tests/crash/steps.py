@@ -5,6 +5,7 @@ from typing import Any
 
 from app.approvals.records import ApprovalStore
 from app.dispatch.lease import Leases
+from app.pull_requests.records import PullRequestStore
 from app.runs.testing import (
     ChannelNoteStore,
     Clock,
@@ -51,6 +52,7 @@ PORTS: Mapping[str, type[Any]] = {
     "judge": Judge,
     "threads": ThreadStore,
     "approvals": ApprovalStore,
+    "pull_requests": PullRequestStore,
     "heard": HeardStore,
     "broker": ModelBroker,
     "code_host": CodeHost,
@@ -125,6 +127,7 @@ _SAME = (
 _ATTACHED = (
     "only for sandboxes that outlive the service: tests/e2e/test_docker.py kills it with those"
 )
+_WATCHED = "each moment between two of them: tests/faults/test_pull_request_watch.py"
 _UNUSED = "the service does not call it"
 SPARED: Mapping[str, str] = {
     "code_host.admit": _READ,
@@ -135,6 +138,11 @@ SPARED: Mapping[str, str] = {
     "approvals.count": "counts for the operator; once more or less is no matter",
     "approvals.hits": "only the command line asks",
     "approvals.release_telling": "lets go some seconds sooner of what then is free by itself",
+    "pull_requests.open": "after a push, as code_host.open_pull_request; repeated, it writes the same",
+    "pull_requests.get": _READ,
+    "pull_requests.claim": _WATCHED,
+    "pull_requests.save": _WATCHED,
+    "replies.show_notice": _WATCHED,
     "dispatcher.parked": _INSTANT,
     "store.add": "the dispatcher's own: dispatcher.submit is the same moment",
     "reader.name_of": _READ,

@@ -16,6 +16,7 @@ from app.compose.maintenance import maintain_runtime
 from app.dispatch.dispatcher import RunDispatcher
 from app.dispatch.lease import ProcessLease
 from app.errors import ErrorCode
+from app.pull_requests.records import Notice, PullRequest
 from app.runs.testing import (
     MAX_WAIT_S,
     Additions,
@@ -98,6 +99,7 @@ class JournalReplies:
     attached: list[tuple[str, str, str]] = field(default_factory=list)
     changes: list[tuple[ChannelChange, bool]] = field(default_factory=list)
     cards: list[Approval] = field(default_factory=list)
+    notices: list[tuple[Notice, bool]] = field(default_factory=list)
     shows_no_card: bool = False
     refuses_to_place: bool = False
     places_after_s: list[float] = field(default_factory=list)
@@ -159,6 +161,13 @@ class JournalReplies:
         del run
         self.cards.append(approval)
         return None if self.shows_no_card else f"8.{approval.number:06d}"
+
+    async def show_notice(
+        self, run: Run, pull: PullRequest, notice: Notice, *, maybe_posted: bool
+    ) -> str | None:
+        del run, pull
+        self.notices.append((notice, maybe_posted))
+        return None if self.shows_no_card else f"7.{notice.number:06d}"
 
     async def refuse(self, request: RunRequest, code: ErrorCode, *, detail: str) -> None:
         del request, detail
@@ -408,6 +417,7 @@ async def open_core(
             own_keys=own_keys or MemoryOwnKeyStore(),
             threads=store.threads,
             approvals=store.approvals,
+            pull_requests=store.pull_requests,
             ledger=ledger,
             replies=replies,
             reader=reader,

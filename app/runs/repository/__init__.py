@@ -1,3 +1,3 @@
-"""The repository that a thread works in: its names, its clone before the agent, its branch and pull request after it."""
+"""The repository that a thread works in: its names, its clone before the agent, its branch and pull request after it, and what becomes of that."""
 
-__all__ = ["checkout", "names", "preparation", "tasks"]
+__all__ = ["checkout", "names", "preparation", "tasks", "watch"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, Protocol
 
@@ -19,6 +20,7 @@ from app.aio import retry_store
 from app.approvals.rules import Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
+from app.pull_requests.records import PullRequest, PullRequestStore, pull_id, pull_number
 from app.runs.attempt import Attempt
 from app.runs.broker import NotApprovedError, git_token, slug_of
 from app.runs.environment import DependenciesFact, RepositoryFact
@@ -107,6 +109,8 @@ class Repositories:
     mask: Callable[[str], str]
     preparations: Preparations | None = None
     """None = no workspaces are prepared."""
+    pull_requests: PullRequestStore | None = None
+    """Where those are kept that are to be looked after; None = none is."""
 
     def find_preparation(self, attempt: Attempt, ground: Ground) -> Preparation | None:
         """Returns what is prepared of the repository that the run would have in a new thread; None = nothing, or it has none."""
@@ -385,7 +389,34 @@ class Checkout:
             return f"{pushed} There is nothing to propose: `{report.base}` has all of it."
         except ConnectionError as exc:
             return f"{pushed} No pull request could be opened: {self._repositories.mask(str(exc))}"
+        await self._keep(attempt, proposal, link)
         return f"Pull request: {link}" if link else pushed
+
+    async def _keep(self, attempt: Attempt, proposal: Proposal, link: str) -> None:
+        """Has the pull request looked after, where there is a link that has a number."""
+        number, store = pull_number(link), self._repositories.pull_requests
+        if number is None or store is None:
+            return
+        run, now = attempt.run, datetime.now(UTC)
+        pull = PullRequest(
+            id=pull_id(link),
+            link=link,
+            name=slug_of(proposal.url).partition("/")[2],
+            number=number,
+            base=proposal.base,
+            run_id=run.id,
+            team=run.request.team,
+            channel=run.request.channel,
+            thread_ts=run.request.thread_ts,
+            asker=run.request.user,
+            acting_for=proposal.acting_for.person if proposal.acting_for else "",
+            pushed_at=now,
+            next_at=now,
+        )
+        try:
+            await store.open(pull)
+        except OSError as exc:
+            _log.warning("pull_request.unwatched", link=link, reason=str(exc))
 
     async def _run(
         self,

@@ -15,6 +15,7 @@ from agent_scripts.repository import RepositoryProblem, find_reason, parse_repor
 from app.accounts.records import Owner
 from app.approvals.rules import Deed
 from app.errors import OrionError
+from app.pull_requests.records import pull_id
 from app.runs.testing import (
     Asker,
     Author,
@@ -36,8 +37,10 @@ from app.runs.testing import (
     title_of,
     why_not_pushed,
 )
+from app.store.pull_requests import MemoryPullRequestStore
 from app.tracing.null import NullRunTrace
 from sandbox_runtime.types import ExecResult
+from tests.building import make_run
 
 GITHUB = "https://github.com"
 _NOW = datetime.now(UTC)
@@ -267,6 +270,23 @@ async def test_a_pull_request_names_who_asked() -> None:
     answer, _, asker = proposal.body.partition("\n\n---\n")
     assert len(answer) == 4_000
     assert asker == "Asked for in Slack by `Ada '@admin'` (`U1`)."
+
+
+async def test_what_is_proposed_is_looked_after() -> None:
+    """From the thread of its run, for whoever asked, in whose name it was pushed; a sick database costs no answer."""
+    store = MemoryPullRequestStore()
+    repositories, _ = _repositories(acts_as_person=True)
+    repositories = replace(repositories, pull_requests=store)
+    attempt = _attempt(wants=True)
+    attempt.run = make_run()
+    sandbox = _Sandbox({"base": "main", "commit": "1", "is_new": True})
+    await _checkout(repositories).publish(attempt, _context(sandbox), TurnFinished(text="done"))
+    kept = await store.get(pull_id("https://github.com/acme/api/pull/1"))
+    assert kept is not None
+    request = attempt.run.request
+    assert (kept.name, kept.number, kept.base) == ("acme/api", 1, "main")
+    assert (kept.thread_ts, kept.asker) == (request.thread_ts, request.user)
+    assert (kept.acting_for, kept.next_at) == (request.user, kept.pushed_at)
 
 
 async def test_nothing_to_propose_is_no_failure() -> None:

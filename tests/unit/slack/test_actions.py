@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.runs.testing import Pick, RetryIntent, RunId
+from app.runs.testing import Fix, Pick, RetryIntent, RunId
 from app.slack.actions import ACTIONS, Action, Feedback, ShowLog, StopRun, parse_click
 from app.slack.payloads import Ignored
 
@@ -37,6 +37,11 @@ def click(action_id: str, value: str, *, user_team: str = "T1", **action: str) -
             "orion_pick_9",
             "run_1",
             Pick(run_id=RUN, number=9, user="U1", click_ts="1800000000.000100"),
+        ),
+        (
+            "orion_fix",
+            "pr_1:2",
+            Fix(pull_id="pr_1", number=2, user="U1", click_ts="1800000000.000100"),
         ),
         ("orion_feedback", "up:run_1", Feedback(run_id=RUN, user="U1", is_positive=True)),
         ("orion_feedback", "down:run_1", Feedback(run_id=RUN, user="U1", is_positive=False)),
@@ -74,6 +79,9 @@ def test_a_click_from_another_company_is_marked() -> None:
         (click("orion_show_log", ""), "incomplete"),
         (click("orion_retry", "run_1", action_ts=""), "incomplete"),
         (click("orion_feedback", "maybe:run_1"), "incomplete"),
+        (click("orion_fix", "pr_1"), "incomplete"),
+        (click("orion_fix", "pr_1:-2"), "incomplete"),
+        (click("orion_fix", f"pr_1:{'9' * 20}"), "incomplete"),
         (click("else", "run_1"), "unknown_action"),
     ],
 )

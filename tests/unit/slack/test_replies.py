@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from app.errors import ErrorCode, LeaseLostError
+from app.pull_requests.records import NOWHERE, Notice, NoticeKind
 from app.runs.testing import Progress, QueuePosition, Run, channel_change
 from app.slack.connection import open_slack
+from tests.unit.pull_requests.building import make_pull
 from tests.unit.slack.placing import DONE, FREE, place
 
 if TYPE_CHECKING:
@@ -310,3 +313,21 @@ async def test_who_has_lost_its_lease_writes_nothing(
         await slack.replies.attach(placed, name="a.patch", content="x", resumed=False)
     assert asked >= 4
     assert {method for method, _, _ in slack_server.calls} <= {"conversations.replies"}
+
+
+async def test_news_of_a_pull_request_stand_once(
+    slack: SlackConnection, slack_server: SlackServer, run: Run, answer: type[Answer]
+) -> None:
+    """Looked for where an earlier process may have posted it; Slack's no is for good, its absence is not."""
+    pull, notice = make_pull(), Notice(number=1, kind=NoticeKind.CLOSED, run_id=run.id, head="a")
+    show = partial(slack.replies.show_notice, run, pull)
+    ts = await show(notice, maybe_posted=False)
+    assert ts in slack_server.messages
+    assert await show(notice, maybe_posted=True) == ts
+    second = dataclasses.replace(notice, number=2)
+    assert await show(second, maybe_posted=True) not in (ts, None, NOWHERE)
+    assert len(slack_server.messages) == 2
+    slack_server.fail("chat.postMessage", answer(error="is_archived"))
+    assert await show(dataclasses.replace(notice, number=3), maybe_posted=False) == NOWHERE
+    slack_server.fail("conversations.replies", *[answer(status=503)] * 50)
+    assert await show(notice, maybe_posted=True) is None
