@@ -33,9 +33,9 @@ from app.brokerage.http import (
     read_json_body,
 )
 from app.brokerage.own_server import answer_request
-from app.brokerage.registry import UNRECORDED, GrantRegistry, LiveGrant, RequestKind, let_do
+from app.brokerage.registry import GrantRegistry, LiveGrant, RequestKind, let_do
 from app.log import get_logger
-from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError
+from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError, UnrecordedError
 
 _log = get_logger(__name__)
 
@@ -229,17 +229,14 @@ class McpBroker:
             )
         try:
             await let_do(live, read_deed(server, acting[0]))
-        except StillWaitingError as exc:
-            return JSONResponse(render_not_done(acting[0], str(exc)))
+        except UnrecordedError as exc:
+            refused = Refusal(status=503, kind="permission_error", message=str(exc))
+            return self._registry.refuse(refused, live)
         except NotApprovedError as exc:
-            status = 503 if str(exc) == UNRECORDED else 403
-            refused = Refusal(status=status, kind="permission_error", message=str(exc))
-            told = self._registry.refuse(refused, live)
-            return (
-                told
-                if str(exc) == UNRECORDED
-                else JSONResponse(render_not_done(acting[0], str(exc)))
-            )
+            if not isinstance(exc, StillWaitingError):
+                refused = Refusal(status=403, kind="permission_error", message=str(exc))
+                self._registry.refuse(refused, live)
+            return JSONResponse(render_not_done(acting[0], str(exc)))
         return None
 
     async def _forward(self, request: Request, body: bytes, context: "_CallContext") -> Response:

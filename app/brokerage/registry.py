@@ -40,6 +40,7 @@ from app.runs.broker import (
     GrantHooks,
     ModelGrant,
     NotApprovedError,
+    UnrecordedError,
     decode,
     encode,
     git_mac,
@@ -56,7 +57,6 @@ LOGGED_FORWARDS = 100
 """The most requests of a run to MCP and git servers that are logged one by one; the others are counted in one line at its end."""
 FORGOTTEN_S = 60.0
 """Refusals of unknown clients are counted per window of this length; each window logs as many as a run."""
-UNRECORDED = "the run's record cannot be written, so nothing may be changed"
 EFFECT_TIMEOUT_S = 20.0
 """To write the run's record; a client waits longer for its tool."""
 
@@ -396,7 +396,7 @@ async def let_do(live: LiveGrant, deed: Deed) -> None:
     before = partial(record_effect, live)
     if live.hooks.approvals is None:
         if not await before():
-            raise NotApprovedError(UNRECORDED)
+            raise UnrecordedError
         return
     try:
         await live.hooks.approvals.approve(deed, before)

@@ -20,6 +20,7 @@ from app.runs.broker import (
     NotApprovedError,
     RunApprovals,
     StillWaitingError,
+    UnrecordedError,
 )
 from app.runs.model import Run
 from app.runs.policy import RunPolicy, may_stop
@@ -111,7 +112,7 @@ class ApprovalDesk:
         if run is not None and rule is not None and decision is Decision.ASK:
             allowed = await self._ask_for(run, rule, deed)
         if not await before():
-            raise NotApprovedError("the run's record cannot be written, so nothing may be changed")
+            raise UnrecordedError
         if allowed is None:
             return
         if not await self._ports.approvals.use(allowed.id):

@@ -154,6 +154,13 @@ class ExpiredError(NotApprovedError):
     """Nobody has answered in time."""
 
 
+class UnrecordedError(NotApprovedError):
+    """It may be done, but the record of its run cannot say so first."""
+
+    def __init__(self) -> None:
+        super().__init__("the run's record cannot be written, so nothing may be changed")
+
+
 class StillWaitingError(NotApprovedError):
     """Nobody has answered yet: asked for again, it may be done."""
 

@@ -284,7 +284,7 @@ class _Person:
         return _outcome(attempt) | {"text": text}
 
     async def home(self, user: str = YOU) -> JsonObject:
-        """What the app shows a person who opens it."""
+        """What the app shows a person who opens its Home tab."""
         channel = self._workspace.channel(user).id
         titles = self._workspace.titles.items()
         return {
