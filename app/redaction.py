@@ -37,7 +37,7 @@ _SHAPES: Final = re.compile(
     | (?P<vercel>\bvc[a-z]_\w{20,})
     | (?P<google>AIza[\w-]{35,}|ya29\.[\w-]{10,})
     | (?P<cursor>\b(?:cur|key|crsr)_(?=[A-Za-z_]{0,60}[0-9])\w{20,})
-    | (?P<github>gh[pousr]_[A-Za-z0-9]{36,}|github_pat_\w{22,})
+    | (?P<github>gh[pousr]_[A-Za-z0-9]{36,}|ghs_\d{1,20}_[\w.-]{20,}|github_pat_\w{22,})
     | (?P<gitlab>glpat-[\w-]{20,})
     | (?P<npm>\bnpm_\w{36,})
     | (?P<pypi>pypi-[\w-]{50,})

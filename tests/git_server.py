@@ -12,11 +12,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from tests.github_accounts import GitHubAccounts
+from tests.github_app import GitHubApp
 from tests.github_pulls import PullPages
 
 TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
 DEPLOYMENT = "orion"
 """As whom it acts with its own token."""
+APP = "orion[bot]"
+"""As whom it acts as a GitHub App."""
 _ENV = {
     "PATH": os.defpath,
     "HOME": "/nonexistent",
@@ -55,6 +58,8 @@ class GitServer:
     api_delay_s: float = 0.0
     accounts: GitHubAccounts | None = None
     """None = nobody has one; else whoever is in `readers` gets in as well."""
+    github_app: GitHubApp | None = None
+    """Whose tokens get in where they are for; None = there is none."""
     readers: dict[str, set[str]] = field(default_factory=dict)
     """Logins, by `owner/name`."""
     pushes: list[str] = field(default_factory=list)
@@ -92,6 +97,8 @@ class GitServer:
         app = FastAPI()
         if self.accounts is not None:
             self.accounts.add_to(app, api="/api/v3")
+        if self.github_app is not None:
+            self.github_app.add_to(app, api="/api/v3")
         app.add_api_route(
             "/api/v3/repos/{owner}/{name}/pulls", self._pulls, methods=["GET", "POST"]
         )
@@ -121,6 +128,8 @@ class GitServer:
         """Returns whose token it is; empty = nobody's, None = of somebody who may not read the repository."""
         if token == TOKEN:
             return DEPLOYMENT
+        if self.github_app is not None and token in self.github_app.tokens:
+            return APP if self.github_app.tokens[token] == name else None
         account = self.accounts.tokens.get(token) if self.accounts else None
         if account is None:
             return ""

@@ -9,7 +9,9 @@ from urllib.parse import urlsplit
 
 from app.accounts.records import Account, Owner
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
+from app.brokerage.github_app import AppTokens
 from app.egress.addresses import UnnameableError, is_public, look_up
+from app.runs.broker import slug_of
 
 HOW_TO_LINK: Final = "write /orion link"
 REVOKED: Final = f"GitHub does not take what your account has given any more; {HOW_TO_LINK}"
@@ -66,6 +68,8 @@ class GitCredentials:
     remotes: GitRemotes
     accounts: AccountTokens | None = None
     """None = people link none here."""
+    app: AppTokens | None = None
+    """The deployment acts as this GitHub App, whatever `remotes` has; None = by the token of `remotes`."""
 
     async def account_of(self, owner: Owner) -> Account:
         """Returns a person's account at GitHub, with a token that is good. Raises: CredentialError."""
@@ -87,23 +91,40 @@ class GitCredentials:
                 await self.accounts.forget(owner, account.tokens)
         return CredentialError(REVOKED)
 
-    async def token_for(self, owner: Owner | None) -> str:
-        """Returns the token to act with at GitHub; empty = there is none. Raises: CredentialError."""
-        if owner is None:
+    async def token_for(self, name: str, owner: Owner | None) -> str:
+        """Returns the token to act with in the repository `owner/name` at GitHub. Raises: CredentialError: there is none."""
+        token = await self._find_token(name, owner)
+        if not token:
+            why = "GITHUB_TOKEN is not set"
+            raise CredentialError(
+                f"my GitHub App is not installed for {name}" if self.app is not None else why
+            )
+        return token
+
+    async def _find_token(self, name: str, owner: Owner | None) -> str:
+        """Returns as `token_for`; empty = the deployment has none."""
+        if owner is not None:
+            return (await self.account_of(owner)).tokens.access
+        if self.app is None:
             return self.remotes.token
-        return (await self.account_of(owner)).tokens.access
+        try:
+            return await self.app.of(name)
+        except ConnectionError as exc:
+            raise CredentialError(str(exc)) from exc
 
     async def headers_for(self, url: str, owner: Owner | None) -> Mapping[str, str]:
         """Returns the headers that authenticate at a repository's URL; none at another server than GitHub.
 
         Source: GitHub, "Authenticating as a GitHub App installation", HTTP-based Git access, read 2026-11.
 
+        Without a token of the deployment's what is public may be read.
+
         Raises:
-            CredentialError: the person has no account.
+            CredentialError: the person has no account, or GitHub gives no token now.
         """
         if not self.remotes.is_github(url):
             return {}
-        token = await self.token_for(owner)
+        token = await self._find_token(slug_of(url).partition("/")[2], owner)
         if not token:
             return {}
         return basic(token)

@@ -7,14 +7,12 @@ import httpx
 
 from app.accounts.records import Owner
 from app.brokerage.credentials import CredentialError, GitCredentials, basic
+from app.brokerage.github_api import TIMEOUT_S, api_headers, describe_failure
 from app.brokerage.http import trusted
 from app.log import get_logger
 from app.runs.broker import slug_of
 from app.runs.repository.checkout import Author, NothingToProposeError, Proposal
 
-TIMEOUT_S = 20.0
-API_VERSION = "2022-11-28"
-"""Source: GitHub REST API, "API Versions", read 2026-11."""
 _CREATED, _UNPROCESSABLE = 201, 422
 _MAX_REASON_CHARS = 200
 
@@ -34,10 +32,8 @@ class GitHub:
     async def open_pull_request(self, proposal: Proposal) -> str:
         if not self._credentials.remotes.is_github(proposal.url):
             return ""
-        token = await self._credentials.token_for(proposal.acting_for)
-        if not token:
-            raise CredentialError("GITHUB_TOKEN is not set")
         name = slug_of(proposal.url).partition("/")[2]
+        token = await self._credentials.token_for(name, proposal.acting_for)
         pulls = f"{self._api_url}/repos/{name}/pulls"
         try:
             async with httpx.AsyncClient(
@@ -82,26 +78,6 @@ class GitHub:
                 )
             case _:
                 raise ConnectionError(f"the server at {host} gave HTTP {status}")
-
-
-def api_headers(token: str) -> dict[str, str]:
-    """Returns what a request to GitHub's REST API carries."""
-    return {
-        "authorization": f"Bearer {token}",
-        "accept": "application/vnd.github+json",
-        "x-github-api-version": API_VERSION,
-    }
-
-
-def describe_failure(failure: Exception) -> str:
-    """Returns what went wrong with a request to a server, as the rest of a sentence about it."""
-    match failure:
-        case httpx.TimeoutException():
-            return "did not answer in time"
-        case httpx.TransportError():
-            return "could not be reached"
-        case _:
-            return "gave no answer of GitHub's API"
 
 
 async def _create(http: httpx.AsyncClient, pulls: str, proposal: Proposal) -> str:

@@ -11,7 +11,7 @@ import httpx
 from app.accounts.links import DeviceCode, LinkError, Waiting
 from app.accounts.records import Account, Service, TokenPair
 from app.accounts.tokens import RevokedError
-from app.brokerage.github import api_headers
+from app.brokerage.github_api import api_headers
 from app.brokerage.http import trusted
 
 TIMEOUT_S: Final = 10.0

@@ -13,8 +13,8 @@ from typing import Any, Final
 import httpx
 
 from app.accounts.records import Owner
-from app.brokerage.credentials import CredentialError, GitCredentials
-from app.brokerage.github import TIMEOUT_S, api_headers, describe_failure
+from app.brokerage.credentials import GitCredentials
+from app.brokerage.github_api import TIMEOUT_S, api_headers, describe_failure
 from app.brokerage.http import trusted
 from app.pull_requests.news import Check, CheckState, PullView, Remark, RemarkKind
 from app.pull_requests.records import PullRequest, PullState
@@ -119,9 +119,7 @@ class GitHubPulls:
 
     async def look(self, pull: PullRequest) -> PullView:
         owner = Owner(team=pull.team, person=pull.acting_for) if pull.acting_for else None
-        token = await self._credentials.token_for(owner)
-        if not token:
-            raise CredentialError("GITHUB_TOKEN is not set")
+        token = await self._credentials.token_for(pull.name, owner)
         try:
             async with httpx.AsyncClient(
                 verify=trusted(), headers=api_headers(token), timeout=self._timeout_s

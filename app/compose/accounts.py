@@ -6,6 +6,7 @@ from app.accounts.links import AccountLinks
 from app.accounts.records import AccountStore, Service
 from app.accounts.tokens import AccountTokens
 from app.brokerage.credentials import GitCredentials, GitRemotes
+from app.brokerage.github_app import AppTokens
 from app.brokerage.github_login import GitHubLogin
 from app.settings.settings import Settings
 from app.slack.connection import SlackConnection
@@ -64,4 +65,17 @@ def git_credentials(settings: Settings, tokens: AccountTokens | None = None) -> 
             token=token.get_secret_value() if token else "",
         ),
         accounts=tokens,
+        app=_app_tokens(settings),
+    )
+
+
+def _app_tokens(settings: Settings) -> AppTokens | None:
+    """Returns the tokens of the GitHub App as which the deployment acts; None = it acts as none."""
+    repositories = settings.repositories
+    if repositories.github_app_private_key is None:
+        return None
+    return AppTokens(
+        client_id=repositories.github_app_client_id,
+        private_key=repositories.app_private_key,
+        api_url=repositories.github_api_url,
     )

@@ -139,6 +139,11 @@ class RepositorySettings(SettingsGroup):
         alias="ORION_GITHUB_APP_CLIENT_ID",
         description="Of a GitHub App with the device flow switched on: people link their accounts (/orion link), sealed with ORION_OWN_KEYS_SECRET.",
     )
+    github_app_private_key: SecretStr | None = Field(
+        None,
+        alias="ORION_GITHUB_APP_PRIVATE_KEY",
+        description="Of that App, as PEM, with \\n for the ends of lines: the deployment acts as the App, by tokens of an hour for one repository each, instead of by GITHUB_TOKEN.",
+    )
     github_identity: Literal["deployment", "person"] = Field(
         "deployment",
         alias="ORION_GITHUB_IDENTITY",
@@ -173,6 +178,27 @@ class RepositorySettings(SettingsGroup):
             raise ValueError("ORION_GITHUB_IDENTITY: person needs ORION_GITHUB_APP_CLIENT_ID")
         return self
 
+    @property
+    def app_private_key(self) -> str:
+        """Returns the App's key as PEM; empty = there is none."""
+        key = self.github_app_private_key
+        return key.get_secret_value().replace("\\n", "\n").strip() if key is not None else ""
+
+    @model_validator(mode="after")
+    def _check_app_key(self) -> "RepositorySettings":
+        if not self.app_private_key:
+            return self
+        if not self.github_app_client_id:
+            raise ValueError(
+                "ORION_GITHUB_APP_PRIVATE_KEY: set ORION_GITHUB_APP_CLIENT_ID, too, which says whose key it is"
+            )
+        if not _is_rsa_key(self.app_private_key):
+            # Nothing of it is shown: it may be most of a key.
+            raise ValueError(
+                "ORION_GITHUB_APP_PRIVATE_KEY: is no RSA private key in PEM, as GitHub lets an App's owner download it"
+            )
+        return self
+
     @model_validator(mode="after")
     def _check_token_is_safe(self) -> "RepositorySettings":
         url = urlsplit(self.github_url)
@@ -182,6 +208,16 @@ class RepositorySettings(SettingsGroup):
                 f"ORION_GITHUB_URL: GITHUB_TOKEN would be sent there unencrypted; use https:// (is {self.github_url!r})"
             )
         return self
+
+
+def _is_rsa_key(text: str) -> bool:
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415 - for those who have an App
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
+
+    try:
+        return isinstance(load_pem_private_key(text.encode(), password=None), RSAPrivateKey)
+    except (TypeError, ValueError):
+        return False
 
 
 _ESCAPES = "in user and password write %3A for a colon, %2F for a slash, %40 for @, %23 for #"

@@ -11,8 +11,9 @@ from app.playground.slack.types import COLLEAGUE, YOU
 from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir
-from tests.git_server import TOKEN, GitServer, git
+from tests.git_server import APP, TOKEN, GitServer, git
 from tests.github_accounts import CLIENT_ID, GitHubAccounts
+from tests.github_app import PRIVATE_KEY, GitHubApp
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
@@ -94,3 +95,38 @@ async def test_what_is_pushed_for_a_person_is_theirs(prepared: Path, tmp_path: P
         assert server.pushes == ["ann"]
         log = stage.orion.log_path.read_text()
         assert not any(token in log for token in tokens)
+
+
+@pytest.mark.long
+async def test_the_deployment_acts_as_its_app(prepared: Path, tmp_path: Path) -> None:
+    """By tokens of the repository alone; where the App is not installed, GITHUB_TOKEN is not tried instead."""
+    app = GitHubApp({"acme/api"})
+    server = GitServer(root=tmp_path / "git", github_app=app)
+    server.filled("acme/api", {"README": "one\n"})
+    server.filled("acme/web", {"README": "one\n"})
+    async with (
+        serve(server.app()) as url,
+        open_world() as world,
+        open_orion(
+            world,
+            new_state_dir(tmp_path),
+            prepared,
+            GITHUB_TOKEN=TOKEN,
+            ORION_GITHUB_URL=url,
+            ORION_GITHUB_API_URL=f"{url}/api/v3",
+            ORION_GITHUB_APP_CLIENT_ID=CLIENT_ID,
+            ORION_GITHUB_APP_PRIVATE_KEY=PRIVATE_KEY.replace("\n", "\\n"),
+        ) as stage,
+    ):
+        ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo two >> README; env")
+        told = text_of(await stage.answer(ts))
+        assert "Pull request: " in told
+        (pull,) = server.pulls
+        assert (pull["user"], server.pushes) == ({"login": APP}, [APP])
+        other = await stage.client.say("@Orion repo=acme/web run: cat README")
+        assert "acme/web" in text_of(await stage.answer(other))
+        assert (await stage.record(other)).result.error_code is ErrorCode.REPO_UNAVAILABLE
+        log = stage.orion.log_path.read_text()
+        secrets = [*app.tokens, TOKEN, "BEGIN RSA"]
+        answers = told + (await stage.record(ts)).result.answer
+        assert not any(secret in text for secret in secrets for text in (log, answers))

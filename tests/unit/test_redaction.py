@@ -68,6 +68,7 @@ def test_short_secrets_are_ignored() -> None:
         ("ya29.abcdefghijkl", "google"),
         ("crsr_" + "a1" * 12, "cursor"),
         ("ghp_" + "A" * 36, "github"),
+        ("ghs_123456_eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJhcHAifQ." + "A" * 40, "github"),
         ("github_pat_" + "A" * 24, "github"),
         ("glpat-" + "A" * 20, "gitlab"),
         ("npm_" + "A" * 36, "npm"),

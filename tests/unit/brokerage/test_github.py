@@ -13,7 +13,8 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from app.accounts.records import Account, Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens
 from app.brokerage.credentials import GitCredentials, GitRemotes
-from app.brokerage.github import TIMEOUT_S, GitHub
+from app.brokerage.github import GitHub
+from app.brokerage.github_api import TIMEOUT_S
 from app.runs.testing import Author, NothingToProposeError, Proposal
 from app.store.accounts import MemoryAccountStore
 from app.web.hosting import serve

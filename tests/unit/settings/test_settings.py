@@ -16,6 +16,7 @@ from app.settings.settings import (
     load_settings,
     make_private,
 )
+from tests.github_app import PRIVATE_KEY
 from tests.settings_pages import PAGES
 
 
@@ -313,6 +314,8 @@ def test_a_short_secret_for_keys_is_refused() -> None:
             "ORION_MODELS_CODEX: '=gpt-6' is no name of a model",
         ),
         ("ORION_GITHUB_URL", "http://git.example", "ORION_GITHUB_URL: GITHUB_TOKEN would be sent"),
+        ("ORION_GITHUB_APP_PRIVATE_KEY", PRIVATE_KEY, "set ORION_GITHUB_APP_CLIENT_ID, too"),
+        ("ORION_PULL_REQUEST_ROUNDS", "11", "ORION_PULL_REQUEST_ROUNDS"),
     ],
 )
 def test_values_that_cannot_work_are_told(
@@ -323,6 +326,26 @@ def test_values_that_cannot_work_are_told(
     monkeypatch.setenv(name, value)
     with pytest.raises(SettingsError, match=said):
         load_settings(env_file=None)
+
+
+@pytest.mark.parametrize(
+    "key", ["hunter2hunter2", PRIVATE_KEY[:400], PRIVATE_KEY.replace("A", "B")]
+)
+def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
+    """It may be most of a good one."""
+    given = {"orion_github_app_client_id": "Iv23li", "orion_github_app_private_key": key}
+    with pytest.raises(SettingsError, match="is no RSA private key in PEM") as caught:
+        load_settings(env_file=None, given=given)
+    assert key[60:90] not in str(caught.value)
+
+
+def test_an_apps_key_may_have_its_lines_in_one() -> None:
+    given = {
+        "orion_github_app_client_id": "Iv23li",
+        "orion_github_app_private_key": PRIVATE_KEY.replace("\n", "\\n"),
+    }
+    settings = load_settings(env_file=None, given=given)
+    assert settings.repositories.app_private_key == PRIVATE_KEY.strip()
 
 
 @pytest.mark.parametrize(
