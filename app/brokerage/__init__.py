@@ -6,6 +6,7 @@ __all__ = [
     "endpoints",
     "git",
     "github",
+    "github_app",
     "github_login",
     "github_pulls",
     "http",
