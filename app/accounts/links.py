@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from app.accounts.records import Account, AccountStore, Owner, Service, TokenPair
-from app.aio import TaskGroup
+from app.aio import TaskGroup, retry_store
 from app.log import get_logger
 
 MAX_WAITING: Final = 200
@@ -120,21 +120,28 @@ class AccountLinks:
 
     async def unlink(self, owner: Owner) -> str:
         """Forgets the account; returns what the person is told."""
-        self._give_up(owner)
+        await self._end(owner)
         if await self._store.unlink(owner, Service.GITHUB):
             _log.info("account.unlinked", service=Service.GITHUB, user=owner.person)
             return "Your GitHub account is forgotten here. At GitHub, under Applications, you can take my access back as well."
         return "No GitHub account of yours is linked."
 
-    def _give_up(self, owner: Owner) -> None:
+    def _give_up(self, owner: Owner) -> asyncio.Task[None] | None:
         asked = self._waiting.pop(owner, None)
-        if asked is not None:
-            asked.task.cancel()
+        if asked is None:
+            return None
+        asked.task.cancel()
+        return asked.task
+
+    async def _end(self, owner: Owner) -> None:
+        """Gives up, and returns when nothing of it goes on: an account that is about to be kept would come after its end."""
+        if (task := self._give_up(owner)) is not None:
+            await asyncio.wait([task])
 
     async def _ask_until_known(self, owner: Owner, code: DeviceCode, channel: str) -> None:
         try:
             account = await self._wait(code)
-            await self._store.link(owner, account)
+            await retry_store(lambda: self._store.link(owner, account))
             _log.info("account.linked", service=account.service, user=owner.person)
             said = f"Your GitHub account is linked: {account.login}. What I push for you is pushed as you from now on."
         except LinkError as exc:
@@ -155,7 +162,9 @@ class AccountLinks:
                 if isinstance(found, Waiting):
                     found = await self._login.ask(code)
                 if isinstance(found, Waiting):
-                    interval_s = found.interval_s
+                    interval_s = max(interval_s, found.interval_s)
                 else:  # kept while it is asked whose they are: the code gives them once
                     return await self._login.account_of(found)
+        if not isinstance(found, Waiting):
+            raise LinkError("GitHub did not say whose account it is in time")
         raise LinkError("the code was not typed in in time")

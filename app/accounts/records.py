@@ -64,5 +64,9 @@ class AccountStore(Protocol):
         ...
 
     async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
-        """Keeps new tokens of the account and ends the claim; False: it was unlinked meanwhile."""
+        """Keeps new tokens of the account for whoever has the claim, and ends that; False: it was unlinked, or linked anew, meanwhile."""
+        ...
+
+    async def drop(self, owner: Owner, service: Service) -> None:
+        """Forgets the account for whoever has the claim; one that was linked anew meanwhile stays."""
         ...

@@ -6,12 +6,17 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.accounts.records import Account, AccountStore, Owner, Service, TokenPair
+from app.aio import retry_store
 from app.log import get_logger
 
 EARLY: Final = timedelta(minutes=5)
 """A token is refreshed so long before it expires."""
 REFRESH_S: Final = 15.0
-"""For one refresh; whoever has claimed it and died is waited for no longer."""
+"""For one refresh."""
+HOLD_S: Final = 90.0
+"""For all of it: reading the pair, refreshing it, keeping the new one; whoever has claimed it and died is waited for no longer."""
+WAIT_S: Final = 30.0
+"""For somebody else's refresh."""
 LOOK_S: Final = 0.2
 Refresh = Callable[[TokenPair], Awaitable[TokenPair]]
 """Returns the next pair. Raises: RevokedError: there is none. ConnectionError: not now."""
@@ -37,7 +42,11 @@ class AccountTokens:
         refresh: Refresh,
         now: Callable[[], datetime],
         refresh_s: float = REFRESH_S,
+        hold_s: float = HOLD_S,
     ) -> None:
+        self._hold_s = hold_s
+        self._going: set[asyncio.Task[Account]] = set()
+        """Refreshes, which nobody breaks off: the pair before is dead as soon as the service has answered."""
         self._store = store
         self._service = service
         self._refresh = refresh
@@ -54,23 +63,43 @@ class AccountTokens:
             TimeoutError: another process has not refreshed it in time.
             OSError: the database does not answer.
         """
-        async with asyncio.timeout(2 * self._refresh_s):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 account = await self._store.get(owner, self._service)
                 if account is None:
                     raise NotLinkedError(self._service)
                 if self._is_good(account.tokens):
                     return account
-                if await self._store.claim_refresh(owner, self._service, hold_s=self._refresh_s):
-                    return await self._renew(owner)
+                if await self._store.claim_refresh(owner, self._service, hold_s=self._hold_s):
+                    return await asyncio.shield(self._begin(owner))
                 await asyncio.sleep(LOOK_S)  # somebody else does it
 
+    async def close(self) -> None:
+        """Waits for refreshes that go on: a minute and a half at the most."""
+        while self._going:
+            await asyncio.wait(list(self._going))
+
     async def forget(self, owner: Owner, tokens: TokenPair) -> None:
-        """Unlinks an account whose token was refused, unless it has others by now. Raises: OSError."""
+        """Unlinks an account whose token was refused, unless it has others by now, or gets them. Raises: OSError."""
+        if not await self._store.claim_refresh(owner, self._service, hold_s=self._hold_s):
+            return
         account = await self._store.get(owner, self._service)
         if account is not None and account.tokens == tokens:
-            _log.warning("account.revoked", service=self._service, user=owner.person)
-            await self._store.unlink(owner, self._service)
+            await self._drop(owner)
+        elif account is not None:
+            await self._store.renew(owner, self._service, account.tokens)
+
+    def _begin(self, owner: Owner) -> asyncio.Task[Account]:
+        task = asyncio.create_task(self._renew(owner), name="refresh-account")
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)
+        # Who has asked may be gone by then.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return task
+
+    async def _drop(self, owner: Owner) -> None:
+        _log.warning("account.revoked", service=self._service, user=owner.person)
+        await self._store.drop(owner, self._service)
 
     def _is_good(self, tokens: TokenPair) -> bool:
         return tokens.expires_at is None or self._now() < tokens.expires_at - EARLY
@@ -87,11 +116,10 @@ class AccountTokens:
             async with asyncio.timeout(self._refresh_s):
                 tokens = await self._refresh(account.tokens)
         except RevokedError:
-            _log.warning("account.revoked", service=self._service, user=owner.person)
-            await self._store.unlink(owner, self._service)
+            await self._drop(owner)
             raise
         except TimeoutError as exc:
             raise ConnectionError(f"{self._service} does not answer") from exc
-        if not await self._store.renew(owner, self._service, tokens):
+        if not await retry_store(lambda: self._store.renew(owner, self._service, tokens)):
             raise NotLinkedError(self._service)
         return Account(service=self._service, id=account.id, login=account.login, tokens=tokens)

@@ -3,6 +3,7 @@
 Source: GitHub, "Generating a user access token for a GitHub App", device flow, and "Refreshing user access tokens", read 2026-11.
 """
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -18,6 +19,8 @@ TIMEOUT_S: Final = 10.0
 _GRANT: Final = "urn:ietf:params:oauth:grant-type:device_code"
 _LEAST_INTERVAL_S: Final = 5.0
 _MAX_LOGIN_CHARS: Final = 100
+_LATER: Final = (403, 429)
+"""Its limits. Source: GitHub REST API, "Rate limits", read 2026-11."""
 _DEAD: Final = ("bad_refresh_token", "invalid_grant")
 """Errors of a pair that makes no more tokens."""
 _WORDS: Final = {
@@ -110,14 +113,17 @@ class GitHubLogin:
 
     async def _request(self, method: str, url: str, **more: Any) -> dict[str, Any]:  # noqa: ANN401 - httpx's own
         try:
-            async with httpx.AsyncClient(verify=trusted(), timeout=self._timeout_s) as http:
+            async with (
+                asyncio.timeout(2 * self._timeout_s),  # httpx's is for each read
+                httpx.AsyncClient(verify=trusted(), timeout=self._timeout_s) as http,
+            ):
                 answer = await http.request(method, url, **more)
                 found = answer.json()
-        except (httpx.HTTPError, ValueError) as exc:
+        except (TimeoutError, httpx.HTTPError, ValueError) as exc:
             raise ConnectionError(f"GitHub gave no answer: {type(exc).__name__}") from exc
         if not isinstance(found, dict):
             raise ConnectionError("GitHub gave no answer of its API")
-        if answer.is_server_error:
+        if answer.is_server_error or answer.status_code in _LATER:
             raise ConnectionError(f"GitHub is not well (HTTP {answer.status_code})")
         return found
 

@@ -233,6 +233,8 @@ async def open_outside(
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         accounts = create_accounts(settings, store)
         tokens = create_tokens(settings, accounts)
+        if tokens is not None:
+            stack.push_async_callback(tokens.close)
         broker = await stack.enter_async_context(
             open_broker(
                 settings,

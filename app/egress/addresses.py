@@ -1,6 +1,7 @@
 """Where a name leads, and whether a person or an agent may lead Orion's machine there."""
 
 import asyncio
+import errno
 import ipaddress
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,9 +11,17 @@ LOOK_UP_TIMEOUT_S: Final = 5.0
 _EMBEDDING: Final = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
 """Networks whose last 32 bits are an IPv4 address. Source: RFC 6052, 2.1; RFC 4291, 2.5.5.1. Teredo's are not public themselves."""
 _METADATA: Final = frozenset(
-    map(ipaddress.ip_address, ("100.100.100.200", "192.0.0.192", "fd00:ec2::254"))
+    map(
+        ipaddress.ip_address,
+        ("100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254"),
+    )
 )
-"""Of clouds, that are not link-local. Source: documentation of Alibaba Cloud, Oracle Cloud and Amazon EC2, read 2026-11."""
+"""Of clouds, that are not link-local. Source: documentation of Alibaba Cloud, Azure, Oracle Cloud and Amazon EC2, read 2026-11."""
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""All that is public in IPv6. Source: IANA, Internet Protocol Version 6 Address Space: the rest is reserved, translated, or one network's own."""
+_UNIQUE_LOCAL: Final = ipaddress.IPv6Network("fc00::/7")
+_DOCUMENTATION: Final = ipaddress.IPv6Network("3fff::/20")
+"""Source: RFC 9637; Pythons before 3.14 take it for public."""
 _ASSIGNMENTS: Final = ipaddress.IPv4Network("192.0.0.0/24")
 """Source: IANA IPv4 Special-Purpose Address Registry; Pythons before 3.11.10 take it for public."""
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -44,12 +53,21 @@ async def look_up(name: str, port: int) -> Sequence[str]:
 def is_public(address: str) -> bool:
     """Whether an address is public, and also the IPv4 address that a gateway may translate it to."""
     found = _innermost(ipaddress.ip_address(address.partition("%")[0]))
-    return found.is_global and not found.is_multicast and found not in _ASSIGNMENTS
+    if isinstance(found, ipaddress.IPv6Address) and (
+        found not in _UNICAST or found in _DOCUMENTATION
+    ):
+        return False
+    is_own = found in _ASSIGNMENTS or found in _METADATA
+    return found.is_global and not found.is_multicast and not is_own
 
 
 def may_be_private(address: str) -> bool:
     """Whether an address may be one of a company's own network: not this machine itself, its link, a group, or a cloud's metadata."""
     found = _innermost(ipaddress.ip_address(address.partition("%")[0]))
+    if isinstance(found, ipaddress.IPv6Address) and not (
+        found in _UNICAST or found in _UNIQUE_LOCAL
+    ):
+        return False
     return not (
         found.is_loopback
         or found.is_link_local
@@ -61,9 +79,15 @@ def may_be_private(address: str) -> bool:
 
 
 def is_this_machine(address: str) -> bool:
-    """Whether an address is one of this machine's own: then it would be the sender's, too. Nothing is sent."""
+    """Whether an address is one of this machine's own: then it would be the sender's, too. Nothing is sent. Raises: OSError: no socket is left to look with."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    try:
+        probe = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError as exc:
+        if exc.errno == errno.EAFNOSUPPORT:
+            return False  # nor can it be dialled
+        raise
+    with probe:
         try:
             probe.connect((address, 9))
         except OSError:

@@ -4,7 +4,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 PIPE_BYTES: Final = 1024 * 1024
@@ -25,11 +25,17 @@ class SocketPipe:
         """Both sockets stay their owners', who read and write nothing meanwhile.
 
         `count`: told of the bytes that came; an OSError of its ends it. `on_end`: called once, with what broke it, None at the source's end.
+
+        Raises:
+            OSError: too many files are open.
         """
         self._loop = asyncio.get_running_loop()
-        # The loop knows both by transports: under other numbers it lets somebody else wait for them.
-        self._source, self._target = os.dup(source_fd), os.dup(target_fd)
-        self._out, self._into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        with ExitStack() as opened:
+            # The loop knows both by transports: under other numbers it lets somebody else wait for them.
+            self._source = _opened(opened, os.dup(source_fd))
+            self._target = _opened(opened, os.dup(target_fd))
+            self._out, self._into = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            opened.pop_all()
         with suppress(OSError):  # many are open
             fcntl.fcntl(self._into, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._held_bytes = 0
@@ -86,3 +92,8 @@ class SocketPipe:
         if self._is_open:
             self.close()
             self._on_end(error)
+
+
+def _opened(stack: ExitStack, fd: int) -> int:
+    stack.callback(os.close, fd)
+    return fd

@@ -34,6 +34,9 @@ _log = get_logger(__name__)
 ESTABLISHED: Final = b"HTTP/1.1 200 Connection established\r\n\r\n"
 LOGGED_REFUSALS: Final = 20
 """Of a run, one by one: a loop in its sandbox must not fill the log. All are counted."""
+SILENT_FACTOR: Final = 2
+"""So many times a run's connections may be open, those among them that have asked for nothing yet."""
+CROWD: Final = "too many connections at once"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Dial = Callable[[str, int], Awaitable[Upstream]]
 
@@ -133,9 +136,10 @@ class EgressProxy:
 
     async def _serve(self, client: Streams, grant: EgressGrant) -> None:
         writer, tally = client[1], grant.tally
-        self._connections += 1
         tally.open_connections += 1
         try:
+            if tally.open_connections > SILENT_FACTOR * self._bounds.connections:
+                raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, CROWD)
             await self._answer(client, grant)
         except RefusedError as exc:
             self._refuse(grant, exc.host, exc.reason)
@@ -148,7 +152,6 @@ class EgressProxy:
         except Exception:  # noqa: BLE001 - what a sandbox sends ends no more than its own connection
             _log.exception("egress.crashed", run_id=grant.run_id)
         finally:
-            self._connections -= 1
             tally.open_connections -= 1
             if not writer.is_closing():
                 writer.transport.abort()
@@ -165,15 +168,25 @@ class EgressProxy:
             )
 
     async def _answer(self, client: Streams, grant: EgressGrant) -> None:
-        reader, writer = client
         try:
             async with asyncio.timeout(self._bounds.head_s):
-                request = await read_request(reader)
+                request = await read_request(client[0])
         except TimeoutError:
             raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "was not asked for in time") from None
         if request is None:
             return
         entry = await self._admit(request, grant)
+        self._connections += 1
+        try:
+            await self._lead(request, entry, client, grant)
+        finally:
+            self._connections -= 1
+
+    async def _lead(
+        self, request: ProxyRequest, entry: HostEntry, client: Streams, grant: EgressGrant
+    ) -> None:
+        """Leads a client to its host, until one of the two has ended. Raises: RefusedError, OSError."""
+        reader, writer = client
         upstream = await self._connect(request, entry)
         try:
             first = request.head
@@ -181,7 +194,7 @@ class EgressProxy:
                 writer.write(ESTABLISHED)
                 first = await self._checked_hello(request, reader, grant)
             with grant.tally.connected(request.host):
-                await self._pass(first, client, upstream, (request.host, grant.tally))
+                await self._pass(first, client, upstream, (request, grant.tally))
         finally:
             upstream.abort()
 
@@ -190,11 +203,9 @@ class EgressProxy:
         bounds, tally = self._bounds, grant.tally
         if (
             tally.open_connections > bounds.connections
-            or self._connections > bounds.all_connections
+            or self._connections >= bounds.all_connections
         ):
-            raise RefusedError(
-                HTTPStatus.TOO_MANY_REQUESTS, "too many connections at once", host=request.host
-            )
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, CROWD, host=request.host)
         if tally.sent_bytes >= bounds.sent_bytes or tally.received_bytes >= bounds.received_bytes:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN,
@@ -234,7 +245,13 @@ class EgressProxy:
             raise RefusedError(
                 HTTPStatus.BAD_GATEWAY, "cannot be looked up", host=request.host
             ) from exc
-        if not addresses or not all(self._may_dial(address, entry) for address in addresses):
+        try:
+            may_dial = bool(addresses) and all(self._may_dial(one, entry) for one in addresses)
+        except OSError as exc:  # no socket is left to look with
+            raise RefusedError(
+                HTTPStatus.BAD_GATEWAY, "cannot be looked at", host=request.host
+            ) from exc
+        if not may_dial:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "leads to an address that is not public", host=request.host
             )
@@ -271,15 +288,15 @@ class EgressProxy:
         first: bytes,
         client: Streams,
         upstream: Upstream,
-        counted: tuple[str, Tally],
+        counted: tuple[ProxyRequest, Tally],
     ) -> None:
-        """Passes bytes on in both directions, each until its own end, until neither moves or the run has had enough."""
+        """Passes bytes on in both directions, each until its own end, until neither moves or the run has had enough; to plain HTTP nothing behind the head."""
         loop, bounds = asyncio.get_running_loop(), self._bounds
-        host, tally = counted
+        request, tally = counted
         async with asyncio.timeout(bounds.idle_s) as until:
 
             def moved(*, sent_bytes: int = 0, received_bytes: int = 0) -> None:
-                tally.move(host, sent_bytes=sent_bytes, received_bytes=received_bytes)
+                tally.move(request.host, sent_bytes=sent_bytes, received_bytes=received_bytes)
                 if (
                     tally.sent_bytes > bounds.sent_bytes
                     or tally.received_bytes > bounds.received_bytes
@@ -291,10 +308,11 @@ class EgressProxy:
             moved(sent_bytes=len(first))
             await upstream.lead_to(client[1], lambda size: moved(received_bytes=size))
             await upstream.write(first)
-            await together(
-                _send(client[0], upstream, lambda size: moved(sent_bytes=size)),
-                upstream.until_ended(),
-            )
+            if request.is_tunnel:
+                sending = _send(client[0], upstream, lambda size: moved(sent_bytes=size))
+            else:
+                sending = _heed_end(client[0], upstream)
+            await together(sending, upstream.until_ended())
 
 
 async def _send(
@@ -304,4 +322,11 @@ async def _send(
     while data := await source.read(CHUNK_BYTES):
         count(len(data))
         await target.write(data)
+    target.write_eof()
+
+
+async def _heed_end(source: asyncio.StreamReader, target: Upstream) -> None:
+    """Closes the direction when a client that has asked closes its own. Raises: ConnectionAbortedError: it sends more."""
+    if await source.read(1):
+        raise ConnectionAbortedError
     target.write_eof()

@@ -14,6 +14,7 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 CHUNK_BYTES: Final = 64 * 1024
 _ABSOLUTE = re.compile(r"http://(?P<host>[^/?#]+)(?P<path>/[\x21\x22\x24-\x7e]*)?", re.ASCII)
 """Without a fragment, which no client sends."""
+_USER = re.compile(r"//[^/]*@")
 _VERSIONS: Final = (b"1.0", b"1.1")
 _HOP_BY_HOP: Final = frozenset(
     (b"connection", b"host", b"keep-alive", b"proxy-authenticate", b"te", b"trailer", b"upgrade")
@@ -80,8 +81,13 @@ async def read_request(reader: asyncio.StreamReader) -> ProxyRequest | None:
             return ProxyRequest(name=name, port=port, is_tunnel=True, head=b"", rest=rest)
         return _plain(event)
     except HostError as exc:
-        asked = event.target[:80].decode("ascii", "replace")
-        raise RefusedError(HTTPStatus.FORBIDDEN, f"{asked} {exc}") from exc
+        raise RefusedError(HTTPStatus.FORBIDDEN, f"{_shown(event.target)} {exc}") from exc
+
+
+def _shown(target: bytes) -> str:
+    """Returns the beginning of what was asked for, without what may be secret in it: a user, a query."""
+    text = target.decode("ascii", "replace")
+    return _USER.sub("//", re.split("[?#]", text, maxsplit=1)[0])[:80]
 
 
 def _plain(request: h11.Request) -> ProxyRequest:

@@ -26,7 +26,9 @@ _PIP_DEFAULT: Final = "from pip._internal.models.index import PyPI; print(PyPI.s
 _KNOWN: Final = {"pip": "pip", "npm": "semver"}
 """A small package that each index has: where its file is, the files are."""
 _PORTS: Final = {"https": 443, "http": 80}
-_URL = re.compile(r"https?://\S+")
+_URL = re.compile(r"https?://[^\s'\"\\]+")
+_PIP_URLS: Final = ("index-url", "extra-index-url", "find-links")
+"""Settings of pip's by which it finds packages; others, such as `proxy`, are URLs, too. Source: pip documentation, Configuration, read 2026-11."""
 
 
 class SetError(Exception):
@@ -70,19 +72,28 @@ def _entries(urls: Iterable[str], *, is_private: bool) -> Iterable[HostEntry]:
     for url in urls:
         with suppress(HostError, ValueError):
             parts = urlsplit(url)
-            port = parts.port or _PORTS[parts.scheme]
             name = canonical_name(parts.hostname or "")
-            yield HostEntry(name=name, port=port, is_private=is_private)
+            port = parts.port or _PORTS.get(parts.scheme)
+            if port is not None:  # else it is a file of this machine's, or nothing
+                yield HostEntry(name=name, port=port, is_private=is_private)
 
 
 async def _ask_pip() -> Collection[str]:
     pip = (sys.executable, "-m", "pip")
     asked = ["install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps", "--report", "-"]
     report = _read_json(await _run(*pip, *asked, _KNOWN["pip"]))
-    files = [one["download_info"]["url"] for one in report.get("install", ())]
-    configured = _URL.findall(await _run(*pip, "config", "list"))
-    default = [] if configured else [await _run(sys.executable, "-c", _PIP_DEFAULT)]
-    return [*configured, *(url.strip() for url in default), *files]
+    try:
+        files = [one["download_info"]["url"] for one in report.get("install", ())]
+    except (KeyError, TypeError) as exc:
+        raise SetError("pip's report has no address of a file in it") from exc
+    configured: dict[str, list[str]] = {}
+    for line in (await _run(*pip, "config", "list")).splitlines():
+        setting, _, value = line.partition("=")
+        configured.setdefault(setting.rpartition(".")[2], []).extend(_URL.findall(value))
+    indexes = [url for name in _PIP_URLS for url in configured.get(name, ())]
+    if not configured.get("index-url"):
+        indexes.append((await _run(sys.executable, "-c", _PIP_DEFAULT)).strip())
+    return [*indexes, *files]
 
 
 async def _ask_npm() -> Collection[str]:

@@ -64,11 +64,15 @@ class SqlAccountStore:
         return await self._database.call(lambda connection: connection.execute(claim).rowcount == 1)
 
     async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
-        kept = sa.update(accounts).where(_own(owner, service))
+        kept = sa.update(accounts).where(_claimed(owner, service))
         renewed = kept.values(**self._sealed(owner, service, tokens))
         return await self._database.call(
             lambda connection: connection.execute(renewed).rowcount == 1
         )
+
+    async def drop(self, owner: Owner, service: Service) -> None:
+        gone = sa.delete(accounts).where(_claimed(owner, service))
+        await self._database.call(lambda connection: connection.execute(gone))
 
     def _sealed(self, owner: Owner, service: Service, tokens: TokenPair) -> dict[str, Any]:
         text = json.dumps([tokens.access, tokens.refresh])
@@ -94,6 +98,7 @@ class MemoryAccountStore:
         self._refreshing_until.pop((owner, account.service), None)
 
     async def unlink(self, owner: Owner, service: Service) -> bool:
+        self._refreshing_until.pop((owner, service), None)
         return self._rows.pop((owner, service), None) is not None
 
     async def claim_refresh(self, owner: Owner, service: Service, *, hold_s: float) -> bool:
@@ -105,11 +110,14 @@ class MemoryAccountStore:
 
     async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
         place = owner, service
-        self._refreshing_until.pop(place, None)
-        if place not in self._rows:
+        if self._refreshing_until.pop(place, None) is None or place not in self._rows:
             return False
         self._rows[place] = replace(self._rows[place], tokens=tokens)
         return True
+
+    async def drop(self, owner: Owner, service: Service) -> None:
+        if self._refreshing_until.pop((owner, service), None) is not None:
+            self._rows.pop((owner, service), None)
 
 
 def _place(owner: Owner, service: Service) -> tuple[str, str, str]:
@@ -122,3 +130,8 @@ def _own(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
         & (accounts.c.person == owner.person)
         & (accounts.c.service == service.value)
     )
+
+
+def _claimed(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
+    """Of which a claim stands: who links an account ends it."""
+    return _own(owner, service) & accounts.c.refreshing_until.is_not(None)

@@ -89,6 +89,20 @@ async def test_what_was_unlinked_meanwhile_is_not_renewed(stores: Stores) -> Non
     assert await stores.one.get(ANN, Service.GITHUB) is None
 
 
+async def test_what_was_linked_anew_meanwhile_stays(stores: Stores) -> None:
+    """The claim was of the account before; with a claim it is dropped."""
+    await stores.one.link(ANN, ACCOUNT)
+    assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
+    anew = replace(ACCOUNT, id="9")
+    await stores.other.link(ANN, anew)
+    assert not await stores.one.renew(ANN, Service.GITHUB, TokenPair(access="ghu_stale"))
+    await stores.one.drop(ANN, Service.GITHUB)
+    assert await stores.one.get(ANN, Service.GITHUB) == anew
+    assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
+    await stores.one.drop(ANN, Service.GITHUB)
+    assert await stores.one.get(ANN, Service.GITHUB) is None
+
+
 def _raw(directory: Path) -> bytes:
     return b"".join(path.read_bytes() for path in directory.glob("orion.db*"))
 

@@ -307,17 +307,19 @@ def _plain() -> Iterator[Bypass]:
     }.items():
         yield Bypass(kind="plain HTTP", what=what, pieces=(sent,))
     arrives = f"GET /pool/main.deb HTTP/1.1\r\nHost: {PLAIN}\r\n".encode()
-    for what, sent, never in (
+    for what, *sent, never in (
         ("a read", plain(url), b"Proxy"),
         ("another Host, which is written anew", plain(url, host="evil.example"), b"evil"),
         ("what is for the proxy", plain(url, "Proxy-Authorization: Basic c2VjcmV0"), b"c2VjcmV0"),
         ("what Connection names", plain(url, "Connection: X-Mine", "X-Mine: 1"), b"X-Mine: 1"),
         ("a second request behind it", plain(url) + plain("http://evil.example/"), b"evil"),
+        ("a second request later", plain(url), plain("http://evil.example/"), b"evil"),
+        ("data later", plain(url), b"evil" * 1_000, b"evil"),
     ):
         yield Bypass(
             kind="plain HTTP",
             what=what,
-            pieces=(sent,),
+            pieces=tuple(sent),
             passes=True,
             arrives=arrives,
             never_arrives=never,

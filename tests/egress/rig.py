@@ -57,6 +57,7 @@ class Rig:
     path: Path
     origin: Origin
     tally: Tally
+    proxy: EgressProxy
 
     async def send(self, pieces: Sequence[bytes]) -> bytes:
         """Sends an attempt, and returns all that its client is told."""
@@ -113,4 +114,4 @@ async def open_rig(
         )
         grant = EgressGrant(run_id="run_1", entries=entries_of(words), tally=tally)
         async with proxy.listen(path, lambda: grant):
-            yield Rig(path=path, origin=origin, tally=tally)
+            yield Rig(path=path, origin=origin, tally=tally, proxy=proxy)

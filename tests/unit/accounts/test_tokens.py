@@ -1,9 +1,11 @@
 """A token that is good, refreshed once for all who want it, or told as what it is."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from typing_extensions import override
 
 from app.accounts.records import Account, Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
@@ -77,7 +79,7 @@ async def test_a_service_that_is_sick_loses_nothing() -> None:
     store, service = MemoryAccountStore(), FakeService(ConnectionError("gone"))
     await store.link(ANN, account(minutes=-1))
     with pytest.raises(ConnectionError):
-        await tokens_of(store, service, refresh_s=0.2).of(ANN)
+        await tokens_of(store, service, hold_s=0.2).of(ANN)
     await asyncio.sleep(0.25)
     service.answer, service.used = FRESH, []
     assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
@@ -100,9 +102,58 @@ async def test_what_is_unlinked_while_it_is_refreshed_stays_so() -> None:
     assert isinstance(asked.result(), NotLinkedError)
 
 
+async def test_who_is_stopped_in_a_refresh_loses_no_pair() -> None:
+    """The pair before is dead by then: what has begun is done, and waited for at the end."""
+    store, service = MemoryAccountStore(), FakeService()
+    await store.link(ANN, account(minutes=-1))
+    tokens = tokens_of(store, service)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await tokens.of(ANN)
+    await tokens.close()
+    assert (await tokens.of(ANN)).tokens == FRESH
+    assert service.used == ["r1"]
+
+
+class SickStore(MemoryAccountStore):
+    """Does not answer once, when new tokens are to be kept."""
+
+    is_sick = True
+
+    @override
+    async def renew(self, owner: Owner, service: Service, tokens: TokenPair) -> bool:
+        if self.is_sick:
+            self.is_sick = False
+            raise OSError("locked")
+        return await super().renew(owner, service, tokens)
+
+
+async def test_a_database_that_is_locked_for_a_moment_loses_no_pair() -> None:
+    store, service = SickStore(), FakeService()
+    await store.link(ANN, account(minutes=-1))
+    assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
+
+
+@pytest.mark.parametrize("answer", [FRESH, RevokedError("bad_refresh_token")])
+async def test_an_account_that_is_linked_anew_meanwhile_stays(
+    answer: TokenPair | Exception,
+) -> None:
+    """Whatever becomes of the tokens of the one before."""
+    store, service = MemoryAccountStore(), FakeService(answer)
+    await store.link(ANN, account(minutes=-1))
+    other = replace(account(minutes=600), id="8", login="anna")
+    async with open_task_group() as group:
+        asked = group.create_task(_error_of(tokens_of(store, service)))
+        await asyncio.sleep(0.02)
+        await store.unlink(ANN, Service.GITHUB)
+        await store.link(ANN, other)
+    assert isinstance(asked.result(), NotLinkedError | RevokedError)
+    assert await store.get(ANN, Service.GITHUB) == other
+
+
 async def _error_of(tokens: AccountTokens) -> Exception | None:
     try:
         await tokens.of(ANN)
-    except NotLinkedError as exc:
+    except (NotLinkedError, RevokedError) as exc:
         return exc
     return None

@@ -71,6 +71,23 @@ async def test_all_runs_together_have_a_bound(tmp_path: Path) -> None:
         writer.close()
 
 
+async def test_who_says_nothing_keeps_nobody_out(tmp_path: Path) -> None:
+    """It holds no place among all runs' connections, and of its own run's only so many are open."""
+    bounds = replace(QUICK, connections=2, all_connections=2, head_s=5)
+    async with open_rig(tmp_path, PLAIN_CASE, bounds=bounds) as rig:
+        silent = [await asyncio.open_unix_connection(rig.path) for _ in range(6)]
+        for reader, _ in silent[4:]:
+            async with asyncio.timeout(2):
+                assert b" 429 " in await reader.read()
+        other = Tally()
+        grant = EgressGrant(run_id="run_2", entries=entries_of([LISTED]), tally=other)
+        async with rig.proxy.listen(tmp_path / "other", lambda: grant):
+            told = await replace(rig, path=tmp_path / "other", tally=other).send(TUNNEL)
+        assert told.endswith(ANSWER)
+        for _, writer in silent:
+            writer.close()
+
+
 async def test_a_head_in_drops(tmp_path: Path) -> None:
     """A byte now and then keeps nobody waiting for longer than a whole head may take."""
     async with open_rig(tmp_path, PLAIN_CASE) as rig:
