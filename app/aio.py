@@ -12,6 +12,8 @@ from app.errors import LeaseLostError
 from sandbox_runtime.task_group import TaskGroup, open_task_group, together
 
 __all__ = [
+    "PAUSE_S",
+    "RETRY_S",
     "Gate",
     "TaskGroup",
     "always_open",

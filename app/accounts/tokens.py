@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from app.accounts.records import Account, AccountStore, Owner, Service, TokenPair
-from app.aio import retry_store
+from app.aio import TaskGroup, retry_store
 from app.log import get_logger
 
 EARLY: Final = timedelta(minutes=5)
@@ -39,14 +39,15 @@ class AccountTokens:
         store: AccountStore,
         service: Service,
         *,
+        group: TaskGroup,
         refresh: Refresh,
         now: Callable[[], datetime],
         refresh_s: float = REFRESH_S,
         hold_s: float = HOLD_S,
     ) -> None:
+        """`group`: in which refreshes go on to their end, whoever has asked for them: the pair before is dead as soon as the service has answered."""
         self._hold_s = hold_s
-        self._going: set[asyncio.Task[Account]] = set()
-        """Refreshes, which nobody breaks off: the pair before is dead as soon as the service has answered."""
+        self._group = group
         self._store = store
         self._service = service
         self._refresh = refresh
@@ -71,13 +72,8 @@ class AccountTokens:
                 if self._is_good(account.tokens):
                     return account
                 if await self._store.claim_refresh(owner, self._service, hold_s=self._hold_s):
-                    return await asyncio.shield(self._begin(owner))
+                    return await self._begin(owner)
                 await asyncio.sleep(LOOK_S)  # somebody else does it
-
-    async def close(self) -> None:
-        """Waits for refreshes that go on: a minute and a half at the most."""
-        while self._going:
-            await asyncio.wait(list(self._going))
 
     async def forget(self, owner: Owner, tokens: TokenPair) -> None:
         """Unlinks an account whose token was refused, unless it has others by now, or gets them. Raises: OSError."""
@@ -89,13 +85,22 @@ class AccountTokens:
         elif account is not None:
             await self._store.renew(owner, self._service, account.tokens)
 
-    def _begin(self, owner: Owner) -> asyncio.Task[Account]:
-        task = asyncio.create_task(self._renew(owner), name="refresh-account")
-        self._going.add(task)
-        task.add_done_callback(self._going.discard)
-        # Who has asked may be gone by then.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return task
+    def _begin(self, owner: Owner) -> asyncio.Future[Account]:
+        """Begins a refresh; whoever waits for it may go."""
+        answer: asyncio.Future[Account] = asyncio.get_running_loop().create_future()
+
+        async def renew() -> None:
+            try:
+                account = await self._renew(owner)
+            except Exception as exc:  # noqa: BLE001 - for whoever waits
+                if not answer.done():
+                    answer.set_exception(exc)
+            else:
+                if not answer.done():
+                    answer.set_result(account)
+
+        self._group.create_task(renew(), name="refresh-account")
+        return answer
 
     async def _drop(self, owner: Owner) -> None:
         _log.warning("account.revoked", service=self._service, user=owner.person)

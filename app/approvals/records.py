@@ -40,6 +40,8 @@ class ApprovalAnswer:
     at: datetime
     text: str = field(default="", repr=False)
     """Of a question."""
+    is_for_thread: bool = False
+    """The yes is for the thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from fastapi import APIRouter, Request, Response
@@ -39,6 +39,11 @@ from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError, Unre
 
 _log = get_logger(__name__)
 
+_KEYS: Final = frozenset(
+    ("jsonrpc", "id", "method", "params", "result", "error", "name", "arguments", "_meta", "uri")
+)
+"""Of messages and of what they ask for. Source: Model Context Protocol 2025-06-18, schema."""
+_FOLDED_KEYS: Final = frozenset(map(str.casefold, _KEYS))
 _EARLY_S = 30.0
 """A token is replaced this long before it expires."""
 TOKEN_TIMEOUT_S = 10.0
@@ -346,11 +351,30 @@ def read_messages(body: bytes) -> Sequence[object]:
 
 
 def _rewrite_json(body: bytes) -> bytes | Refusal:
-    """Serialises JSON again, so that every parser reads it as the broker does: duplicate keys are gone."""
+    """Serialises JSON again, so that every parser reads it as the broker does: duplicate keys are gone, and keys that some take for others are refused."""
+    if not body:
+        return b""
     try:
-        return json.dumps(json.loads(body)).encode() if body else b""
+        found = json.loads(body)
+        if (key := _find_lookalike(found)) is not None:
+            return invalid(
+                f"{quote(key)} is no key of the protocol, but some servers take it for one"
+            )
+        return json.dumps(found).encode()
     except (ValueError, RecursionError):
         return invalid("the body is no JSON that can be read")
+
+
+def _find_lookalike(found: object) -> str | None:
+    """Returns a key of a message, or of its parameters, that some parsers take for one of the protocol's. Source: golang/go, issue 43664: keys of any case, the last one counts."""
+    for message in found if isinstance(found, list) else [found]:
+        if isinstance(message, dict):
+            params = message.get("params")
+            keys = [*message, *(params if isinstance(params, dict) else ())]
+            for key in keys:
+                if key not in _KEYS and key.casefold() in _FOLDED_KEYS:
+                    return str(key)
+    return None
 
 
 def _is_start_message(message: object) -> bool:
@@ -362,8 +386,6 @@ def _is_start_message(message: object) -> bool:
 
 
 def _has_effect(message: object) -> bool:
-    if isinstance(message, dict) and any(_is_other_method(name) for name in message):
-        return True
     match message:
         case {"method": str(method)}:
             return method not in READING and not method.startswith("notifications/")
@@ -371,11 +393,6 @@ def _has_effect(message: object) -> bool:
             return False
         case _:
             return True
-
-
-def _is_other_method(name: str) -> bool:
-    """Whether some parsers take a key for `method`. Source: golang/go, issue 43664: keys of any case, the last one counts."""
-    return name != "method" and name.casefold() == "method"
 
 
 async def _stream_body(answer: httpx.Response) -> AsyncIterator[bytes]:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse
 
 from app.approvals.questions import SERVER, TOOL, TOOL_DEFINITION, read_question
 from app.log import get_logger
-from app.runs.broker import AskPerson, NotApprovedError
+from app.runs.broker import AskPerson, NotApprovedError, StillWaitingError
 
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26")
 """Of the protocol, the newest first; they do not differ in what is answered here."""
@@ -62,6 +62,8 @@ async def _ask(arguments: object, ask: AskPerson) -> Mapping[str, Any]:
     is_error = False
     try:
         text = await ask(read_question(arguments))
+    except StillWaitingError as exc:
+        text = f"{exc}."
     except (ValueError, NotApprovedError) as exc:
         text, is_error = f"Not asked: {exc}.", isinstance(exc, ValueError)
     except OSError as exc:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from app.accounts.links import AccountLinks
 from app.accounts.records import AccountStore, Service
 from app.accounts.tokens import AccountTokens
+from app.aio import TaskGroup
 from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.github_app import AppTokens
 from app.brokerage.github_login import GitHubLogin
@@ -44,12 +45,14 @@ def create_accounts(settings: Settings, store: SqlRunStore) -> AccountStore | No
     return store.accounts(read_secrets(secret.get_secret_value()))
 
 
-def create_tokens(settings: Settings, accounts: AccountStore | None) -> AccountTokens | None:
-    """Returns what gives people's tokens; None = there are none."""
+def create_tokens(
+    settings: Settings, accounts: AccountStore | None, *, group: TaskGroup
+) -> AccountTokens | None:
+    """Returns what gives people's tokens, refreshed in this group; None = there are none."""
     login = create_login(settings)
     if login is None or accounts is None:
         return None
-    return AccountTokens(accounts, Service.GITHUB, refresh=login.refresh, now=_now)
+    return AccountTokens(accounts, Service.GITHUB, group=group, refresh=login.refresh, now=_now)
 
 
 def _now() -> datetime:

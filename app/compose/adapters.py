@@ -11,7 +11,7 @@ from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
 from app.accounts.records import AccountStore
 from app.accounts.tokens import AccountTokens
-from app.aio import Gate
+from app.aio import Gate, open_task_group
 from app.approvals.records import ApprovalStore
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
@@ -232,9 +232,8 @@ async def open_outside(
         await check_own_keys(settings, store, adopts=True)
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         accounts = create_accounts(settings, store)
-        tokens = create_tokens(settings, accounts)
-        if tokens is not None:
-            stack.push_async_callback(tokens.close)
+        group = await stack.enter_async_context(open_task_group())
+        tokens = create_tokens(settings, accounts, group=group)
         broker = await stack.enter_async_context(
             open_broker(
                 settings,

@@ -138,8 +138,6 @@ class EgressProxy:
         writer, tally = client[1], grant.tally
         tally.open_connections += 1
         try:
-            if tally.open_connections > SILENT_FACTOR * self._bounds.connections:
-                raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, CROWD)
             await self._answer(client, grant)
         except RefusedError as exc:
             self._refuse(grant, exc.host, exc.reason)
@@ -168,8 +166,11 @@ class EgressProxy:
             )
 
     async def _answer(self, client: Streams, grant: EgressGrant) -> None:
+        bounds = self._bounds
+        if grant.tally.open_connections > SILENT_FACTOR * bounds.connections:
+            raise RefusedError(HTTPStatus.TOO_MANY_REQUESTS, CROWD)
         try:
-            async with asyncio.timeout(self._bounds.head_s):
+            async with asyncio.timeout(bounds.head_s):
                 request = await read_request(client[0])
         except TimeoutError:
             raise RefusedError(HTTPStatus.REQUEST_TIMEOUT, "was not asked for in time") from None

@@ -8,7 +8,13 @@ from functools import partial
 from typing import Final
 
 from app.approvals.questions import MAX_QUESTIONS, TOOL, Question
-from app.approvals.records import Approval, ApprovalAnswer, ApprovalState, Unanswered
+from app.approvals.records import (
+    TELLING_S,
+    Approval,
+    ApprovalAnswer,
+    ApprovalState,
+    Unanswered,
+)
 from app.approvals.rules import ASKER, CHANNEL, OPERATORS, ApprovalRule, Decision, Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
@@ -36,7 +42,11 @@ LOOK_INTERVAL_S: Final = 0.5
 KEEP_INTERVAL_S: Final = 5.0
 """Between two looks for what nobody answered in time, and for cards that a process left behind."""
 PRESS_TIMEOUT_S: Final = 2.0
-"""Slack's acknowledgement of a press is due after 3 s."""
+"""To write down what somebody says."""
+ACKNOWLEDGED_S: Final = 2.5
+"""For all of a press: Slack's acknowledgement is due after 3 s."""
+SHOW_TIMEOUT_S: Final = TELLING_S - 3.0
+"""For a card, less than nobody else brings it up to date."""
 
 OVER: Final = "the run is over"
 DONE: Final = "this was allowed once, and is done; ask anew to do it again"
@@ -87,7 +97,7 @@ class ApprovalDesk:
         return RunApprovals(
             approve=partial(self.approve, run_id),
             covers=lambda deed: rules.find(deed, channel=channel) is not None,
-            is_asking=partial(self.is_asking, run_id),
+            state_of=partial(self.state_of, run_id),
             max_wait_s=self._policy.max_still_s,
             ask_person=partial(self.ask_person, run_id) if asks_people else None,
         )
@@ -102,6 +112,8 @@ class ApprovalDesk:
         """
         rules = self._policy.approvals
         run = await self._ports.store.get(run_id) if rules else None
+        if rules and run is None:
+            raise NotApprovedError(OVER)
         rule = rules.find(deed, channel=run.request.channel) if run is not None else None
         decision = rule.decision if rule is not None else Decision.ALLOW
         if rule is not None:
@@ -116,7 +128,11 @@ class ApprovalDesk:
         if allowed is None:
             return
         if not await self._ports.approvals.use(allowed.id):
-            raise NotApprovedError(DONE)
+            # Several may have waited for one yes, which holds for the rest of the run where it is not for one deed.
+            used = await self._ports.approvals.get(allowed.id)
+            if allowed.is_once or used is None or used.state is not ApprovalState.USED:
+                raise NotApprovedError(DONE)
+            return
         _log.info("approval.used", run_id=run_id, approval=allowed.id, target=deed.target)
         await self._tell(allowed.id)
 
@@ -158,10 +174,10 @@ class ApprovalDesk:
             case _:
                 raise NotApprovedError(OVER)
 
-    async def is_asking(self, run_id: RunId) -> bool:
-        """Whether somebody may still answer what a run has asked for. Raises: OSError."""
-        rows = await self._ports.approvals.of_run(run_id)
-        return any(row.state is ApprovalState.WAITING for row in rows)
+    async def state_of(self, run_id: RunId, kind: DeedKind) -> ApprovalState | None:
+        """Returns how what a run has asked for last stands, of that kind; None = it has asked for none. Raises: OSError."""
+        rows = [row for row in await self._ports.approvals.of_run(run_id) if row.kind is kind]
+        return rows[-1].state if rows else None
 
     async def press(self, press: Press) -> None:
         """Counts what a person says; who may not say it, or says it too late, is told so alone.
@@ -169,6 +185,7 @@ class ApprovalDesk:
         Raises:
             TimeoutError: the database is sick; do not acknowledge.
         """
+        until = asyncio.get_running_loop().time() + ACKNOWLEDGED_S
         async with asyncio.timeout(PRESS_TIMEOUT_S):
             approval = await self._ports.approvals.get(press.approval_id)
             run = await self._ports.store.get(RunId(approval.run_id)) if approval else None
@@ -189,7 +206,9 @@ class ApprovalDesk:
                 problem = _WHY_NOT.get(answered, "") if isinstance(answered, str) else ""
         if problem:
             thread = run.request.thread
-            await self._ports.replies.show_ephemeral(thread, user=press.user, text=problem)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until):
+                    await self._ports.replies.show_ephemeral(thread, user=press.user, text=problem)
             return
         _log.info(
             "approval.answered",
@@ -199,7 +218,9 @@ class ApprovalDesk:
             is_allowed=press.is_allowed,
         )
         self._wake(approval.id)
-        await self._tell(approval.id)
+        with suppress(TimeoutError):  # `keep` does what is left
+            async with asyncio.timeout_at(until):
+                await self._tell(approval.id)
 
     async def keep_forever(self) -> None:
         """Ends what nobody answered in time or what its run has left, and brings all cards up to date, until cancelled."""
@@ -245,10 +266,11 @@ class ApprovalDesk:
 
     async def _ask(self, row: Approval) -> Approval:
         """Keeps and shows it, unless that was done before; returns it with its answer, or as it is after `hold_s`."""
+        until = asyncio.get_running_loop().time() + self._hold_s
         asked = await self._ports.approvals.ask(row)
         if not asked.card_ts:
             await self._tell(asked.id)
-        return await self._wait(asked)
+        return await self._wait(asked, until=until)
 
     async def _ask_for(self, run: Run, rule: ApprovalRule, deed: Deed) -> Approval | None:
         """Returns what was allowed, to be used; None = it is allowed in the whole thread. Raises: as `approve`."""
@@ -280,30 +302,31 @@ class ApprovalDesk:
             case _:
                 raise NotApprovedError(OVER)
 
-    async def _wait(self, approval: Approval) -> Approval:
-        """Returns it with its answer, or as it is after `hold_s`."""
+    async def _wait(self, approval: Approval, *, until: float) -> Approval:
+        """Returns it with its answer, or as it is then, by the loop's clock."""
         changed = self._waiting.setdefault(approval.id, asyncio.Event())
-        approval = await self._look(approval, changed, until_s=min(PARK_AFTER_S, self._hold_s))
-        if approval.state is ApprovalState.WAITING and self._hold_s > PARK_AFTER_S:
-            async with self._dispatcher.parked(RunId(approval.run_id)):
-                rest_s = self._hold_s - PARK_AFTER_S
-                approval = await self._look(approval, changed, until_s=rest_s)
-        if self._waiting.get(approval.id) is changed:
-            del self._waiting[approval.id]
+        park_at = asyncio.get_running_loop().time() + PARK_AFTER_S
+        try:
+            approval = await self._look(approval, changed, until=min(park_at, until))
+            if approval.state is ApprovalState.WAITING and park_at < until:
+                async with self._dispatcher.parked(RunId(approval.run_id)):
+                    approval = await self._look(approval, changed, until=until)
+        finally:
+            if self._waiting.get(approval.id) is changed:
+                del self._waiting[approval.id]
         return approval
 
-    async def _look(
-        self, approval: Approval, changed: asyncio.Event, *, until_s: float
-    ) -> Approval:
-        """Returns it as soon as it has an answer, or as it is after `until_s` seconds."""
+    async def _look(self, approval: Approval, changed: asyncio.Event, *, until: float) -> Approval:
+        """Returns it as soon as it has an answer, or as it is then. A database that is away for a moment has no answer."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(until_s):
+            async with asyncio.timeout_at(until):
                 while approval.state is ApprovalState.WAITING:
                     with suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_INTERVAL_S):
                             await changed.wait()
                     changed.clear()
-                    approval = await self._ports.approvals.get(approval.id) or approval
+                    with suppress(OSError):
+                        approval = await self._ports.approvals.get(approval.id) or approval
         return approval
 
     def _wake(self, approval_id: str) -> None:
@@ -321,7 +344,10 @@ class ApprovalDesk:
                 run = await self._ports.store.get(RunId(approval.run_id)) if approval else None
                 if approval is None or run is None:
                     return None
-                ts = await self._ports.replies.show_approval(run, approval)
+                ts = None
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SHOW_TIMEOUT_S):
+                        ts = await self._ports.replies.show_approval(run, approval)
                 if ts is None:
                     return await self._ports.approvals.release_telling(approval_id)
                 # Not all: somebody has pressed meanwhile.

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
@@ -10,7 +10,7 @@ from typing import Protocol
 
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import AgentErrorCode, TurnFinished
-from app.aio import Gate, always_open, retry_store
+from app.aio import PAUSE_S, RETRY_S, Gate, always_open, retry_store
 from app.approvals.questions import Question
 from app.approvals.rules import Deed
 from app.egress.tally import Tally
@@ -29,7 +29,6 @@ from app.runs.budget import AttemptCost, Excess, Spending
 from app.runs.history import Conversation, FileExchange
 from app.runs.model import (
     Checkpoint,
-    Clock,
     Difference,
     ModelCall,
     Outcome,
@@ -39,11 +38,10 @@ from app.runs.model import (
     SharedFile,
 )
 from app.runs.ports import HOW_TO_CHANGE, RunPorts, RunTrace, TraceStep
-from app.runs.progress import SHOW_INTERVAL, Display, ProgressTracker, Transcript
+from app.runs.progress import Display, ProgressTracker, Transcript, keep_refreshing
 from app.runs.request import RunId
 from app.runs.selection import Choice, Chosen, encode_choice, no_such_model
 from app.runs.stop import AttemptTime, RunStoppedError, StopRequest
-from sandbox_runtime.task_group import open_task_group
 
 _log = get_logger(__name__)
 
@@ -216,12 +214,19 @@ class Attempt:
             NotApprovedError: it may not.
             RunStoppedError: the run was stopped meanwhile.
         """
+        tries = int(RETRY_S / PAUSE_S)
         async with self.stop.interrupt_on_stop():
             while True:
                 try:
                     return await self.approve(deed, self._may_act)
                 except StillWaitingError:
                     continue
+                except (
+                    OSError
+                ) as exc:  # a database that is away for a moment costs nobody an answer
+                    if (tries := tries - 1) < 0:
+                        raise NotApprovedError("nobody can be asked now") from exc
+                    await asyncio.sleep(PAUSE_S)
 
     async def _may_act(self) -> bool:
         await self.may_act()
@@ -296,7 +301,6 @@ TOLD_WITH_DETAIL = (
 """Codes of an attempt whose detail is for the person who asked."""
 
 
-REFRESH_INTERVAL_S = 10.0
 """How often the elapsed time is offered to the sink, which decides what is sent.
 
 More often would say nothing new (it sends the time alone every 15 s), and with 1,000 runs took 4 % of a core.
@@ -399,7 +403,7 @@ async def open_attempt(
         attempt.on_effect = partial(_note_effect, ports, attempt)
         attempt.may_act, attempt.exchange = ports.may_act, ports.exchange
         attempt.has_secret, attempt.mask = ports.has_secret, ports.mask
-        async with _keep_refreshing(attempt, ports.clock):
+        async with keep_refreshing(attempt.display.is_behind, attempt.show, ports.clock):
             yield attempt
 
 
@@ -536,24 +540,3 @@ async def read_conversation(run: Run, ports: RunPorts) -> Conversation:
         return Conversation(request=view.request)
     records = await retry_store(lambda: ports.store.of_thread(run.thread))
     return Conversation(request=view.request, records=records, thread=view.messages)
-
-
-@asynccontextmanager
-async def _keep_refreshing(attempt: Attempt, clock: Clock) -> AsyncIterator[None]:
-    """Offers what came too soon to be offered, and the elapsed time, so that silence of the agent does not look like a hang."""
-    is_behind = attempt.display.is_behind
-
-    async def refresh() -> None:
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(REFRESH_INTERVAL_S):
-                    await is_behind.wait()
-                await clock.sleep(SHOW_INTERVAL.total_seconds())
-                if not is_behind.is_set():
-                    continue
-            attempt.show()
-
-    async with open_task_group() as group:
-        ticking = group.create_task(refresh())
-        yield
-        ticking.cancel()

@@ -14,6 +14,7 @@ from agent_scripts.events import AgentErrorCode
 from app.accounts.records import Owner
 from app.aio import Gate, always_open
 from app.approvals.questions import Question
+from app.approvals.records import ApprovalState
 from app.approvals.rules import Deed, DeedKind
 from app.egress.hosts import HostEntry
 from app.egress.tally import Tally
@@ -172,8 +173,8 @@ class RunApprovals:
     approve: Approve
     covers: Callable[[Deed], bool]
     """Whether a rule is about that, whatever it says."""
-    is_asking: Callable[[], Awaitable[bool]]
-    """Whether somebody may still answer what it has asked for. Raises: OSError."""
+    state_of: Callable[[DeedKind], Awaitable[ApprovalState | None]]
+    """How what it has asked for last stands, of that kind; None = it has asked for none. Raises: OSError."""
     max_wait_s: float
     """How long people may be asked in all, beside the run's own time."""
     ask_person: AskPerson | None = None

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
 from agent_scripts.events import AgentEvent, TextDelta, ToolFinished, ToolStarted
-from app.runs.model import PlannedStep, Progress, StepState, ToolCall
+from app.runs.model import Clock, PlannedStep, Progress, StepState, ToolCall
 from app.runs.ports import LiveReply
 from app.runs.request import RunId
+from sandbox_runtime.task_group import open_task_group
 
 MAX_SHOWN_TEXT = 12_000
 """Characters of the answer so far that are kept for showing; the newest ones."""
@@ -98,6 +99,7 @@ class ProgressTracker:
 
 
 SHOW_INTERVAL = timedelta(seconds=0.3)
+REFRESH_INTERVAL_S = 10.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,6 +125,28 @@ class Display:
             self.show(elapsed_s)
         else:
             self.is_behind.set()
+
+
+@asynccontextmanager
+async def keep_refreshing(
+    is_behind: asyncio.Event, show: Callable[[], None], clock: Clock
+) -> AsyncIterator[None]:
+    """Shows what came too soon to be shown, and the elapsed time, while inside, so that silence of the agent does not look like a hang."""
+
+    async def refresh() -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(REFRESH_INTERVAL_S):
+                    await is_behind.wait()
+                await clock.sleep(SHOW_INTERVAL.total_seconds())
+                if not is_behind.is_set():
+                    continue
+            show()
+
+    async with open_task_group() as group:
+        ticking = group.create_task(refresh())
+        yield
+        ticking.cancel()
 
 
 MAX_CHARS = 256 * 1024

@@ -1,5 +1,6 @@
 """The card of what waits for a person: what would be done, exactly, or what the agent asks, and who may answer; afterwards the record of what was said."""
 
+import re
 from typing import Any, Final
 
 from app.approvals.records import Approval, ApprovalState
@@ -21,6 +22,7 @@ _DEEDS: Final = {
     DeedKind.HOST: "reach the host",
     DeedKind.OWN_KEY: "spend from your own key for",
 }
+_PERSON: Final = re.compile(r"[UW][A-Z0-9]+")
 _ANSWERED: Final = "✅ *Answered*"
 _QUESTION_ENDS: Final = {
     ApprovalState.ALLOWED: _ANSWERED,
@@ -112,7 +114,12 @@ def _who(approval: Approval) -> str:
         CHANNEL: "anybody here who may use me",
         OPERATORS: "an operator",
     }
-    return " or ".join(words.get(one, f"<@{one}>") for one in approval.by)
+    return " or ".join(words.get(one) or _named(one) for one in approval.by)
+
+
+def _named(one: str) -> str:
+    """Returns a person so that Slack shows their name, a group by its own."""
+    return f"<@{one}>" if _PERSON.fullmatch(one) else f"`{plain(one)}`"
 
 
 def _buttons(approval: Approval) -> Block:

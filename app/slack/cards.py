@@ -8,6 +8,7 @@ from app.slack.markdown import escape, neutralise
 MAX_SHOWN_CHARS: Final = 2_900
 """Of a text, escaped. Source: Slack Block Kit, section text, 3,000 characters, read 2026-11."""
 MAX_NAME_CHARS: Final = 200
+MAX_QUOTED_LINES: Final = 40
 _LOOKALIKE_FENCE: Final = "\u02cb" * 3
 
 
@@ -18,14 +19,17 @@ def fenced(text: str) -> str:
 
 def quoted(text: str) -> str:
     """Returns a text as a quotation."""
-    return "\n".join(f">{line}" for line in cut(text).splitlines())
+    lines = text.splitlines()
+    short = "\n".join([*lines[:MAX_QUOTED_LINES], *["…"][: len(lines) > MAX_QUOTED_LINES]])
+    shown = cut(short, limit=MAX_SHOWN_CHARS - MAX_QUOTED_LINES - 1)
+    return "\n".join(f">{line}" for line in shown.splitlines())
 
 
-def cut(text: str) -> str:
-    """Returns as much of it as a section can show, escaped."""
-    shown = text[:MAX_SHOWN_CHARS]
-    while len(escaped := escape(neutralise(shown))) > MAX_SHOWN_CHARS:
-        shown = shown[: len(shown) * MAX_SHOWN_CHARS // len(escaped)]
+def cut(text: str, *, limit: int = MAX_SHOWN_CHARS) -> str:
+    """Returns as much of it as a section can show, or `limit` characters, escaped."""
+    shown = text[:limit]
+    while len(escaped := escape(neutralise(shown))) > limit:
+        shown = shown[: len(shown) * limit // len(escaped)]
     return escaped if shown == text else f"{escaped}…"
 
 

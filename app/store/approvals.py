@@ -279,14 +279,15 @@ def _answer(
         return Unanswered.OVER
     if answer.is_allowed and any(one.user == answer.user for one in found.answers):
         return Unanswered.AGAIN
-    answers = (*found.answers, answer)
+    answers = (*found.answers, replace(answer, is_for_thread=is_for_thread))
     is_decided = not answer.is_allowed or len(answers) >= found.people
     decided = ApprovalState.ALLOWED if answer.is_allowed else ApprovalState.DENIED
     return replace(
         found,
         answers=answers,
         state=decided if is_decided else ApprovalState.WAITING,
-        is_for_thread=found.is_for_thread or is_for_thread,
+        # All who have said yes have said it for the thread.
+        is_for_thread=is_decided and all(one.is_for_thread for one in answers),
         ended_at=answer.at if is_decided else None,
         is_told=False,
     )

@@ -101,6 +101,7 @@ class JournalReplies:
     cards: list[Approval] = field(default_factory=list)
     notices: list[tuple[Notice, bool]] = field(default_factory=list)
     shows_no_card: bool = False
+    card_delay_s: float = 0
     refuses_to_place: bool = False
     places_after_s: list[float] = field(default_factory=list)
     """How long the next posts take, in order; further ones none."""
@@ -159,6 +160,7 @@ class JournalReplies:
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
         del run
+        await asyncio.sleep(self.card_delay_s)
         self.cards.append(approval)
         return None if self.shows_no_card else f"8.{approval.number:06d}"
 

@@ -26,6 +26,8 @@ from app.runs.testing import (
     NotApprovedError,
     Press,
     Run,
+    RunPolicy,
+    RunPorts,
     RunState,
     StillWaitingError,
 )
@@ -50,6 +52,9 @@ class Scene:
     run: Run
     store: Any
     group: TaskGroup
+    ports: RunPorts
+    dispatcher: Any
+    policy: RunPolicy
     noted: list[str] = field(default_factory=list)
     may_act: bool = True
 
@@ -88,7 +93,9 @@ async def scene_of(
         await core.store.add(run)
         desk = ApprovalDesk(core.ports, dispatcher=core.dispatcher, policy=own, hold_s=hold_s)
         async with open_task_group() as group:
-            yield Scene(desk, core.replies, run, core.store, group)
+            yield Scene(
+                desk, core.replies, run, core.store, group, core.ports, core.dispatcher, own
+            )
 
 
 async def test_a_yes_lets_exactly_this_through_once(tmp_path: Path) -> None:
@@ -137,6 +144,73 @@ async def test_requests_at_once_ask_once(tmp_path: Path) -> None:
         assert ends[0] == ""
         assert "allowed once" in ends[1]
         assert [one.state for one in scene.replies.cards].count(ApprovalState.WAITING) == 1
+
+
+async def test_requests_at_once_for_a_host_share_its_yes(tmp_path: Path) -> None:
+    """It holds for the rest of the run: package tools open many connections."""
+    host = Deed(kind=DeedKind.HOST, target="pypi.test:443")
+    async with scene_of(tmp_path, asks(kind=DeedKind.HOST, pattern="*")) as scene:
+        all_of_them = [scene.group.create_task(scene.approved(host)) for _ in range(8)]
+        await scene.press(scene.run.request.user)
+        assert {await one for one in all_of_them} == {""}
+        assert await scene.approved(host) == ""
+        assert len(await scene.store.approvals.of_run(scene.run.id)) == 1
+
+
+async def test_whose_record_is_gone_may_do_nothing(tmp_path: Path) -> None:
+    async with scene_of(tmp_path) as scene:
+        scene.store.forget(scene.run.id)
+        assert "is over" in await scene.approved()
+        assert scene.noted == []
+
+
+async def test_a_database_that_is_away_for_a_moment_has_no_answer_yet(tmp_path: Path) -> None:
+    """Whoever waits goes on waiting."""
+    async with scene_of(tmp_path) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.card()
+        flaky = _FlakyApprovals(scene.store.approvals)
+        scene.desk = ApprovalDesk(
+            replace(scene.ports, approvals=flaky),
+            dispatcher=scene.dispatcher,
+            policy=scene.policy,
+            hold_s=20,
+        )
+        other = scene.group.create_task(scene.approved())
+        await until(lambda: flaky.failed >= 2)
+        await scene.press("U1")
+        assert sorted([await waiting, await other])[0] == ""
+
+
+class _FlakyApprovals:
+    """Is away for every other read."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.failed = 0
+        self._is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, approval_id: str) -> Approval | None:
+        self._is_away = not self._is_away
+        if self._is_away and asyncio.current_task() is not None and self.failed < 4:
+            self.failed += 1
+            raise OSError("locked")
+        found: Approval | None = await self._store.get(approval_id)
+        return found
+
+
+async def test_a_card_that_takes_long_holds_up_no_press(tmp_path: Path) -> None:
+    """Slack waits three seconds for the acknowledgement; the card is brought up to date by whoever keeps them."""
+    async with scene_of(tmp_path) as scene:
+        waiting = scene.group.create_task(scene.approved())
+        await scene.card()
+        scene.replies.card_delay_s = 20
+        async with asyncio.timeout(3):
+            await scene.press("U1")
+        assert await waiting == ""
 
 
 @pytest.mark.parametrize(
@@ -204,6 +278,18 @@ async def test_a_yes_for_the_thread(tmp_path: Path) -> None:
         other = scene.group.create_task(scene.approved(replace(DEED, target="linear.delete_issue")))
         await scene.press("U1", number=2, says=False)
         assert await other
+
+
+async def test_a_yes_of_two_for_the_thread_is_both_of_theirs(tmp_path: Path) -> None:
+    """Who has allowed one deed has not allowed the next ones."""
+    async with scene_of(tmp_path, asks(by=(CHANNEL,), people=2), hold_s=5) as scene:
+        for number, is_both in ((1, False), (2, True)):
+            waiting = scene.group.create_task(scene.approved())
+            await scene.press("U1", number=number, is_for_thread=is_both)
+            await scene.press("U2", number=number, is_for_thread=True)
+            assert await waiting == ""
+        assert await scene.approved() == ""
+        assert len(await scene.store.approvals.of_run(scene.run.id)) == 2
 
 
 async def test_in_time_nobody_said_anything(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A repository in a thread's workspace: cloned before the agent, pushed and proposed after it."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from agent_scripts.repository import (
 )
 from app.accounts.records import Owner
 from app.aio import retry_store
+from app.approvals.records import OPEN_STATES, ApprovalState
 from app.approvals.rules import Deed, DeedKind
 from app.errors import ErrorCode, OrionError
 from app.log import get_logger
@@ -49,6 +51,8 @@ INIT_TIMEOUT_S = 300.0
 PUBLISH_TIMEOUT_S = 120.0
 _MARGIN_S = 15.0
 """By which the script inside is quicker than the wait for it."""
+PUSH_PAUSE_S = 1.0
+"""Between two pushes, while somebody thinks about it."""
 MAX_COMMAND_OUTPUT_BYTES = 64 * 1024
 
 
@@ -353,12 +357,18 @@ class Checkout:
         )
         if attempt.approvals is None:
             return await run()
+        state_of = partial(attempt.approvals.state_of, DeedKind.PUSH)
+        tries_with_yes = 2
         async with attempt.stop.interrupt_on_stop():
             while True:
                 with attempt.time.standing_still():
                     report = await run()
-                if report.problem is None or not await retry_store(attempt.approvals.is_asking):
+                state = None if report.problem is None else await retry_store(state_of)
+                # A yes may have come when the push had given up, just before this look.
+                tries_with_yes -= state is ApprovalState.ALLOWED
+                if state not in OPEN_STATES or not tries_with_yes:
                     return report
+                await asyncio.sleep(PUSH_PAUSE_S)
 
     async def _propose(
         self, attempt: Attempt, report: RepositoryReport, title: str, body: str

@@ -1,6 +1,7 @@
 """A token that is good, refreshed once for all who want it, or told as what it is."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -39,12 +40,29 @@ class FakeService:
         return self.answer
 
 
-def tokens_of(store: MemoryAccountStore, service: FakeService, **more: float) -> AccountTokens:
-    return AccountTokens(store, Service.GITHUB, refresh=service.refresh, now=lambda: NOW, **more)
+TokensOf = Callable[..., AccountTokens]
+
+
+@pytest.fixture
+async def tokens_of() -> AsyncIterator[TokensOf]:
+    """Makes them, each as another process's."""
+    async with open_task_group() as group:
+
+        def make(store: MemoryAccountStore, service: FakeService, **more: float) -> AccountTokens:
+            return AccountTokens(
+                store,
+                Service.GITHUB,
+                group=group,
+                refresh=service.refresh,
+                now=lambda: NOW,
+                **more,
+            )
+
+        yield make
 
 
 @pytest.mark.parametrize("minutes", [None, 6, 600])
-async def test_a_good_one_is_given(minutes: float | None) -> None:
+async def test_a_good_one_is_given(tokens_of: TokensOf, minutes: float | None) -> None:
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=minutes))
     assert (await tokens_of(store, service).of(ANN)).tokens.access == "old"
@@ -52,7 +70,7 @@ async def test_a_good_one_is_given(minutes: float | None) -> None:
 
 
 @pytest.mark.parametrize("minutes", [4, -60])
-async def test_an_old_one_is_refreshed_once(minutes: float) -> None:
+async def test_an_old_one_is_refreshed_once(tokens_of: TokensOf, minutes: float) -> None:
     """By whoever comes first, of several processes; the others have the new one."""
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=minutes))
@@ -65,7 +83,7 @@ async def test_an_old_one_is_refreshed_once(minutes: float) -> None:
     assert kept.tokens == FRESH
 
 
-async def test_one_that_was_taken_back_is_unlinked() -> None:
+async def test_one_that_was_taken_back_is_unlinked(tokens_of: TokensOf) -> None:
     store, service = MemoryAccountStore(), FakeService(RevokedError("bad_refresh_token"))
     await store.link(ANN, account(minutes=-1))
     with pytest.raises(RevokedError):
@@ -74,7 +92,7 @@ async def test_one_that_was_taken_back_is_unlinked() -> None:
         await tokens_of(store, service).of(ANN)
 
 
-async def test_a_service_that_is_sick_loses_nothing() -> None:
+async def test_a_service_that_is_sick_loses_nothing(tokens_of: TokensOf) -> None:
     """It is tried again once the claim is over."""
     store, service = MemoryAccountStore(), FakeService(ConnectionError("gone"))
     await store.link(ANN, account(minutes=-1))
@@ -85,14 +103,14 @@ async def test_a_service_that_is_sick_loses_nothing() -> None:
     assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
 
 
-async def test_who_died_while_refreshing_is_waited_for_no_longer() -> None:
+async def test_who_died_while_refreshing_is_waited_for_no_longer(tokens_of: TokensOf) -> None:
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=-1))
     assert await store.claim_refresh(ANN, Service.GITHUB, hold_s=0.3)
     assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
 
 
-async def test_what_is_unlinked_while_it_is_refreshed_stays_so() -> None:
+async def test_what_is_unlinked_while_it_is_refreshed_stays_so(tokens_of: TokensOf) -> None:
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=-1))
     async with open_task_group() as group:
@@ -102,15 +120,14 @@ async def test_what_is_unlinked_while_it_is_refreshed_stays_so() -> None:
     assert isinstance(asked.result(), NotLinkedError)
 
 
-async def test_who_is_stopped_in_a_refresh_loses_no_pair() -> None:
-    """The pair before is dead by then: what has begun is done, and waited for at the end."""
+async def test_who_is_stopped_in_a_refresh_loses_no_pair(tokens_of: TokensOf) -> None:
+    """The pair before is dead by then: what has begun is done."""
     store, service = MemoryAccountStore(), FakeService()
     await store.link(ANN, account(minutes=-1))
     tokens = tokens_of(store, service)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
             await tokens.of(ANN)
-    await tokens.close()
     assert (await tokens.of(ANN)).tokens == FRESH
     assert service.used == ["r1"]
 
@@ -128,7 +145,7 @@ class SickStore(MemoryAccountStore):
         return await super().renew(owner, service, tokens)
 
 
-async def test_a_database_that_is_locked_for_a_moment_loses_no_pair() -> None:
+async def test_a_database_that_is_locked_for_a_moment_loses_no_pair(tokens_of: TokensOf) -> None:
     store, service = SickStore(), FakeService()
     await store.link(ANN, account(minutes=-1))
     assert (await tokens_of(store, service).of(ANN)).tokens == FRESH
@@ -136,6 +153,7 @@ async def test_a_database_that_is_locked_for_a_moment_loses_no_pair() -> None:
 
 @pytest.mark.parametrize("answer", [FRESH, RevokedError("bad_refresh_token")])
 async def test_an_account_that_is_linked_anew_meanwhile_stays(
+    tokens_of: TokensOf,
     answer: TokenPair | Exception,
 ) -> None:
     """Whatever becomes of the tokens of the one before."""

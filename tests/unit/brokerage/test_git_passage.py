@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from app.approvals.rules import Deed
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.broker import create_broker_app
 from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.git import GitBroker, GitTimings
@@ -161,10 +161,10 @@ async def test_a_push_waits_for_a_yes(world: World, answer: Exception | None) ->
             raise answer
         assert await before()
 
-    async def is_asking() -> bool:
-        return False
+    async def state_of(kind: DeedKind) -> None:
+        """It has asked for nothing."""
 
-    approvals = RunApprovals(approve=approve, covers=bool, is_asking=is_asking, max_wait_s=0)
+    approvals = RunApprovals(approve=approve, covers=bool, state_of=state_of, max_wait_s=0)
     hooks = GrantHooks(on_call=world.calls.append, on_effect=world.on_effect, approvals=approvals)
     with world.registry.open_grant(world.grant, hooks) as token:
         async with world.pushing(token) as (reader, writer):

@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from app.accounts.records import Account, Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens
+from app.aio import open_task_group
 from app.brokerage.credentials import GitCredentials, GitRemotes
 from app.brokerage.github import GitHub
 from app.brokerage.github_api import TIMEOUT_S
@@ -61,8 +62,10 @@ async def _admit(status: int, *, url: str = "") -> tuple[Author | None, MemoryAc
         service=Service.GITHUB, id="7", login="ann", tokens=TokenPair(access="ghu_ann")
     )
     await store.link(ANN, account)
-    tokens = AccountTokens(store, Service.GITHUB, refresh=_never, now=lambda: datetime.now(UTC))
-    async with serve(app) as own:
+    async with serve(app) as own, open_task_group() as group:
+        tokens = AccountTokens(
+            store, Service.GITHUB, group=group, refresh=_never, now=lambda: datetime.now(UTC)
+        )
         remotes = GitRemotes(github_url=own, token="ghp_x")
         github = GitHub(
             credentials=GitCredentials(remotes=remotes, accounts=tokens),

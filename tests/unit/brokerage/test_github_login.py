@@ -9,6 +9,7 @@ import pytest
 from app.accounts.links import DeviceCode, LinkError, Waiting
 from app.accounts.records import Owner, Service, TokenPair
 from app.accounts.tokens import AccountTokens, NotLinkedError, RevokedError
+from app.aio import open_task_group
 from app.brokerage.github_login import GitHubLogin
 from app.store.accounts import MemoryAccountStore
 from app.web.hosting import serve
@@ -132,14 +133,20 @@ async def test_what_was_taken_back_is_unlinked(world: World) -> None:
     account = await world.login.account_of(tokens)
     old = replace(tokens, expires_at=datetime.now(UTC))
     await store.link(ANN, replace(account, tokens=old))
-    source = AccountTokens(
-        store, Service.GITHUB, refresh=world.login.refresh, now=lambda: datetime.now(UTC)
-    )
-    fresh = (await source.of(ANN)).tokens
-    assert fresh.access != tokens.access
-    world.github.revoke("ann")
-    await store.renew(ANN, Service.GITHUB, replace(fresh, expires_at=datetime.now(UTC)))
-    with pytest.raises(RevokedError):
-        await source.of(ANN)
-    with pytest.raises(NotLinkedError):
-        await source.of(ANN)
+    async with open_task_group() as group:
+        source = AccountTokens(
+            store,
+            Service.GITHUB,
+            group=group,
+            refresh=world.login.refresh,
+            now=lambda: datetime.now(UTC),
+        )
+        fresh = (await source.of(ANN)).tokens
+        assert fresh.access != tokens.access
+        world.github.revoke("ann")
+        aged = replace(fresh, expires_at=datetime.now(UTC))
+        await store.link(ANN, replace(account, tokens=aged))
+        with pytest.raises(RevokedError):
+            await source.of(ANN)
+        with pytest.raises(NotLinkedError):
+            await source.of(ANN)

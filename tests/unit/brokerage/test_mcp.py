@@ -19,7 +19,7 @@ from mcp.server.mcpserver import MCPServer
 from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.testing import capture_logs
 
-from app.approvals.rules import Deed
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.mcp import (
     START_TIMEOUT_S,
     McpBroker,
@@ -255,6 +255,32 @@ async def test_a_server_reads_what_the_broker_read(
         assert answer.json()["result"] == ["application/json", came]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"method": "ping", "Method": "tools/call"},
+        {"result": {}, "METHOD": "tools/call"},
+        {"method": "tools/call", "params": {"name": "read"}, "Params": {"name": "note"}},
+        {"method": "tools/call", "params": {"name": "read", "Name": "note"}},
+        {"method": "tools/call", "params": {"name": "read", "argument\u017f": {}}},
+        [{"method": "ping"}, {"method": "ping", "param\u017f": {}}],
+    ],
+)
+async def test_a_key_that_some_servers_take_for_another_is_refused(
+    world: World, message: object
+) -> None:
+    """What was judged would not be what is done."""
+    with world.registry.open_grant(world.grant, GrantHooks(on_call=world.calls.append)) as token:
+        async with httpx.AsyncClient(verify=NO_TLS, trust_env=False) as http:
+            answer = await http.post(
+                f"{world.url}/broker/mcp/notes",
+                content=json.dumps(message),
+                headers={"authorization": f"Bearer {token}"},
+            )
+    assert (answer.status_code, "no key of the protocol" in answer.text) == (400, True)
+    assert world.log == []
+
+
 async def test_nothing_is_changed_that_cannot_be_noted(world: World) -> None:
     """With a sick record, or for whoever keeps none, tools are refused; reading is not."""
     world.is_record_sick = True
@@ -356,8 +382,6 @@ async def test_a_server_that_says_nothing() -> None:
         ([{"method": "ping"}, {"method": "tools/call"}], True),
         ([{"method": "ping"}, {"method": "tools/list"}], False),
         ({"method": 7}, True),
-        ({"method": "ping", "Method": "tools/call"}, True),
-        ({"result": {}, "METHOD": "tools/call"}, True),
         ("x", True),
     ],
 )
@@ -400,14 +424,12 @@ class Asked:
             raise self.answer
         assert await before()
 
-    async def is_asking(self) -> bool:
-        return False
+    async def state_of(self, kind: DeedKind) -> None:
+        """It has asked for nothing."""
 
     @property
     def approvals(self) -> RunApprovals:
-        return RunApprovals(
-            approve=self.approve, covers=bool, is_asking=self.is_asking, max_wait_s=0
-        )
+        return RunApprovals(approve=self.approve, covers=bool, state_of=self.state_of, max_wait_s=0)
 
 
 def call_of(tool: str = "note", **arguments: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from mcp.client.streamable_http import streamable_http_client
 
 from app.approvals.questions import Question
-from app.approvals.rules import Deed
+from app.approvals.rules import Deed, DeedKind
 from app.brokerage.mcp import McpBroker
 from app.brokerage.registry import GrantRegistry
 from app.runs.testing import (
@@ -51,8 +51,8 @@ class People:
     async def approve(self, deed: Deed, before: Before) -> None:
         raise AssertionError(f"{deed} waits for nothing, nor does {before}")
 
-    async def is_asking(self) -> bool:
-        return False
+    async def state_of(self, kind: DeedKind) -> None:
+        """It has asked for nothing."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ async def open_world(*, may_ask: bool = True) -> AsyncIterator[World]:
         approvals = RunApprovals(
             approve=people.approve,
             covers=bool,
-            is_asking=people.is_asking,
+            state_of=people.state_of,
             max_wait_s=0,
             ask_person=people.ask_person,
         )

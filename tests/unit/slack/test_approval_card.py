@@ -160,3 +160,17 @@ def test_a_long_question_fits() -> None:
     check_blocks([dict(block) for block in render_approval(long).blocks])
     answered = replace(long, state=ApprovalState.USED, answers=(replace(YES, text="&" * 2_000),))
     check_blocks([dict(block) for block in render_approval(answered).blocks])
+
+
+def test_a_group_is_named_as_that() -> None:
+    text = shown(replace(WAITING, by=("backend", "U9")))
+    assert "for `backend` or <@U9>" in text
+
+
+def test_an_answer_of_many_lines_fits() -> None:
+    """Each line of a quotation takes a sign more."""
+    said = replace(YES, text="<\n" * 2_000)
+    card = replace(
+        WAITING, kind=DeedKind.QUESTION, state=ApprovalState.ALLOWED, answers=(said,), shown=""
+    )
+    check_blocks([dict(block) for block in render_approval(card).blocks])
