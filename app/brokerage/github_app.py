@@ -21,6 +21,13 @@ EARLY: Final = timedelta(minutes=5)
 """A token is replaced so long before it expires."""
 UNKNOWN_FOR: Final = timedelta(minutes=1)
 """So long it is believed that the App is not installed somewhere."""
+PERMISSIONS: Final = {
+    "contents": "write",
+    "pull_requests": "write",
+    "checks": "read",
+    "statuses": "read",
+}
+"""Of each token, whatever else the App may do."""
 _JWT_LIFE: Final = timedelta(minutes=9)
 """GitHub takes ten minutes at most, and clocks differ."""
 _SKEW: Final = timedelta(seconds=60)
@@ -68,15 +75,19 @@ class AppTokens:
     async def _ask(self, name: str) -> _Token:
         try:
             async with httpx.AsyncClient(
-                verify=trusted(), headers=api_headers(self._signed()), timeout=TIMEOUT_S
+                verify=trusted(),
+                headers=api_headers(self._signed()),
+                timeout=TIMEOUT_S,
+                follow_redirects=True,  # a repository that was renamed
             ) as http:
                 found = await http.get(f"{self._api_url}/repos/{name}/installation")
                 if found.status_code == httpx.codes.NOT_FOUND:
                     return _Token(token="", until=self._now() + UNKNOWN_FOR)
-                made = await http.post(
-                    f"{self._api_url}/app/installations/{_read(found)['id']}/access_tokens",
-                    json={"repositories": [name.partition("/")[2]]},
-                )
+                url = f"{self._api_url}/app/installations/{_read(found)['id']}/access_tokens"
+                wanted = {"repositories": [name.partition("/")[2]]}
+                made = await http.post(url, json=wanted | {"permissions": PERMISSIONS})
+                if made.status_code == httpx.codes.UNPROCESSABLE_ENTITY:  # it has not all of them
+                    made = await http.post(url, json=wanted)
             given = _read(made)
             until = datetime.fromisoformat(str(given["expires_at"])) - EARLY
             _log.info("github_app.token", repo=name)

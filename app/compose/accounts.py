@@ -75,7 +75,7 @@ def git_credentials(settings: Settings, tokens: AccountTokens | None = None) -> 
 def _app_tokens(settings: Settings) -> AppTokens | None:
     """Returns the tokens of the GitHub App as which the deployment acts; None = it acts as none."""
     repositories = settings.repositories
-    if repositories.github_app_private_key is None:
+    if not repositories.app_private_key:
         return None
     return AppTokens(
         client_id=repositories.github_app_client_id,

@@ -7,9 +7,9 @@ import time
 from asyncio.subprocess import PIPE
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO
 
@@ -18,7 +18,14 @@ from app.log import get_logger
 from app.runs.attempt import Attempt
 from app.runs.policy import RunPolicy
 from app.runs.ports import TraceStep
-from app.runs.session import GONE, Session, SessionId, SessionStore, session_id_for
+from app.runs.session import (
+    GONE,
+    Session,
+    SessionChanges,
+    SessionId,
+    SessionStore,
+    session_id_for,
+)
 from sandbox_runtime.errors import SandboxError, SandboxErrorCode
 from sandbox_runtime.lifecycle import AttemptRecord, create_sandbox, destroy_sandbox
 from sandbox_runtime.provider import Sandbox, SandboxProvider
@@ -411,3 +418,79 @@ class IdleSandboxCache:
             snapshot_slug=session.snapshot_slug,
             until_s=0,
         )
+
+
+OpenProvider = Callable[[str], AbstractAsyncContextManager[SandboxProvider]]
+"""A provider by its name, for the length of a block."""
+
+
+async def remove_held(session: Session, open_provider: OpenProvider) -> None:
+    """Removes its sandbox and all that is saved of it, wherever that is. Safe to repeat.
+
+    Raises:
+        SandboxError: a provider cannot be used now; what it has is still there.
+    """
+    if session.sandbox_id:
+        async with open_provider(session.provider) as provider:
+            await provider.remove(SandboxId(session.sandbox_id))
+    for name, slug in session.snapshots.items():
+        async with open_provider(name) as provider:
+            await provider.delete_snapshot(SnapshotId(slug))
+
+
+REMOVED_IN_A_ROUND = 1000
+_EMPTY = GONE | SessionChanges(
+    snapshot_slug="", elsewhere={}, agent_session_id="", heard_until="", branch="", detached=""
+)
+"""What changes when all that is kept of it is removed: its thread begins anew, where it was at work before."""
+
+
+class SessionRemoval:
+    """Removes what threads have left, wherever that is."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        idle: IdleSandboxCache,
+        locks: SessionLocks,
+        open_provider: OpenProvider,
+    ) -> None:
+        self._store = store
+        self._idle = idle
+        self._locks = locks
+        self._open_provider = open_provider
+
+    async def remove_unused(self, before: datetime) -> int:
+        """Removes sessions last used before then, with what they saved; returns how many."""
+        removed = 0
+        for session in await self._store.unused_since(before, limit=REMOVED_IN_A_ROUND):
+            if await self._remove_files(session):
+                await self._store.remove(session.id)
+                self._locks.forget(session.id)
+                removed += 1
+        return removed
+
+    async def empty(self, session_id: SessionId, is_over: Callable[[], Awaitable[bool]]) -> bool:
+        """Removes what is kept for a thread, if nobody is at work in it and `is_over` says so while no run can begin there. False: not now."""
+        try:
+            with self._locks.lock_for_saving(session_id):
+                if self._locks.is_in_use(session_id) or not await is_over():
+                    return False
+                session = await self._store.get(session_id)
+                if session is not None:
+                    if not await self._remove_files(session):
+                        return False
+                    await self._store.update(session_id, **_EMPTY)
+        except BlockingIOError:
+            return False
+        return True
+
+    async def _remove_files(self, session: Session) -> bool:
+        await self._idle.end(session.id)
+        try:
+            await remove_held(session, self._open_provider)
+        except SandboxError as exc:
+            # The record stays, and with it the knowledge of what is left there, for a later round.
+            _log.warning("sandbox.remove_failed", session=session.id, reason=str(exc))
+            return False
+        return True

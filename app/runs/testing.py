@@ -208,7 +208,7 @@ from app.runs.request import (
     run_id_for,
 )
 from app.runs.runners import OpenRuntime, ProviderRuntime, Runners
-from app.runs.sandboxes import SessionLocks, agent_paths
+from app.runs.sandboxes import OpenProvider, SessionLocks, agent_paths
 from app.runs.selection import (
     Catalog,
     CatalogAgent,
@@ -236,4 +236,4 @@ from app.runs.session import (
 )
 from app.runs.stop import POLL_INTERVAL_S, AttemptTime, StopRequest, StopSignals
 from app.runs.warm_pool import FAILURES, MAX_WAIT_S, PoolFigures, WarmPool
-from app.runs.workspace import UNSAVED, OpenProvider, Workspaces
+from app.runs.workspace import UNSAVED, Workspaces

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -14,7 +14,15 @@ from app.runs.attempt import Attempt
 from app.runs.environment import FilesFact
 from app.runs.model import Assignment, Run
 from app.runs.policy import RunPolicy
-from app.runs.sandboxes import IdleSandbox, IdleSandboxCache, SessionLocks, copy_into, create
+from app.runs.sandboxes import (
+    IdleSandbox,
+    IdleSandboxCache,
+    OpenProvider,
+    SessionLocks,
+    SessionRemoval,
+    copy_into,
+    create,
+)
 from app.runs.session import (
     GONE,
     AgentMemory,
@@ -109,22 +117,6 @@ def describe_running(sandbox: Sandbox) -> SessionChanges:
 
 FindPrepared = Callable[[], Awaitable[SnapshotId | None]]
 """Returns a snapshot in whose workspace a new thread begins; None = in an empty one."""
-OpenProvider = Callable[[str], AbstractAsyncContextManager[SandboxProvider]]
-"""A provider by its name, for the length of a block."""
-
-
-async def remove_held(session: Session, open_provider: OpenProvider) -> None:
-    """Removes its sandbox and all that is saved of it, wherever that is. Safe to repeat.
-
-    Raises:
-        SandboxError: a provider cannot be used now; what it has is still there.
-    """
-    if session.sandbox_id:
-        async with open_provider(session.provider) as provider:
-            await provider.remove(SandboxId(session.sandbox_id))
-    for name, slug in session.snapshots.items():
-        async with open_provider(name) as provider:
-            await provider.delete_snapshot(SnapshotId(slug))
 
 
 NAME_ATTEMPTS = 5
@@ -201,7 +193,6 @@ def _new_name() -> str:
 
 
 ABANDON_TIMEOUT_S = 30.0
-REMOVED_IN_A_ROUND = 1000
 CLOSE_TIMEOUT_S = 10.0
 GATE_TIMEOUT_S = 5.0
 """For a database that is away when a sandbox is to be ended; then it is left to whoever sweeps."""
@@ -467,11 +458,8 @@ class Workspaces:
                     del self._left[session_id]
                 await destroy_sandbox(sandbox)
 
-    async def remove_unused(self, before: datetime, elsewhere: OpenProvider) -> int:
-        """Removes sessions last used before then, with what they saved; returns how many.
-
-        `elsewhere` opens another provider by its name, for what threads left there; SandboxError when it cannot be used.
-        """
+    def removal(self, elsewhere: OpenProvider) -> SessionRemoval:
+        """Returns who removes what threads have left. `elsewhere` opens another provider by its name; SandboxError when it cannot be used."""
 
         @asynccontextmanager
         async def open_provider(name: str) -> AsyncIterator[SandboxProvider]:
@@ -481,19 +469,7 @@ class Workspaces:
             async with elsewhere(name) as provider:
                 yield provider
 
-        removed = 0
-        for session in await self._store.unused_since(before, limit=REMOVED_IN_A_ROUND):
-            await self._idle.end(session.id)
-            try:
-                await remove_held(session, open_provider)
-            except SandboxError as exc:
-                # The record stays, and with it the knowledge of what is left there, for a later round.
-                _log.warning("sandbox.remove_failed", session=session.id, reason=str(exc))
-                continue
-            await self._store.remove(session.id)
-            self._locks.forget(session.id)
-            removed += 1
-        return removed
+        return SessionRemoval(self._store, self._idle, self._locks, open_provider)
 
     def _take_waiting(
         self, attempt: Attempt, spec: SandboxSpec, session_id: SessionId, who: Assignment

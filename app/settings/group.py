@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     PlainValidator,
     SecretStr,
+    ValidationInfo,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -32,9 +33,9 @@ class SettingsGroup(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _check_secret(cls, value: object) -> object:
-        """Refuses what a header cannot carry: it would come back in an error of whoever sends it, in full."""
-        if isinstance(value, SecretStr):
+    def _check_secret(cls, value: object, info: ValidationInfo) -> object:
+        """Refuses what a header cannot carry: it would come back in an error of whoever sends it, in full. A private key is in none."""
+        if isinstance(value, SecretStr) and not str(info.field_name).endswith("_private_key"):
             text = value.get_secret_value()
             if not text.isascii() or not text.isprintable() or " " in text:
                 raise ValueError("has white space, or a character that no key has; copy it again")

@@ -201,22 +201,29 @@ class RepositorySettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check_token_is_safe(self) -> "RepositorySettings":
-        url = urlsplit(self.github_url)
-        is_open = url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost")
-        if self.github_token is not None and is_open:
-            raise ValueError(
-                f"ORION_GITHUB_URL: GITHUB_TOKEN would be sent there unencrypted; use https:// (is {self.github_url!r})"
-            )
+        what = "GITHUB_TOKEN" if self.github_token is not None else "a token"
+        is_needed = self.github_token is not None or self.github_app_client_id
+        for name, value in (
+            ("ORION_GITHUB_URL", self.github_url),
+            ("ORION_GITHUB_API_URL", self.github_api_url),
+        ):
+            url = urlsplit(value)
+            is_open = url.scheme == "http" and url.hostname not in ("127.0.0.1", "::1", "localhost")
+            if is_needed and is_open:
+                raise ValueError(
+                    f"{name}: {what} would be sent there unencrypted; use https:// (is {value!r})"
+                )
         return self
 
 
 def _is_rsa_key(text: str) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415 - for those who have an App
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey  # noqa: PLC0415 - for those who have an App
     from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415 - as above
 
     try:
         return isinstance(load_pem_private_key(text.encode(), password=None), RSAPrivateKey)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, UnsupportedAlgorithm):
         return False
 
 

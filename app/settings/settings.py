@@ -287,7 +287,11 @@ def _find_conflicts(settings: Settings) -> Iterator[str]:
     """Yields what is wrong with settings of several groups together."""
     yield from settings.sandbox.find_conflicts(settings.limits.run_timeout_s)
     yield from _find_mount_problem(settings)
-    if settings.repositories.github_app_client_id and settings.models.own_keys_secret is None:
+    repositories = settings.repositories
+    links = repositories.github_app_client_id and (
+        not repositories.app_private_key or repositories.github_identity == "person"
+    )
+    if links and settings.models.own_keys_secret is None:
         yield "ORION_GITHUB_APP_CLIENT_ID: set ORION_OWN_KEYS_SECRET, too"
 
 

@@ -263,7 +263,7 @@ async def test_what_nobody_used_for_long_is_removed(tmp_path: Path) -> None:
         fresh = await ask(core, WRITE, root="2.000100")
         snapshots = len(await core.provider.list_snapshots())
         await core.store.sessions.update(session_id_for(old.thread), used_at=T0)
-        assert await core.workspaces.remove_unused(T0 + timedelta(seconds=1), nowhere) == 1
+        assert await core.workspaces.removal(nowhere).remove_unused(T0 + timedelta(seconds=1)) == 1
         assert await core.store.sessions.get(session_id_for(old.thread)) is None
         assert len(await core.provider.list_snapshots()) == snapshots - 1
         assert [info.id for info in await core.provider.list()] == [fresh.sandbox_id]
@@ -331,10 +331,10 @@ async def test_a_thread_at_another_provider_begins_anew(tmp_path: Path) -> None:
 
         await core.store.sessions.update(session_id, used_at=T0)
         later = T0 + timedelta(seconds=1)
-        assert await core.workspaces.remove_unused(later, elsewhere) == 0
+        assert await core.workspaces.removal(elsewhere).remove_unused(later) == 0
         assert await core.store.sessions.get(session_id) is not None
         is_away = False
-        assert await core.workspaces.remove_unused(later, elsewhere) == 1
+        assert await core.workspaces.removal(elsewhere).remove_unused(later) == 1
         assert await there.list_snapshots() == ()
         assert session.snapshot_slug not in {ref.id for ref in await core.provider.list_snapshots()}
 

@@ -9,9 +9,8 @@ from datetime import UTC, datetime, timedelta
 from app.cli.commands.runs import open_records
 from app.compose.providers import create_named, join_installation
 from app.runs.model import STARTED_STATES, UNFINISHED_STATES, Run
-from app.runs.sandboxes import POOL_LABEL, SessionLocks
+from app.runs.sandboxes import POOL_LABEL, SessionLocks, remove_held
 from app.runs.session import GONE, Session, SessionChanges, SessionStatus
-from app.runs.workspace import remove_held
 from app.settings.settings import Settings
 from app.store.engine import StateDirectoryBusyError, own_state_directory
 from app.store.runs import SqlRunStore
