@@ -3,7 +3,7 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -57,6 +57,8 @@ HOOK_GRACE_S = 1.8
 """For messages that a request has brought to be placed: Slack waits 3 s in all, and a cold start takes one."""
 SWEEP_PATH = "/ops/sweep"
 """Of the cron in `vercel.json`."""
+CRON_PULLS_S = 40.0
+"""For the pull requests, whose claims end by themselves."""
 CRON_CATCH_UP_S = 200.0
 """Of the 300 that `vercel.json` gives it."""
 STAND_IN = {"VERCEL_OIDC_TOKEN": "the-one-of-each-request"}
@@ -266,8 +268,10 @@ async def _sweep(
 ) -> str:
     runs = await dispatcher.sweep()
     await core.desk.keep()
-    await core.pulls.look()
     removed, sessions = await core.retention.remove_old()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CRON_PULLS_S):
+            await core.pulls.look()
     told = f"{runs} runs woken; {removed} runs and {sessions} threads' files removed\n"
     if catch_up is None:
         return told

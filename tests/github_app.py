@@ -55,9 +55,13 @@ class GitHubApp:
         if self.status:
             return JSONResponse({"message": "no"}, status_code=self.status)
         said = request.headers.get("authorization", "").removeprefix("Bearer ")
-        options = {"verify_exp": False, "verify_iat": False}
         try:
-            claims = jwt.decode(said, _PUBLIC_KEY, algorithms=["RS256"], options=options)
+            claims = jwt.decode(
+                said,
+                _PUBLIC_KEY,
+                algorithms=["RS256"],
+                options={"verify_exp": False, "verify_iat": False},
+            )
         except jwt.InvalidTokenError:
             return JSONResponse({"message": "Bad credentials"}, status_code=401)
         at = self.now.timestamp()

@@ -164,7 +164,9 @@ class PullPages:
                 "head": {"ref": pull["head"], "sha": head},
                 "base": {"ref": pull["base"]},
                 "mergeable_state": self._mergeable(pull),
-                "updated_at": datetime.fromtimestamp(self.changes, UTC).isoformat() + head[:7],
+                "updated_at": datetime.fromtimestamp(
+                    self.changes + int(head[:7], 16), UTC
+                ).isoformat(),
             }
         )
 

@@ -21,7 +21,7 @@ from app.compose.factories import (
     create_runner,
     pool_size,
 )
-from app.compose.maintenance import Retention, Watchdog, maintain_runtime
+from app.compose.maintenance import Retention, Watchdog, maintain_runtime, repeat_forever
 from app.compose.permissions import PermissionWatch
 from app.compose.providers import ProviderChoice, create_named
 from app.log import get_logger
@@ -35,7 +35,7 @@ from app.runs.model import Clock, RunState, SystemClock
 from app.runs.policy import RunPolicy
 from app.runs.ports import RunPorts
 from app.runs.progress import LiveLogs
-from app.runs.repository.watch import PullRequestWatch
+from app.runs.repository.watch import LOOK_INTERVAL_S, PullRequestWatch
 from app.runs.runners import ProviderRuntime, Runners
 from app.runs.sandboxes import SessionLocks
 from app.runs.service import RunService
@@ -171,8 +171,6 @@ class Core:
     watchdog: Watchdog
     retention: Retention
     pulls: PullRequestWatch
-    leads: Callable[[], Awaitable[bool]]
-    """Whether this process does what one of all does."""
     elsewhere: Sequence[str]
     """Other providers where sandboxes of sessions may be."""
     policy: RunPolicy
@@ -200,7 +198,13 @@ class Core:
             self.signals.listen_forever(self.ports.store),
             self.watchdog.run_forever(),
             self.retention.run_forever(),
-            self.pulls.look_forever(self.leads),
+            repeat_forever(
+                self.pulls.look,
+                clock=self.ports.clock,
+                pause_s=lambda: LOOK_INTERVAL_S,
+                failed="pull_request.unwatched",
+                delay_s=LOOK_INTERVAL_S,
+            ),
             _prepare_quietly(self.runtime),
             *maintain_runtime(self.runtime, clock=self.ports.clock, policy=self.policy),
             *(self.runners.open_quietly(name) for name in self.elsewhere),
@@ -281,9 +285,7 @@ async def open_core(
             policy=policy,
         )
         intake = Intake(ports, dispatcher=dispatcher, signals=signals, desk=desk, policy=policy)
-        remove_sessions = partial(
-            runtime.workspaces.remove_unused, elsewhere=partial(create_named, settings)
-        )
+        removal = runtime.workspaces.removal(partial(create_named, settings))
         leads = adapters.store.leases.leads
         yield Core(
             ports=ports,
@@ -297,18 +299,18 @@ async def open_core(
             retention=Retention(
                 store=ports.store,
                 leads=leads,
-                remove_sessions=remove_sessions,
+                remove_sessions=removal.remove_unused,
                 keep_for=timedelta(days=settings.service.retention_days),
                 clock=clock,
             ),
             pulls=create_pull_watch(
                 settings,
                 ports,
+                leads=_always if is_brief else leads,
                 accept=intake.accept,
-                remove_sessions=remove_sessions,
+                empty=removal.empty,
                 tokens=outside.tokens,
             ),
-            leads=leads,
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,
             permissions=watch,
@@ -407,6 +409,11 @@ async def sessions_to_keep(
         if session is not None and session.sandbox_id:
             found.append(session)
     return found
+
+
+async def _always() -> bool:
+    """Is `leads` of who lives for one request, and was called to do what one of all does."""
+    return True
 
 
 async def _prepare_quietly(runtime: ProviderRuntime) -> None:

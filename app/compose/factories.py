@@ -4,7 +4,6 @@ import asyncio
 import shlex
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from app.runs.ports import Dispatcher, RunPorts, Tracer
 from app.runs.repository.checkout import Repositories
 from app.runs.repository.preparation import Preparations
 from app.runs.repository.tasks import RepositoryPolicy
-from app.runs.repository.watch import PullRequestWatch
+from app.runs.repository.watch import Empty, PullRequestWatch
 from app.runs.request import RunRequest
 from app.runs.selection import find_problem
 from app.runs.session import Session, SessionStore
@@ -199,8 +198,9 @@ def create_pull_watch(
     settings: Settings,
     ports: RunPorts,
     *,
+    leads: Callable[[], Awaitable[bool]],
     accept: Callable[[RunRequest], Awaitable[bool]],
-    remove_sessions: Callable[[datetime], Awaitable[int]],
+    empty: Empty,
     tokens: AccountTokens | None,
 ) -> PullRequestWatch:
     """Returns what looks after pull requests. `tokens`: of people's accounts; the rest as for `PullRequestWatch`."""
@@ -210,10 +210,11 @@ def create_pull_watch(
             credentials=git_credentials(settings, tokens),
             api_url=settings.repositories.github_api_url,
             mask=ports.mask,
+            called="".join(settings.repositories.git_name.split()),
         ),
+        leads=leads,
         accept=accept,
-        remove_sessions=remove_sessions,
-        called="".join(settings.repositories.git_name.split()),
+        empty=empty,
         rounds=settings.repositories.pull_request_rounds,
     )
 

@@ -17,18 +17,20 @@ from app.pull_requests.records import (
 
 RED_FOR: Final = timedelta(seconds=15)
 """A check that fails is told after this, though others go on."""
+GREEN_FOR: Final = timedelta(seconds=15)
+"""That all are good is told after this: others may not have begun yet."""
 QUICK: Final = timedelta(seconds=15)
 """Between two looks, for `QUICK_FOR` after a push."""
 QUICK_FOR: Final = timedelta(minutes=10)
 USUAL: Final = timedelta(seconds=40)
 """Between two looks after that: what happens is told within a minute."""
-RARE: Final = timedelta(minutes=10)
-"""Between two looks at one that is closed, and may be opened again."""
 WATCHED_FOR: Final = timedelta(days=14)
 """After the last push."""
 MAX_QUOTE_CHARS: Final = 600
 MAX_DETAIL_CHARS: Final = 6_000
 MAX_ITEMS: Final = 10
+MAX_REMARKS: Final = 5
+"""Of one look, each with a message of its own."""
 MAX_KEPT_NOTICES: Final = 30
 MAX_KEPT_KEYS: Final = 1_000
 
@@ -83,62 +85,82 @@ class PullView:
     checks: Sequence[Check] = ()
     """Of the commit `head`."""
     remarks: Sequence[Remark] = ()
-    """In their order."""
+    """In their order; of comments those alone that address Orion."""
 
 
-def with_news(pull: PullRequest, view: PullView, *, now: datetime, called: str) -> PullRequest:
+def with_news(pull: PullRequest, view: PullView, *, now: datetime) -> PullRequest:
     """Returns it as it stands now, with a notice of each thing that was not told before: of checks and conflicts once for each commit.
 
-    `called`: the name by which comments address Orion, behind an @.
+    What people had said before it was looked at for the first time is no news.
     """
+    states = {check.state for check in view.checks}
     is_new_head = view.head != pull.head
-    bad = [check for check in view.checks if check.state is CheckState.BAD]
-    red_since = None
-    if bad:
-        red_since = now if is_new_head or pull.red_since is None else pull.red_since
-    seen = replace(pull, head=view.head, state=view.state, red_since=red_since)
-    for key, notice in _found(pull, view, now=now, red_since=red_since, called=called):
+    seen = replace(
+        pull,
+        head=view.head,
+        state=view.state,
+        is_unseen=False,
+        red_since=_since(None if is_new_head else pull.red_since, now, CheckState.BAD in states),
+        green_since=_since(
+            None if is_new_head else pull.green_since, now, states == {CheckState.GOOD}
+        ),
+    )
+    if not pull.head:
+        seen = replace(seen, told=(*seen.told, *(remark.key for remark in view.remarks)))
+    left_out = [remark.key for remark in view.remarks if remark.key not in seen.told][MAX_REMARKS:]
+    for key, notice in _found(pull, seen, view, now=now):
         if key not in seen.told:
-            kept = [one for one in seen.notices if not one.is_done]
-            done = [one for one in seen.notices if one.is_done][-MAX_KEPT_NOTICES:]
-            number = max((one.number for one in seen.notices), default=0) + 1
-            notices = sorted([*done, *kept], key=lambda one: one.number)
-            seen = replace(
-                seen,
-                told=(*seen.told[-MAX_KEPT_KEYS:], key),
-                notices=(*notices, replace(notice, number=number)),
-            )
-    return replace(seen, next_at=_next_look(seen, now))
+            seen = _with_notice(seen, notice, key)
+    return replace(seen, told=(*seen.told, *left_out))
 
 
 def lost(pull: PullRequest) -> PullRequest:
-    """Returns it as one that nobody can look at any more, which is told."""
-    number = max((one.number for one in pull.notices), default=0) + 1
-    notice = replace(_notice(pull, NoticeKind.LOST, head=pull.head), number=number)
-    return replace(pull, state=PullState.LOST, next_at=None, notices=(*pull.notices, notice))
+    """Returns it as one that is not there, or may not be read, which is told; once, until it is pushed to again."""
+    seen = replace(pull, state=PullState.LOST)
+    key = f"lost:{pull.pushed_at.isoformat()}"
+    if key in pull.told:
+        return seen
+    return _with_notice(seen, _notice(pull, NoticeKind.LOST, head=pull.head), key)
 
 
-def _next_look(pull: PullRequest, now: datetime) -> datetime | None:
+def next_look(pull: PullRequest, now: datetime) -> datetime | None:
+    """Returns when to look at it again, after all that could be told of it was; None = never."""
     since = now - pull.pushed_at
+    if pull.untold:
+        return now + USUAL if since < WATCHED_FOR else None
     if pull.state is PullState.MERGED:
-        return None if pull.is_tidied else now + USUAL
+        return None if pull.is_tidied or since > WATCHED_FOR else now + USUAL
     if pull.state is PullState.LOST or since > WATCHED_FOR:
         return None
-    if pull.state is PullState.CLOSED:
-        return now + RARE
-    return now + (QUICK if since < QUICK_FOR else USUAL)
+    is_changing = any(
+        at is not None and now - at < longest
+        for at, longest in ((pull.red_since, RED_FOR), (pull.green_since, GREEN_FOR))
+    )
+    return now + (QUICK if since < QUICK_FOR or is_changing else USUAL)
+
+
+def _since(before: datetime | None, now: datetime, is_so: bool) -> datetime | None:  # noqa: FBT001 - what is asked
+    return (before or now) if is_so else None
+
+
+def _with_notice(pull: PullRequest, notice: Notice, key: str) -> PullRequest:
+    """Returns it with one more to tell; of those that were told the newest are kept."""
+    kept = [one for one in pull.notices if not one.is_done]
+    done = [one for one in pull.notices if one.is_done][-MAX_KEPT_NOTICES:]
+    number = max((one.number for one in pull.notices), default=0) + 1
+    notices = sorted([*done, *kept], key=lambda one: one.number)
+    return replace(
+        pull,
+        told=(*pull.told[-MAX_KEPT_KEYS:], key),
+        notices=(*notices, replace(notice, number=number)),
+    )
 
 
 def _found(
-    pull: PullRequest,
-    view: PullView,
-    *,
-    now: datetime,
-    red_since: datetime | None,
-    called: str,
+    pull: PullRequest, seen: PullRequest, view: PullView, *, now: datetime
 ) -> Iterator[tuple[str, Notice]]:
-    """Yields all that there is to tell, told or not, each with its key."""
-    yield from _of_remarks(pull, view, called=called)
+    """Yields all that there is to tell of how it was seen now, told or not, each with its key. `pull`: as it was seen before."""
+    yield from _of_remarks(seen, view)
     if view.state is not pull.state or view.state is PullState.MERGED:
         kind = {
             PullState.MERGED: NoticeKind.MERGED,
@@ -148,26 +170,26 @@ def _found(
         # One that is closed, opened and closed again is told of each time.
         times = sum(key.startswith("state:") for key in pull.told)
         key = "state:merged" if view.state is PullState.MERGED else f"state:{view.state}:{times}"
-        if kind is not None:
+        is_found_again = pull.state is PullState.LOST and view.state is PullState.OPEN
+        if kind is not None and not is_found_again:
             yield key, _notice(pull, kind, head=view.head)
     if view.state is not PullState.OPEN:
         return
     if view.has_conflict:
         yield f"conflict:{view.head}", _notice(pull, NoticeKind.CONFLICT, head=view.head)
-    yield from _of_checks(pull, view, now=now, red_since=red_since)
+    yield from _of_checks(seen, view, now=now)
 
 
-def _of_checks(
-    pull: PullRequest, view: PullView, *, now: datetime, red_since: datetime | None
-) -> Iterator[tuple[str, Notice]]:
+def _of_checks(pull: PullRequest, view: PullView, *, now: datetime) -> Iterator[tuple[str, Notice]]:
     by_state = {
         state: [check for check in view.checks if check.state is state] for state in CheckState
     }
     bad, going, good = (
         by_state[state] for state in (CheckState.BAD, CheckState.GOING, CheckState.GOOD)
     )
-    is_over = not going or (red_since is not None and now - red_since >= RED_FOR)
-    if bad and is_over:
+    is_red = pull.red_since is not None and now - pull.red_since >= RED_FOR
+    is_green = pull.green_since is not None and now - pull.green_since >= GREEN_FOR
+    if bad and (is_red or not going):
         yield (
             f"failed:{view.head}",
             replace(
@@ -183,41 +205,43 @@ def _of_checks(
                 pending=len(going),
             ),
         )
-    elif good and not bad and not going:
+    elif is_green:
         passed = _notice(pull, NoticeKind.CHECKS_PASSED, head=view.head)
         yield f"passed:{view.head}", replace(passed, passed=len(good))
 
 
-def _of_remarks(pull: PullRequest, view: PullView, *, called: str) -> Iterator[tuple[str, Notice]]:
-    for remark in view.remarks:
-        if remark.kind is RemarkKind.COMMENT and not _addresses(remark.text, called):
-            continue
-        is_comment = remark.kind is RemarkKind.COMMENT
-        kind = NoticeKind.COMMENT if is_comment else NoticeKind.REVIEW
+def _of_remarks(pull: PullRequest, view: PullView) -> Iterator[tuple[str, Notice]]:
+    new = [remark for remark in view.remarks if remark.key not in pull.told]
+    for number, remark in enumerate(new):
+        kind = NoticeKind.COMMENT if remark.kind is RemarkKind.COMMENT else NoticeKind.REVIEW
         said = "\n\n".join(text for text in (remark.text, *remark.lines) if text)
-        yield (
-            remark.key,
-            replace(
-                _notice(pull, kind, head=view.head),
-                by=remark.by,
-                items=(NoticeItem(text=remark.kind, link=remark.link),),
-                quote=_cut(said, MAX_QUOTE_CHARS),
-                # An approval without a word asks for nothing.
-                detail=_cut(said, MAX_DETAIL_CHARS),
-            ),
+        notice = replace(
+            _notice(pull, kind, head=view.head),
+            by=remark.by,
+            items=(NoticeItem(text=remark.kind, link=remark.link),),
+            quote=_cut(said, MAX_QUOTE_CHARS),
+            detail=_cut(said, MAX_DETAIL_CHARS),
         )
+        if number == MAX_REMARKS - 1 and len(new) > MAX_REMARKS:
+            # Whoever writes so many at once fills no thread: all others are told of in this one.
+            yield remark.key, replace(notice, more=len(new) - MAX_REMARKS)
+            return
+        yield remark.key, notice
 
 
 def can_be_fixed(notice: Notice) -> bool:
-    """Whether there is anything in it that an agent could be asked to do."""
+    """Whether there is anything in it that an agent could be asked to do: an approval without a word asks for nothing."""
     if notice.kind in (NoticeKind.REVIEW, NoticeKind.COMMENT):
         return bool(notice.detail)
     return notice.kind in FIXABLE
 
 
-def _addresses(text: str, called: str) -> bool:
-    words = text.lower().split()
-    return any(word.strip(".,:;!?()`*_") == f"@{called.lower()}" for word in words)
+def addresses(text: str, called: str) -> bool:
+    """Whether a comment addresses somebody of that name, behind an @."""
+    wanted = f"@{called.casefold()}"
+    if wanted not in (folded := text.casefold()):
+        return False
+    return any(word.strip(".,:;!?()`*_") == wanted for word in folded.split())
 
 
 def _notice(pull: PullRequest, kind: NoticeKind, *, head: str) -> Notice:

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-CLAIM_S: Final = 60.0
-"""For so long nobody else looks after a pull request, when a process dies in the middle of that."""
+CLAIM_S: Final = 180.0
+"""For so long nobody else looks after a pull request, when a process dies in the middle of that; a look and its messages take less."""
 ID_PREFIX: Final = "pr_"
 NOWHERE: Final = "-"
 """In place of the ts of a notice's message: there will be none."""
@@ -67,6 +67,8 @@ class Notice:
     """What somebody has said, masked."""
     detail: str = field(default="", repr=False)
     """What an agent is told of it, masked."""
+    more: int = 0
+    """So many others like it are told nowhere: somebody writes too many at once."""
     pending: int = 0
     """Checks that go on."""
     passed: int = 0
@@ -100,6 +102,10 @@ class PullRequest:
     thread_ts: str
     asker: str
     """Who asked for what was pushed last."""
+    is_external: bool = False
+    """They belong to another company."""
+    is_bot: bool = False
+    """They are another app."""
     acting_for: str = ""
     """The person by whose account it is looked at; empty = by the deployment's."""
     pushed_at: datetime
@@ -109,6 +115,10 @@ class PullRequest:
     """The commit that was looked at last; empty = none yet."""
     red_since: datetime | None = None
     """Since when a check of that commit has failed."""
+    green_since: datetime | None = None
+    """Since when all of them are good."""
+    is_unseen: bool = False
+    """The last look at it failed."""
     told: tuple[str, ...] = ()
     """The keys of all news that are in `notices`, or were."""
     notices: tuple[Notice, ...] = ()
@@ -118,10 +128,8 @@ class PullRequest:
     """What was kept for its thread is removed."""
     next_at: datetime | None
     """When to look at it next; None = nobody does any more."""
-
-    @property
-    def thread_key(self) -> str:
-        return f"{self.team}-{self.channel}-{self.thread_ts}"
+    claim: str = ""
+    """Of whoever looks after it now: what another one writes is not kept."""
 
     @property
     def untold(self) -> Sequence[Notice]:
@@ -155,7 +163,7 @@ class PullRequestStore(Protocol):
     """
 
     async def open(self, pull: PullRequest) -> None:
-        """Keeps a new one; of one that is known, only who has pushed last, when, for whom, and that it is to be looked at."""
+        """Keeps a new one; of one that is known, only who has pushed last, when, for whom, and that it is to be looked at: a push shows that it is there."""
         ...
 
     async def get(self, pull_id: str) -> PullRequest | None: ...
@@ -164,6 +172,9 @@ class PullRequestStore(Protocol):
         """Returns those that are due, for the caller to look after for `CLAIM_S`; nobody else gets them meanwhile."""
         ...
 
-    async def save(self, pull: PullRequest, *, release: bool = False) -> None:
-        """Writes how it stands and what was told of it; not what `open` writes, but for when it is due. `release`: it is looked after no longer."""
+    async def save(self, pull: PullRequest, *, release: bool = False) -> bool:
+        """Writes how it stands and what was told of it; not what `open` writes, but for when it is due. `release`: it is looked after no longer.
+
+        False: its claim is over, and nothing is written.
+        """
         ...

@@ -11,7 +11,7 @@ from app.runs.model import WAITING_STATES, Run, RunFileKind, RunState
 from app.runs.policy import RunPolicy, may_stop, why_no_follow_up
 from app.runs.ports import Dispatcher, RunPorts
 from app.runs.progress import last_lines
-from app.runs.repository.watch import fix_request
+from app.runs.repository.watch import Fix, fix_request, why_not_fixed
 from app.runs.request import (
     NO_CONTENT,
     Addressing,
@@ -61,19 +61,6 @@ class Pick:
     run_id: RunId
     number: int
     """Among `Outcome.candidates`, from 0."""
-    user: str
-    click_ts: str
-    """Slack's, of the click."""
-    is_external: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fix:
-    """A person wants something done about what is new of a pull request."""
-
-    pull_id: str
-    number: int
-    """Of the notice, from 1."""
     user: str
     click_ts: str
     """Slack's, of the click."""
@@ -238,7 +225,7 @@ class Intake:
             await self._tell_pick(pick, run_id, request, repo=repo)
 
     async def fix(self, fix: Fix) -> None:
-        """Lets an agent go on in the thread of a pull request: once for each notice, whoever else clicks; the person is told so.
+        """Lets an agent go on in the thread of a pull request: once for each notice, whoever else clicks; the person is told why not.
 
         Raises:
             OSError: not durable.
@@ -248,20 +235,15 @@ class Intake:
             pull = await self._ports.pull_requests.get(fix.pull_id)
             notice = pull.find(fix.number) if pull is not None else None
             run = await self._ports.store.get(RunId(notice.run_id)) if notice else None
-        if pull is None or notice is None or run is None or not notice.ts:
+        if pull is None or notice is None or run is None:
             self._log.info("event.ignored", reason="nothing_to_fix", pull_request=fix.pull_id)
             return
-        request = fix_request(
-            run,
-            pull,
-            notice,
-            user=fix.user,
-            now=self._ports.clock.now(),
-            click_ts=fix.click_ts,
-            is_external=fix.is_external,
-        )
-        if not await self.accept(request):
-            told = "This was asked for already; it is in this thread."
+        told = why_not_fixed(pull, notice)
+        if not told:
+            request = fix_request(run, pull, notice, fix, now=self._ports.clock.now())
+            if not await self.accept(request):
+                told = "This was asked for already; it is in this thread."
+        if told:
             await self._ports.replies.show_ephemeral(run.thread, user=fix.user, text=told)
 
     async def _tell_pick(

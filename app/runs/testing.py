@@ -88,7 +88,7 @@ from app.runs.history import (
     Verdict,
     build_messages,
 )
-from app.runs.intake import MUTED, UNMUTED, Fix, Intake, Pick, RetryIntent, Revision
+from app.runs.intake import MUTED, UNMUTED, Intake, Pick, RetryIntent, Revision
 from app.runs.model import (
     UNFINISHED_STATES,
     WAITING_STATES,
@@ -190,9 +190,9 @@ from app.runs.repository.preparation import Ground, PreparationError, Preparatio
 from app.runs.repository.tasks import RepositoryPolicy
 from app.runs.repository.watch import (
     BusyHostError,
+    Fix,
     PullGoneError,
     PullRequestWatch,
-    fix_request,
 )
 from app.runs.request import (
     Addressing,

@@ -10,7 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from app.approvals.questions import MAX_OPTIONS
 from app.runs.approvals import Press
-from app.runs.intake import Fix, Intake, Pick, RetryIntent
+from app.runs.intake import Intake, Pick, RetryIntent
+from app.runs.repository.watch import Fix
 from app.runs.request import RunId
 from app.runs.selection import MAX_CANDIDATES
 from app.slack.fields import object_of, text_of

@@ -6,7 +6,7 @@ from app.pull_requests.news import MAX_ITEMS, can_be_fixed
 from app.pull_requests.records import Notice, NoticeKind, PullRequest
 from app.slack.actions import FIX_ACTION
 from app.slack.blocks import Block, MessagePart
-from app.slack.cards import context, plain, quoted, section
+from app.slack.cards import MAX_SHOWN_CHARS, context, plain, quoted, section
 
 _SIGNS: Final = {
     NoticeKind.CHECKS_FAILED: "🔴",
@@ -20,14 +20,13 @@ _SIGNS: Final = {
     NoticeKind.LOST: "❔",
 }
 _ENDS: Final = {
-    NoticeKind.MERGED: "merged. What I kept of this thread's files is removed; ask on, and I begin anew from the repository.",
+    NoticeKind.MERGED: "merged. Unless something was asked here since it was pushed, I keep nothing of this thread's files, and begin anew from the repository.",
     NoticeKind.CLOSED: "closed without being merged",
     NoticeKind.REOPENED: "open again",
     NoticeKind.LOST: "it is not there any more, or I may not read it: I look no longer",
 }
 _MAX_LINK_CHARS: Final = 150
 _MAX_ITEM_CHARS: Final = 80
-"""Ten lines of these fit into a section."""
 
 
 def render_notice(pull: PullRequest, notice: Notice) -> MessagePart:
@@ -35,9 +34,12 @@ def render_notice(pull: PullRequest, notice: Notice) -> MessagePart:
     title = plain(f"{pull.name}#{pull.number}")
     said = _sentence(pull, notice)
     shown = f"{_SIGNS[notice.kind]} {_linked(title, pull.link)}: {said}"
-    blocks: list[Block] = [section("\n".join([shown, *_lines(notice)]))]
+    lines = _lines(notice, MAX_SHOWN_CHARS - len(shown))
+    blocks: list[Block] = [section("\n".join([shown, *lines]))]
     if notice.quote:
         blocks.append(section(quoted(notice.quote)))
+    if notice.more:
+        blocks.append(context(f"and {notice.more} more like it, which I tell nowhere"))
     if notice.round:
         blocks.append(context(f"I am on it, for the {_ordinal(notice.round)} time."))
     elif can_be_fixed(notice):
@@ -69,10 +71,17 @@ def _who_said(notice: Notice) -> str:
     return f"{plain(notice.by) or 'somebody'} {_linked(plain(item.text), item.link)}"
 
 
-def _lines(notice: Notice) -> list[str]:
+def _lines(notice: Notice, room: int) -> list[str]:
+    """Returns a line for each check that failed, as far as there is room for so many characters."""
     if notice.kind is not NoticeKind.CHECKS_FAILED:
         return []
-    lines = [f"• {_linked(plain(item.text[:_MAX_ITEM_CHARS]), item.link)}" for item in notice.items]
+    lines: list[str] = []
+    for item in notice.items:
+        line = f"• {_linked(plain(item.text[:_MAX_ITEM_CHARS]), item.link)}"
+        room -= len(line) + 1
+        if room < 0:
+            return [*lines, "• …"]
+        lines.append(line)
     return [*lines, "• …"] if len(lines) == MAX_ITEMS else lines
 
 

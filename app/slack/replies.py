@@ -231,9 +231,9 @@ class SlackReplies:
     ) -> str | None:
         part, number = render_notice(pull, notice), FIRST_NOTICE_PART + 1 - notice.number
         async with self._posting(run, "show_notice"):
-            if maybe_posted and (ts := (await self._messages.find(run.request)).get(number)):
-                return ts
             try:
+                if maybe_posted and (ts := (await self._messages.find(run.request)).get(number)):
+                    return ts
                 return await self._messages.post(run.request, part, number=number)
             except SlackRefusal as exc:
                 self._failed(run.id, "show_notice", exc)

@@ -1,5 +1,6 @@
 """Pull requests that are looked after, in SQLite, in PostgreSQL, and in memory."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,27 @@ from app.store.engine import Database, insert_for
 from app.store.leases import later
 from app.store.tables import Now, pull_requests, values_of
 
-_OF_PUSH: Final = ("run_id", "asker", "acting_for", "pushed_at", "next_at")
+_OF_PUSH: Final = (
+    "run_id",
+    "asker",
+    "is_external",
+    "is_bot",
+    "acting_for",
+    "pushed_at",
+    "next_at",
+)
 """What `open` writes of one that is known."""
 _OF_LOOK: Final = (
-    *("state", "head", "red_since", "told", "notices", "rounds", "is_tidied", "next_at"),
+    "state",
+    "head",
+    "red_since",
+    "green_since",
+    "is_unseen",
+    "told",
+    "notices",
+    "rounds",
+    "is_tidied",
+    "next_at",
 )
 """What `save` writes."""
 
@@ -53,25 +71,28 @@ class SqlPullRequestStore:
         )
 
         claimed = sa.update(pull_requests).where(pull_requests.c.id.in_(due))
-        returned = claimed.values(claimed_until=later(CLAIM_S)).returning(*pull_requests.c)
-        return await self._call(lambda connection: _all(connection, returned))
+        values = {"claimed_until": later(CLAIM_S), "claim": secrets.token_hex(8)}
+        returned = claimed.values(values).returning(*pull_requests.c)
+        found = await self._call(lambda connection: _all(connection, returned))
+        return sorted(found, key=_due_at)
 
-    async def save(self, pull: PullRequest, *, release: bool = False) -> None:
+    async def save(self, pull: PullRequest, *, release: bool = False) -> bool:
         values = values_of(pull)
         changes: dict[str, Any] = {name: values[name] for name in _OF_LOOK}
         if release:
-            changes["claimed_until"] = None
+            changes |= {"claimed_until": None, "claim": ""}
+        own = (pull_requests.c.id == pull.id) & (pull_requests.c.claim == pull.claim)
+        same_push = own & (pull_requests.c.pushed_at == pull.pushed_at)
         # Somebody may have pushed meanwhile: then it is due already.
-        own = (pull_requests.c.id == pull.id) & (pull_requests.c.pushed_at == pull.pushed_at)
         anew = changes | {"next_at": pull_requests.c.next_at}
 
-        def work(connection: sa.Connection) -> None:
-            if connection.execute(sa.update(pull_requests).where(own).values(changes)).rowcount:
-                return
-            known = pull_requests.c.id == pull.id
-            connection.execute(sa.update(pull_requests).where(known).values(anew))
+        def work(connection: sa.Connection) -> bool:
+            return any(
+                connection.execute(sa.update(pull_requests).where(where).values(what)).rowcount
+                for where, what in ((same_push, changes), (own, anew))
+            )
 
-        await self._call(work)
+        return await self._call(work)
 
 
 class MemoryPullRequestStore:
@@ -90,27 +111,36 @@ class MemoryPullRequestStore:
 
     async def claim(self, *, limit: int) -> Sequence[PullRequest]:
         now = datetime.now(UTC)
-        due = [
+        free = [
             pull
             for pull in self._rows.values()
             if pull.next_at is not None
             and pull.next_at <= now
             and self._claimed_until.get(pull.id, now) <= now
-        ][:limit]
+        ]
+        due = [
+            replace(pull, claim=secrets.token_hex(8)) for pull in sorted(free, key=_due_at)[:limit]
+        ]
         for pull in due:
+            self._rows[pull.id] = pull
             self._claimed_until[pull.id] = now + timedelta(seconds=CLAIM_S)
         return due
 
-    async def save(self, pull: PullRequest, *, release: bool = False) -> None:
+    async def save(self, pull: PullRequest, *, release: bool = False) -> bool:
         known = self._rows.get(pull.id)
-        if known is None:
-            return
+        if known is None or known.claim != pull.claim:
+            return False
         saved = replace(known, **_part(pull, _OF_LOOK))
         if known.pushed_at != pull.pushed_at:
             saved = replace(saved, next_at=known.next_at)
-        self._rows[pull.id] = saved
+        self._rows[pull.id] = replace(saved, claim="") if release else saved
         if release:
             self._claimed_until.pop(pull.id, None)
+        return True
+
+
+def _due_at(pull: PullRequest) -> float:
+    return pull.next_at.timestamp() if pull.next_at is not None else 0.0
 
 
 def _part(pull: PullRequest, names: Sequence[str]) -> Mapping[str, Any]:

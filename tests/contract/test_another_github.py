@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from app.brokerage.github import GitHub
 from app.brokerage.github_app import AppTokens
 from app.brokerage.github_pulls import GitHubPulls
 from app.pull_requests.records import NoticeKind, PullState, pull_id, pull_number
-from app.runs.testing import Proposal, PullRequestWatch, RunRequest
+from app.runs.testing import Proposal, PullRequestWatch, RunRequest, SessionId
 from app.store.memory import MemoryRunStore
 from tests.faults.building import JournalReplies
 from tests.github_app import PRIVATE_KEY
@@ -176,13 +176,13 @@ async def test_a_pull_request_from_its_opening_to_its_merge(tmp_path: Path) -> N
             id=pull_id(link), link=link, name="ann/api", number=number, pushed_at=now, next_at=now
         )
         await store.pull_requests.open(pull)
-        host = GitHubPulls(credentials=credentials, api_url=url, mask=str)
+        host = GitHubPulls(credentials=credentials, api_url=url, mask=str, called="Orion")
         watch = PullRequestWatch(
             replace(ports_of(store), replies=replies),
             host=host,
+            leads=_leads,
             accept=_accept,
-            remove_sessions=_remove,
-            called="Orion",
+            empty=_empty,
             rounds=0,
         )
 
@@ -213,6 +213,10 @@ async def _accept(request: RunRequest) -> bool:
     raise AssertionError(request)
 
 
-async def _remove(before: datetime) -> int:
-    del before
-    return 0
+async def _empty(session_id: SessionId, is_over: Callable[[], Awaitable[bool]]) -> bool:
+    del session_id, is_over
+    return True
+
+
+async def _leads() -> bool:
+    return True

@@ -50,8 +50,9 @@ async def test_what_is_kept_is_what_was_given(stores: Stores) -> None:
     assert await stores.one.get(PULL.id) is None
     await stores.one.open(PULL)
     assert await stores.other.get(PULL.id) == PULL
-    seen = with_news(PULL, view(bad("\u00e9\u6f22", summary="x" * 5_000)), now=NOW, called="Orion")
-    await stores.one.save(seen)
+    (claimed,) = await stores.one.claim(limit=1)
+    seen = with_news(claimed, view(bad("\u00e9\u6f22", summary="x" * 5_000)), now=NOW)
+    assert await stores.one.save(seen)
     assert await stores.other.get(PULL.id) == seen
     assert seen.notices
 
@@ -63,14 +64,19 @@ async def test_each_is_claimed_by_one(stores: Stores) -> None:
     early = replace(PULL, id="pr_early", next_at=NOW - timedelta(hours=1))
     for pull in (PULL, later, never, early):
         await stores.one.open(pull)
-    assert [pull.id for pull in await stores.one.claim(limit=1)] == [early.id]
+    (first,) = await stores.one.claim(limit=1)
+    assert first.id == early.id
     assert [pull.id for pull in await stores.other.claim(limit=9)] == [PULL.id]
     assert await stores.one.claim(limit=9) == []
-    await stores.one.save(early)
+    assert await stores.one.save(first)
     assert await stores.one.claim(limit=9) == []
-    await stores.one.save(early, release=True)
-    assert await stores.other.claim(limit=9) == [early]
-    await stores.other.save(replace(early, next_at=None), release=True)
+    assert await stores.one.save(first, release=True)
+    assert not await stores.one.save(first)
+    (again,) = await stores.other.claim(limit=9)
+    assert (again.id, again.claim != first.claim) == (early.id, True)
+    assert not await stores.one.save(replace(first, head="f" * 40))
+    assert (await stores.one.get(early.id)) == again
+    assert await stores.other.save(replace(again, next_at=None), release=True)
     assert await stores.other.claim(limit=9) == []
 
 
@@ -81,7 +87,7 @@ async def test_a_push_meanwhile_is_not_lost(stores: Stores) -> None:
     pushed_at = NOW + timedelta(seconds=1)
     pushed = replace(PULL, run_id="run_2", asker="U2", pushed_at=pushed_at, next_at=NOW)
     await stores.other.open(pushed)
-    seen = with_news(claimed, view(bad()), now=NOW, called="Orion")
+    seen = with_news(claimed, view(bad()), now=NOW)
     await stores.one.save(seen, release=True)
     now = await found(stores.other)
     assert (now.run_id, now.asker, now.next_at) == ("run_2", "U2", NOW)
@@ -92,7 +98,7 @@ async def test_a_push_meanwhile_is_not_lost(stores: Stores) -> None:
 
 
 async def test_one_that_nobody_knows_is_not_kept(stores: Stores) -> None:
-    await stores.one.save(PULL)
+    assert not await stores.one.save(PULL)
     assert await stores.one.get(PULL.id) is None
 
 

@@ -98,7 +98,7 @@ async def test_from_the_question_to_the_merge(prepared: Path, tmp_path: Path) ->
         git(bare, "update-ref", "refs/heads/main", server.pages.head())
         server.pages.states[1] = "merged"
         server.pages.changes += 1
-        await _told(stage, ts, "merged. What I kept")
+        await _told(stage, ts, "merged. Unless something")
         await stage.orion.until_logged("pull_request.told", 5, timeout_s=TOLD_S)
         replies = await stage.client.replies(ts)
         assert not [one for one in replies if "looks good to me" in _whole(one)]

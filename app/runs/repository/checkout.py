@@ -419,12 +419,14 @@ class Checkout:
             channel=run.request.channel,
             thread_ts=run.request.thread_ts,
             asker=run.request.user,
+            is_external=run.request.is_external,
+            is_bot=run.request.is_bot,
             acting_for=proposal.acting_for.person if proposal.acting_for else "",
             pushed_at=now,
             next_at=now,
         )
         try:
-            await store.open(pull)
+            await retry_store(partial(store.open, pull))
         except OSError as exc:
             _log.warning("pull_request.unwatched", link=link, reason=str(exc))
 

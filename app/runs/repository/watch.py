@@ -1,14 +1,13 @@
 """Looks after pull requests that Orion has opened: tells their threads what happens to them, and lets an agent go on where that is wanted."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Final, Protocol
 
 from app.aio import open_task_group
 from app.log import get_logger
-from app.pull_requests.news import USUAL, PullView, lost, with_news
+from app.pull_requests.news import PullView, can_be_fixed, lost, next_look, with_news
 from app.pull_requests.records import NOWHERE, Notice, NoticeKind, PullRequest, PullState
 from app.runs.model import Run
 from app.runs.ports import RunPorts
@@ -19,13 +18,13 @@ from app.runs.request import (
     Thread,
     run_id_for,
 )
-from app.runs.session import session_id_for
+from app.runs.session import SessionId, session_id_for
 
 LOOK_INTERVAL_S: Final = 5.0
 """Between two looks for pull requests that are due."""
-DUE_AT_ONCE: Final = 20
-BESIDE_EACH_OTHER: Final = 4
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+AT_ONCE: Final = 4
+Empty = Callable[[SessionId, Callable[[], Awaitable[bool]]], Awaitable[bool]]
+"""Is `SessionRemoval.empty`."""
 _log = get_logger(__name__)
 
 
@@ -54,90 +53,82 @@ class PullRequestHost(Protocol):
 
 
 class PullRequestWatch:
-    """One for a process; of several processes one looks."""
+    """One for a process; of several processes the one looks that leads."""
 
     def __init__(
         self,
         ports: RunPorts,
         *,
         host: PullRequestHost,
+        leads: Callable[[], Awaitable[bool]],
         accept: Callable[[RunRequest], Awaitable[bool]],
-        remove_sessions: Callable[[datetime], Awaitable[int]],
-        called: str,
+        empty: Empty,
         rounds: int,
     ) -> None:
-        """`accept`: `Intake.accept`. `remove_sessions`: last used before then. `called`: see `with_news`. `rounds`: how often an agent goes on by itself when checks fail."""
+        """`accept`: `Intake.accept`. `rounds`: how often an agent goes on by itself when checks fail."""
         self._ports = ports
         self._host = host
+        self._leads = leads
         self._accept = accept
-        self._remove_sessions = remove_sessions
-        self._called = called
+        self._empty = empty
         self._rounds = rounds
-        self._not_before = _EPOCH
-
-    async def look_forever(self, leads: Callable[[], Awaitable[bool]]) -> None:
-        """Looks whenever some are due, while `leads` says that this process is the one to do so, until cancelled."""
-        is_sick = False
-        while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
-            try:
-                if await leads():
-                    await self.look()
-            except OSError as exc:
-                if not is_sick:
-                    _log.warning("pull_request.unwatched", reason=str(exc))
-                is_sick = True
-            else:
-                is_sick = False
+        self._not_before: dict[tuple[str, str], datetime] = {}
+        """Until when the host does not want to be asked, by whose account, as in `PullRequest`."""
 
     async def look(self) -> int:
-        """Looks at those that are due; returns at how many. One that fails is logged, and looked at again. Raises: OSError."""
-        if self._ports.clock.now() < self._not_before:
+        """Looks at those that are due, if this process leads; returns at how many. One that fails is logged, and looked at again.
+
+        Raises:
+            OSError: the database does not answer.
+        """
+        if not await self._leads():
             return 0
-        due = await self._ports.pull_requests.claim(limit=DUE_AT_ONCE)
-        turn = asyncio.Semaphore(BESIDE_EACH_OTHER)
+        looked = 0
+        while due := await self._ports.pull_requests.claim(limit=AT_ONCE):
+            async with open_task_group() as group:
+                for pull in due:
+                    group.create_task(self._try_to_look_after(pull))
+            looked += len(due)
+        return looked
 
-        async def look_after(pull: PullRequest) -> None:
-            async with turn:
-                try:
-                    await self._look_after(pull)
-                except Exception:  # noqa: BLE001 - one must not keep the others from being looked at; its claim ends by itself
-                    _log.exception("pull_request.failed", link=pull.link)
-
-        async with open_task_group() as group:
-            for pull in due:
-                group.create_task(look_after(pull))
-        return len(due)
+    async def _try_to_look_after(self, pull: PullRequest) -> None:
+        try:
+            await self._look_after(pull)
+        except Exception:  # noqa: BLE001 - one must not keep the others from being looked at; its claim ends by itself
+            _log.exception("pull_request.failed", link=pull.link)
 
     async def _look_after(self, pull: PullRequest) -> None:
         seen = await self._see(pull)
-        await self._ports.pull_requests.save(seen)
+        if seen != pull and not await self._ports.pull_requests.save(seen):
+            return
         for notice in seen.untold:
             seen = await self._tell(seen, notice, maybe_posted=notice in pull.notices)
         if seen.state is PullState.MERGED and not seen.untold and not seen.is_tidied:
-            is_tidied = await self._tidy(seen)
-            seen = replace(seen, is_tidied=is_tidied, next_at=None if is_tidied else self._soon())
-        elif seen.untold and seen.next_at is None:
-            seen = replace(seen, next_at=self._soon())
-        await self._ports.pull_requests.save(seen, release=True)
+            seen = replace(seen, is_tidied=await self._tidy(seen))
+        now = self._ports.clock.now()
+        at = next_look(seen, now)
+        if at is not None:
+            at = max(at, self._not_before.get(_account(pull), at))
+        await self._ports.pull_requests.save(replace(seen, next_at=at), release=True)
 
     async def _see(self, pull: PullRequest) -> PullRequest:
         """Returns it as its server has it now, with what is new."""
-        if pull.state in (PullState.LOST, PullState.MERGED):
-            return pull  # for good
         now = self._ports.clock.now()
+        if pull.state is PullState.MERGED or self._not_before.get(_account(pull), now) > now:
+            return pull
         try:
             view = await self._host.look(pull)
         except PullGoneError:
             return lost(pull)
         except BusyHostError as exc:
-            self._not_before = now + timedelta(seconds=exc.wait_s)
-            _log.warning("pull_request.host_busy", wait_s=exc.wait_s)
-            return replace(pull, next_at=self._not_before)
+            self._not_before[_account(pull)] = now + timedelta(seconds=exc.wait_s)
+            _log.warning("pull_request.host_busy", link=pull.link, wait_s=exc.wait_s)
+            return pull
         except ConnectionError as exc:
-            _log.warning("pull_request.unseen", link=pull.link, reason=str(exc))
-            return replace(pull, next_at=self._soon())
-        seen = with_news(pull, view, now=now, called=self._called)
+            if not pull.is_unseen:
+                _log.warning("pull_request.unseen", link=pull.link, reason=str(exc))
+            return replace(pull, is_unseen=True)
+        seen = with_news(pull, view, now=now)
         for notice in seen.notices:
             is_new = notice not in pull.notices and notice.kind is NoticeKind.CHECKS_FAILED
             if is_new and seen.rounds < self._rounds:
@@ -158,68 +149,116 @@ class PullRequestWatch:
                 return pull
             notice = replace(notice, ts=ts)
             pull = pull.with_notice(notice)
-            await self._ports.pull_requests.save(pull)
-            _log.info("pull_request.told", link=pull.link, kind=notice.kind, head=notice.head)
+            if not await self._ports.pull_requests.save(pull):
+                return pull
+            if ts != NOWHERE:
+                _log.info("pull_request.told", link=pull.link, kind=notice.kind, head=notice.head)
         if not notice.is_done:
             if run is not None and notice.ts != NOWHERE:
                 now = self._ports.clock.now()
-                await self._accept(fix_request(run, pull, notice, user=pull.asker, now=now))
+                await self._accept(round_request(run, pull, notice, now=now))
             pull = pull.with_notice(replace(notice, is_begun=True))
         return pull
 
     async def _tidy(self, pull: PullRequest) -> bool:
-        """Removes what is kept for the thread of a merged one, unless something goes on there."""
+        """Removes what is kept for the thread of a merged one, unless something was asked there since it was pushed; whether that is settled."""
         thread = Thread(team=pull.team, channel=pull.channel, thread_ts=pull.thread_ts)
-        if any(not run.state.is_final for run in await self._ports.store.of_thread(thread)):
-            return False
-        session = await self._ports.sessions.get(session_id_for(thread))
-        if session is None:
-            return True
-        await self._ports.sessions.update(session.id, used_at=_EPOCH)
-        await self._remove_sessions(_EPOCH + timedelta(seconds=1))
-        return await self._ports.sessions.get(session.id) is None
 
-    def _soon(self) -> datetime:
-        return self._ports.clock.now() + USUAL
+        async def is_asked_since() -> bool:
+            runs = await self._ports.store.of_thread(thread)
+            return any(run.created_at > pull.pushed_at for run in runs)
+
+        async def is_over() -> bool:
+            runs = await self._ports.store.of_thread(thread)
+            return not await is_asked_since() and all(run.state.is_final for run in runs)
+
+        return await is_asked_since() or await self._empty(session_id_for(thread), is_over)
+
+
+def _account(pull: PullRequest) -> tuple[str, str]:
+    """Returns by whose account it is looked at."""
+    return (pull.team, pull.acting_for) if pull.acting_for else ("", "")
 
 
 _TASKS: Final = {
-    NoticeKind.CHECKS_FAILED: "Checks of the pull request {link} fail at its commit {head}. Find out why and mend that. What they say is below.",
-    NoticeKind.CONFLICT: "The pull request {link} cannot be merged: its branch conflicts with `{base}`. Fetch that, merge it into the branch, and resolve the conflicts so that what both sides want is kept.",
-    NoticeKind.REVIEW: "The pull request {link} was reviewed. Do what the review below asks for where it is right, and say in your answer where it is not.",
-    NoticeKind.COMMENT: "Somebody has written to you below the pull request {link}. Do what is asked below where it is right, and answer what is asked.",
+    NoticeKind.CHECKS_FAILED: (
+        "Mend what makes the checks fail",
+        "Checks of the pull request {link} fail at its commit {head}. Find out why and mend that. What they say is below.",
+    ),
+    NoticeKind.CONFLICT: (
+        "Resolve the conflicts with the base branch",
+        "The pull request {link} cannot be merged: its branch conflicts with `{base}`. Fetch that, merge it into the branch, and resolve the conflicts so that what both sides want is kept.",
+    ),
+    NoticeKind.REVIEW: (
+        "Do what the review asks for",
+        "The pull request {link} was reviewed. Do what the review below asks for where it is right, and say in your answer where it is not.",
+    ),
+    NoticeKind.COMMENT: (
+        "Answer a comment",
+        "Somebody has written to you below the pull request {link}. Do what is asked below where it is right, and answer what is asked.",
+    ),
 }
+"""The title of a commit, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A person wants something done about what is new of a pull request."""
+
+    pull_id: str
+    number: int
+    """Of the notice, from 1."""
+    user: str
+    click_ts: str
+    """Slack's, of the click."""
+    is_external: bool = False
+
+
+def why_not_fixed(pull: PullRequest, notice: Notice) -> str:
+    """Returns why nothing can be done about a notice any more, for a person; empty when something can."""
+    if pull.state is not PullState.OPEN:
+        return f"This pull request is {pull.state} by now."
+    is_of_commit = notice.kind in (NoticeKind.CHECKS_FAILED, NoticeKind.CONFLICT)
+    if is_of_commit and notice.head != pull.head:
+        return "That was of an earlier commit; there is a newer one by now."
+    return "" if can_be_fixed(notice) else "There is nothing to do about this."
 
 
 def fix_request(
-    run: Run,
-    pull: PullRequest,
-    notice: Notice,
-    *,
-    user: str,
-    now: datetime,
-    click_ts: str = "",
-    is_external: bool = False,
+    run: Run, pull: PullRequest, notice: Notice, fix: Fix, *, now: datetime
 ) -> RunRequest:
-    """Returns what asks an agent to do something about a notice: one run for each, however often it is asked for.
+    """Returns what asks an agent, for whoever pressed the button, to do something about a notice: one run for each notice. `run`: of the notice."""
+    pressed = {
+        "message_ts": fix.click_ts,  # after all that was written below the notice
+        "user": fix.user,
+        "unseen": "Fix it",
+        "is_external": fix.is_external,
+    }
+    return _request(run, pull, notice, now=now).model_copy(update=pressed)
 
-    What the server and people there say goes with it as what was forwarded, never as a part of the question. `run`: of the notice.
-    """
-    task = _TASKS[notice.kind].format(link=pull.link, head=notice.head[:7], base=pull.base)
+
+def round_request(run: Run, pull: PullRequest, notice: Notice, *, now: datetime) -> RunRequest:
+    """Returns the same for a round that goes on by itself, for whoever asked for what was pushed last."""
+    last = {"user": pull.asker, "is_external": pull.is_external, "is_bot": pull.is_bot}
+    return _request(run, pull, notice, now=now).model_copy(update=last)
+
+
+def _request(run: Run, pull: PullRequest, notice: Notice, *, now: datetime) -> RunRequest:
+    """Returns the request without whose it is. What the server and people there say goes with it as what was forwarded, never as a part of the question."""
+    title, task = _TASKS[notice.kind]
     said = "\n".join(f"> {line}" for line in notice.detail.splitlines())
-    told = f"From {pull.link}:\n{said}"
+    told = task.format(link=pull.link, head=notice.head[:7], base=pull.base)
     return RunRequest(
-        run_id=run_id_for(team=pull.team, channel=pull.channel, message_ts=notice.ts),
+        run_id=run_id_for(
+            team=pull.team, channel=pull.channel, message_ts=pull.id, click=str(notice.number)
+        ),
         team=pull.team,
         channel=pull.channel,
         thread_ts=pull.thread_ts,
         message_ts=notice.ts,
-        user=user,
-        text=f"pr=yes {task}",
-        unseen="Fix it" if click_ts else "",
+        user="",
+        text=f"pr=yes {title}\n\n{told}",
         surface=run.request.surface,
-        content=MessageContent(shared=(told,) if said else ()),
-        click_ts=click_ts,
-        is_external=is_external,
+        content=MessageContent(shared=(f"From {pull.link}:\n{said}",) if said else ()),
         received_at=now,
     )

@@ -50,6 +50,7 @@ async def open_world(
             credentials=GitCredentials(remotes=remotes, app=app),
             api_url=f"{url}{API}",
             mask=lambda text: text.replace("hunter2", "***"),
+            called="Orion",
         )
         yield World(pages=server.pages, pulls=pulls, bare=bare)
 
@@ -96,6 +97,7 @@ async def test_reviews_come_with_their_lines(tmp_path: Path) -> None:
         world.pages.review("COMMENTED", "", by="cal", README="and this")
         world.pages.review("COMMENTED", "")
         world.pages.review("PENDING", "not sent")
+        world.pages.comment("looks good")
         world.pages.comment("@orion hello", by="dan")
         found = (await world.look()).remarks
     assert [(one.kind, one.by, one.text, one.lines) for one in found] == [
@@ -185,6 +187,33 @@ async def test_a_token_that_may_not_read_checks(tmp_path: Path) -> None:
         assert [check.name for check in (await world.look()).checks] == ["cover"]
 
 
+@pytest.mark.parametrize("path", ["/reviews", "/pulls/1/comments", "/check-runs"])
+async def test_a_list_that_is_not_there_is_empty(tmp_path: Path, path: str) -> None:
+    """The pull request is there for all that."""
+    async with open_world(tmp_path) as world:
+        world.pages.refuses[path] = 404
+        assert (await world.look()).state is PullState.OPEN
+
+
+async def test_what_may_not_be_read_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    async with open_world(tmp_path) as world:
+        world.pages.refuses["/check-runs"] = 403
+        for _ in range(3):
+            await world.look()
+        asked = [path for path, _ in world.pages.answered if path.endswith("/check-runs")]
+        assert len(asked) == 1
+
+
+async def test_a_secret_is_masked_before_anything_is_cut(tmp_path: Path) -> None:
+    """Also in an address, which is left out then."""
+    async with open_world(tmp_path) as world:
+        output = {"title": "x" * 1_995, "summary": "hunter2", "annotations_count": 0}
+        world.pages.check("test", "failure", output=output, html_url="https://ci.test/?t=hunter2")
+        (check,) = (await world.look()).checks
+    assert "hunt" not in check.summary
+    assert check.link == ""
+
+
 async def test_one_that_is_not_there(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         world.pages.states[1] = "gone"
@@ -199,6 +228,7 @@ async def test_one_that_is_not_there(tmp_path: Path) -> None:
         ({"retry-after": "0"}, MIN_WAIT_S),
         ({"x-ratelimit-remaining": "0", "x-ratelimit-reset": "9999999999"}, MAX_WAIT_S),
         ({"x-ratelimit-remaining": "0"}, MIN_WAIT_S),
+        ({"x-nothing": "0"}, MIN_WAIT_S),
     ],
 )
 async def test_limits(tmp_path: Path, limit: dict[str, str], wait_s: float) -> None:
@@ -230,7 +260,10 @@ async def test_what_github_refuses_is_told_without_a_secret(tmp_path: Path, stat
 async def test_a_server_that_is_not_there() -> None:
     remotes = GitRemotes(github_url="https://github.test", token=TOKEN)
     pulls = GitHubPulls(
-        credentials=GitCredentials(remotes=remotes), api_url="http://127.0.0.1:1", mask=str
+        credentials=GitCredentials(remotes=remotes),
+        api_url="http://127.0.0.1:1",
+        mask=str,
+        called="Orion",
     )
     with pytest.raises(ConnectionError, match="could not be reached"):
         await pulls.look(make_pull())

@@ -6,17 +6,20 @@ from datetime import datetime, timedelta
 import pytest
 
 from app.pull_requests.news import (
+    GREEN_FOR,
     MAX_ITEMS,
     MAX_KEPT_NOTICES,
+    MAX_REMARKS,
     QUICK,
-    RARE,
     RED_FOR,
     USUAL,
     WATCHED_FOR,
     PullView,
     RemarkKind,
+    addresses,
     can_be_fixed,
     lost,
+    next_look,
     with_news,
 )
 from app.pull_requests.records import NoticeKind, PullRequest, PullState, pull_id, pull_number
@@ -24,7 +27,13 @@ from tests.unit.pull_requests.building import NOW, bad, going, good, make_pull, 
 
 
 def look(pull: PullRequest, seen: PullView, *, at: datetime = NOW) -> PullRequest:
-    return with_news(pull, seen, now=at, called="Orion")
+    """One that was looked at before."""
+    return with_news(pull if pull.head else replace(pull, head=seen.head), seen, now=at)
+
+
+def green(pull: PullRequest, seen: PullView) -> PullRequest:
+    """Looks twice, so far apart that what is good is so for good."""
+    return look(look(pull, seen), seen, at=NOW + GREEN_FOR)
 
 
 def told(pull: PullRequest) -> list[NoticeKind]:
@@ -46,7 +55,7 @@ def test_checks_are_told_once_for_each_commit() -> None:
     assert told(look(pull, view(bad(), good()))) == told(pull)
     pull = look(pull, view(going(), head="b" * 40))
     assert len(pull.notices) == 1
-    pull = look(pull, view(good(), good("test"), head="b" * 40))
+    pull = green(pull, view(good(), good("test"), head="b" * 40))
     pull = look(pull, view(bad(), head="c" * 40))
     assert told(pull) == [
         NoticeKind.CHECKS_FAILED,
@@ -58,7 +67,7 @@ def test_checks_are_told_once_for_each_commit() -> None:
 
 
 def test_a_failed_check_does_not_wait_for_a_slow_one_for_long() -> None:
-    """All at once where they end together; else after a moment, within a minute with the next look."""
+    """All at once where they end together; else after a moment."""
     pull = look(make_pull(), view(bad(), going()))
     assert told(pull) == []
     pull = look(pull, view(bad(), going()), at=NOW + RED_FOR / 2)
@@ -83,7 +92,7 @@ def test_a_conflict_is_told_once_for_each_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "is_told"),
+    ("text", "is_so"),
     [
         ("@orion please rename it", True),
         ("Could you rename it, @Orion?", True),
@@ -93,9 +102,36 @@ def test_a_conflict_is_told_once_for_each_commit() -> None:
         ("mail me at a@orion", False),
     ],
 )
-def test_comments_that_are_addressed_to_orion_are_told(text: str, *, is_told: bool) -> None:
-    pull = look(make_pull(), view(remarks=[remark("comment:1", text=text)]))
-    assert told(pull) == ([NoticeKind.COMMENT] if is_told else [])
+def test_whom_a_comment_addresses(text: str, *, is_so: bool) -> None:
+    assert addresses(text, "Orion") is is_so
+
+
+def test_that_all_are_good_is_told_when_it_has_stood() -> None:
+    """A quick one is green before the others have begun."""
+    pull = look(make_pull(), view(good()))
+    pull = look(pull, view(good(), going()), at=NOW + GREEN_FOR)
+    assert told(pull) == []
+    pull = look(pull, view(good(), good("slow")), at=NOW + 2 * GREEN_FOR)
+    assert told(pull) == []
+    pull = look(pull, view(good(), good("slow")), at=NOW + 3 * GREEN_FOR)
+    assert told(pull) == [NoticeKind.CHECKS_PASSED]
+    assert pull.notices[0].passed == 2
+
+
+def test_what_was_said_before_the_first_look_is_no_news() -> None:
+    old = view(remarks=[remark("review:1", RemarkKind.CHANGES, text="Name it.")])
+    pull = with_news(make_pull(), old, now=NOW)
+    assert told(pull) == []
+    assert told(look(pull, old)) == []
+
+
+def test_who_writes_much_fills_no_thread() -> None:
+    """A few are told, with how many there are besides; none of them again."""
+    flood = view(remarks=[remark(f"comment:{n}", text=f"@orion {n}") for n in range(50)])
+    pull = look(look(make_pull(), view()), flood)
+    assert len(pull.notices) == MAX_REMARKS
+    assert [notice.more for notice in pull.notices] == [0] * (MAX_REMARKS - 1) + [50 - MAX_REMARKS]
+    assert len(look(pull, flood).notices) == MAX_REMARKS
 
 
 def test_reviews_are_told_whoever_they_are_addressed_to() -> None:
@@ -121,28 +157,51 @@ def test_closing_opening_and_merging_are_told_each_time() -> None:
     assert told(look(make_pull(), view(bad(), state=PullState.CLOSED))) == [closed]
 
 
-def test_one_that_is_gone_is_told_and_looked_at_no_more() -> None:
-    pull = lost(make_pull())
-    assert (told(pull), pull.state, pull.next_at) == ([NoticeKind.LOST], PullState.LOST, None)
+def test_one_that_is_gone_is_told_until_it_is_pushed_to_again() -> None:
+    """Once each; that it is there again needs no word."""
+    pull = lost(lost(make_pull()))
+    assert (told(pull), pull.state) == ([NoticeKind.LOST], PullState.LOST)
+    again = replace(pull, pushed_at=NOW + timedelta(hours=1))
+    assert told(look(again, view())) == [NoticeKind.LOST]
+    assert told(lost(again)) == [NoticeKind.LOST] * 2
+
+
+LONG_AGO = {"pushed_at": NOW - WATCHED_FOR * 2}
+HOURS_AGO = {"pushed_at": NOW - timedelta(hours=1)}
 
 
 @pytest.mark.parametrize(
     ("changes", "state", "after"),
     [
         ({}, PullState.OPEN, QUICK),
-        ({"pushed_at": NOW - timedelta(hours=1)}, PullState.OPEN, USUAL),
-        ({"pushed_at": NOW - WATCHED_FOR * 2}, PullState.OPEN, None),
-        ({}, PullState.CLOSED, RARE),
+        (HOURS_AGO, PullState.OPEN, USUAL),
+        (HOURS_AGO | {"red_since": NOW}, PullState.OPEN, QUICK),
+        (HOURS_AGO | {"green_since": NOW}, PullState.OPEN, QUICK),
+        (HOURS_AGO | {"red_since": NOW - timedelta(hours=1)}, PullState.OPEN, USUAL),
+        (LONG_AGO, PullState.OPEN, None),
+        (HOURS_AGO, PullState.CLOSED, USUAL),
+        ({}, PullState.LOST, None),
         ({}, PullState.MERGED, USUAL),
         ({"is_tidied": True}, PullState.MERGED, None),
+        (LONG_AGO, PullState.MERGED, None),
     ],
 )
 def test_the_next_look(
     changes: dict[str, object], state: PullState, after: timedelta | None
 ) -> None:
-    """Soon after a push, within a minute later, rarely while it is closed; not for ever."""
-    pull = look(make_pull(**changes), view(state=state))
-    assert pull.next_at == (None if after is None else NOW + after)
+    """Soon after a push and while checks change, within a minute later; not for ever."""
+    found = next_look(make_pull(state=state, **changes), NOW)
+    assert found == (None if after is None else NOW + after)
+
+
+def test_what_could_not_be_told_is_tried_again() -> None:
+    """Also of one that is over."""
+    assert next_look(lost(make_pull()), NOW) == NOW + USUAL
+
+
+def test_all_is_told_within_a_minute() -> None:
+    """However it falls between two looks."""
+    assert USUAL + max(QUICK, RED_FOR, GREEN_FOR) < timedelta(minutes=1)
 
 
 def test_what_was_told_long_ago_is_forgotten_and_not_told_again() -> None:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
+from typing_extensions import override
 
 from agent_scripts.adapter import AgentPaths
 from agent_scripts.events import TurnFinished
@@ -15,7 +16,7 @@ from agent_scripts.repository import RepositoryProblem, find_reason, parse_repor
 from app.accounts.records import Owner
 from app.approvals.rules import Deed
 from app.errors import OrionError
-from app.pull_requests.records import pull_id
+from app.pull_requests.records import PullRequest, pull_id
 from app.runs.testing import (
     Asker,
     Author,
@@ -272,9 +273,22 @@ async def test_a_pull_request_names_who_asked() -> None:
     assert asker == "Asked for in Slack by `Ada '@admin'` (`U1`)."
 
 
+class _Flaky(MemoryPullRequestStore):
+    """Is locked once."""
+
+    is_locked = True
+
+    @override
+    async def open(self, pull: PullRequest) -> None:
+        if self.is_locked:
+            self.is_locked = False
+            raise OSError("locked")
+        await super().open(pull)
+
+
 async def test_what_is_proposed_is_looked_after() -> None:
-    """From the thread of its run, for whoever asked, in whose name it was pushed; a sick database costs no answer."""
-    store = MemoryPullRequestStore()
+    """From the thread of its run, for whoever asked, in whose name it was pushed; a database that is locked for a moment loses it not."""
+    store = _Flaky()
     repositories, _ = _repositories(acts_as_person=True)
     repositories = replace(repositories, pull_requests=store)
     attempt = _attempt(wants=True)

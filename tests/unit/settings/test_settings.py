@@ -336,7 +336,7 @@ def test_a_key_that_is_none_is_refused_unseen(key: str) -> None:
     given = {"orion_github_app_client_id": "Iv23li", "orion_github_app_private_key": key}
     with pytest.raises(SettingsError, match="is no RSA private key in PEM") as caught:
         load_settings(env_file=None, given=given)
-    assert key[60:90] not in str(caught.value)
+    assert key[5:14] not in str(caught.value)
 
 
 def test_an_apps_key_may_have_its_lines_in_one() -> None:

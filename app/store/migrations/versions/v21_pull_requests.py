@@ -10,7 +10,7 @@ is_additive = True
 def upgrade() -> None:
     texts = (
         *("link", "name", "base", "team", "channel", "thread_ts", "asker", "acting_for"),
-        "head",
+        *("head", "claim"),
     )
     op.create_table(
         "orion_pull_requests",
@@ -21,6 +21,11 @@ def upgrade() -> None:
         sa.Column("pushed_at", sa.Double, nullable=False),
         sa.Column("state", sa.String(64), nullable=False),
         sa.Column("red_since", sa.Double, nullable=True),
+        sa.Column("green_since", sa.Double, nullable=True),
+        *(
+            sa.Column(name, sa.Boolean, nullable=False)
+            for name in ("is_external", "is_bot", "is_unseen")
+        ),
         sa.Column("told", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("notices", sa.JSON(none_as_null=True), nullable=False),
         sa.Column("rounds", sa.BigInteger, nullable=False),
