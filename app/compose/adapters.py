@@ -10,12 +10,12 @@ from typing import Protocol, TypeVar
 from agent_scripts.adapter import AgentAdapter, ModelProtocol
 from agent_scripts.registry import agent_names, agent_spec
 from app.accounts.records import AccountStore
-from app.accounts.tokens import AccountTokens
 from app.aio import Gate, open_task_group
 from app.approvals.records import ApprovalStore
+from app.brokerage.credentials import GitCredentials
 from app.brokerage.endpoints import SocketBroker
 from app.brokerage.registry import load_signing_key
-from app.compose.accounts import create_accounts, create_tokens
+from app.compose.accounts import create_accounts, create_tokens, git_credentials
 from app.compose.brokers import open_broker, open_judge
 from app.compose.factories import open_tracer, slack_options
 from app.compose.models import key_field
@@ -201,8 +201,8 @@ class Outside:
     """The name by which this process owns sandboxes, new at each start; see `SandboxProvider.sweep`."""
     accounts: AccountStore | None
     """That people have linked; None = they cannot."""
-    tokens: AccountTokens | None
-    """Of these."""
+    credentials: GitCredentials
+    """By which git servers are reached, people's among them."""
 
 
 @asynccontextmanager
@@ -233,13 +233,13 @@ async def open_outside(
         tracer = await stack.enter_async_context(open_tracer(settings, masker))
         accounts = create_accounts(settings, store)
         group = await stack.enter_async_context(open_task_group())
-        tokens = create_tokens(settings, accounts, group=group)
+        credentials = git_credentials(settings, create_tokens(settings, accounts, group=group))
         broker = await stack.enter_async_context(
             open_broker(
                 settings,
                 settings.broker_directory,
                 signing_key=await _load_signing_key(settings, store),
-                tokens=tokens,
+                credentials=credentials,
             )
         )
         choice = ProviderChoice(name="override", reason="")
@@ -295,7 +295,7 @@ async def open_outside(
             may_act=lease.confirm,
             owner=owner,
             accounts=accounts,
-            tokens=tokens,
+            credentials=credentials,
         )
 
 

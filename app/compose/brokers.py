@@ -13,7 +13,6 @@ from fastapi import APIRouter
 
 from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
-from app.accounts.tokens import AccountTokens
 from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
 from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
@@ -55,9 +54,9 @@ async def open_broker(
     directory: Path,
     *,
     signing_key: bytes | None = None,
-    tokens: AccountTokens | None = None,
+    credentials: GitCredentials | None = None,
 ) -> AsyncIterator[SocketBroker]:
-    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone. `tokens`: of people's accounts.
+    """Opens the broker, with the sockets of threads in this directory. `signing_key`: None = its tokens are good here alone. `credentials`: None = the deployment's own, without people's accounts.
 
     Raises:
         OSError: `directory` cannot hold unix sockets.
@@ -81,7 +80,7 @@ async def open_broker(
         mcp = McpBroker(registry=registry, servers=_mcp_servers(settings), http=to_tools)
         git = GitBroker(
             registry=registry,
-            credentials=git_credentials(settings, tokens),
+            credentials=credentials or git_credentials(settings),
             http=to_git,
             max_bytes=settings.sandbox.disk_mib * MIB,
         )

@@ -8,8 +8,8 @@ from functools import partial
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
-from app.accounts.tokens import AccountTokens
 from app.aio import background, open_task_group
+from app.brokerage.credentials import GitCredentials
 from app.brokerage.endpoints import SocketBroker
 from app.compose.adapters import Outside
 from app.compose.brokers import broker_for, share_grants
@@ -74,8 +74,7 @@ class RuntimeFactory:
     """Sandboxes may wait in pools, and repositories be prepared; else neither, whatever the settings say."""
     owner: str
     """`Outside.owner`."""
-    tokens: AccountTokens | None
-    """Of the accounts that people have linked."""
+    credentials: GitCredentials
     pull_requests: PullRequestStore
     living: Callable[[], Awaitable[Collection[str]]]
     """Tells whose sandboxes are in use; see `SandboxProvider.sweep`."""
@@ -108,7 +107,7 @@ class RuntimeFactory:
             sessions=self.sessions,
             mask=mask,
             preparations=preparations,
-            tokens=self.tokens,
+            credentials=self.credentials,
             pull_requests=self.pull_requests,
         )
         runners: dict[str, AgentRunner] = {}
@@ -260,7 +259,7 @@ async def open_core(
             left=left,
             works_ahead=takes_over,
             owner=outside.owner,
-            tokens=outside.tokens,
+            credentials=outside.credentials,
             pull_requests=adapters.pull_requests,
             living=living,
         )
@@ -309,7 +308,7 @@ async def open_core(
                 leads=_always if is_brief else leads,
                 accept=intake.accept,
                 empty=removal.empty,
-                tokens=outside.tokens,
+                credentials=outside.credentials,
             ),
             elsewhere=sorted({one.provider for one in left if one.sandbox_id} - {provider.name}),
             policy=policy,

@@ -12,11 +12,10 @@ from pydantic import SecretStr
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.cli_agent import RELAY, RUN_TOKEN
 from agent_scripts.registry import agent_names, create_adapter
-from app.accounts.tokens import AccountTokens
+from app.brokerage.credentials import GitCredentials
 from app.brokerage.github import GitHub
 from app.brokerage.github_pulls import GitHubPulls
 from app.brokerage.http import trusted
-from app.compose.accounts import git_credentials
 from app.compose.egress import host_lists
 from app.compose.models import follow_up_rules, key_for_sandbox, needs_own_key, usable_agents
 from app.compose.providers import usable_words
@@ -178,12 +177,11 @@ def create_repositories(
     *,
     sessions: SessionStore,
     mask: Callable[[str], str],
+    credentials: GitCredentials,
     preparations: Preparations | None = None,
-    tokens: AccountTokens | None = None,
     pull_requests: PullRequestStore | None = None,
 ) -> Repositories:
-    """Returns what brings threads their repositories. `tokens`: of people's accounts. `pull_requests`: keeps those to look after."""
-    credentials = git_credentials(settings, tokens)
+    """Returns what brings threads their repositories. `pull_requests`: keeps those to look after."""
     return Repositories(
         policy=repository_policy(settings),
         sessions=sessions,
@@ -201,13 +199,13 @@ def create_pull_watch(
     leads: Callable[[], Awaitable[bool]],
     accept: Callable[[RunRequest], Awaitable[bool]],
     empty: Empty,
-    tokens: AccountTokens | None,
+    credentials: GitCredentials,
 ) -> PullRequestWatch:
-    """Returns what looks after pull requests. `tokens`: of people's accounts; the rest as for `PullRequestWatch`."""
+    """Returns what looks after pull requests; the rest as for `PullRequestWatch`."""
     return PullRequestWatch(
         ports,
         host=GitHubPulls(
-            credentials=git_credentials(settings, tokens),
+            credentials=credentials,
             api_url=settings.repositories.github_api_url,
             mask=ports.mask,
             called="".join(settings.repositories.git_name.split()),
