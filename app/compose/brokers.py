@@ -15,6 +15,7 @@ from agent_scripts.adapter import ModelProtocol
 from agent_scripts.registry import agent_spec
 from app.aio import open_task_group
 from app.brokerage.broker import ModelsBroker, Upstream, create_broker_app
+from app.brokerage.credentials import GitCredentials
 from app.brokerage.endpoints import DirectBroker, PublicBroker, SocketBroker, socket_path
 from app.brokerage.git import GitBroker
 from app.brokerage.http import create_http_client

@@ -194,7 +194,7 @@ class ReplySink(Protocol):
         ...
 
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
-        """Makes the card of what waits, in the run's thread, show what it is; returns its ts. None: not now. Never raises."""
+        """Makes the card of what waits, in the run's thread, show what it is; returns its ts. None: not now; `-`: Slack refuses it for good, which is logged. Never raises."""
         ...
 
     async def show_notice(

@@ -33,7 +33,7 @@ _QUESTION_ENDS: Final = {
 }
 _ENDS: Final = {
     ApprovalState.ALLOWED: "✅ *Allowed*",
-    ApprovalState.USED: "✅ *Allowed, and done*",
+    ApprovalState.USED: "✅ *Allowed, and let through*",
     ApprovalState.DENIED: "⛔ *Denied*",
     ApprovalState.EXPIRED: "⌛ *Expired*: nobody answered in time, which is no refusal",
     ApprovalState.WITHDRAWN: "⏹ *Not needed any more*: the run has ended",

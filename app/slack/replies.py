@@ -222,8 +222,12 @@ class SlackReplies:
     async def show_approval(self, run: Run, approval: Approval) -> str | None:
         part, number = render_approval(approval), FIRST_APPROVAL_PART + 1 - approval.number
         async with self._posting(run, "show_approval"):
-            known = approval.card_ts or (await self._messages.find(run.request)).get(number)
-            return await self._put(run, part, number=number, ts=known)
+            try:
+                known = approval.card_ts or (await self._messages.find(run.request)).get(number)
+                return await self._put(run, part, number=number, ts=known)
+            except SlackRefusal as exc:
+                self._failed(run.id, "show_approval", exc)
+                return NOWHERE
         return None  # a fault was logged
 
     async def show_notice(

@@ -89,7 +89,7 @@ async def test_a_tool_is_used_after_a_yes(prepared_claude: Path, tmp_path: Path)
             while not notes:
                 await asyncio.sleep(0.02)
         assert "kept first" in text_of(await stage.answer(ts, timeout_s=60))
-        record = await card_of(stage, ts, "Allowed, and done")
+        record = await card_of(stage, ts, "Allowed, and let through")
         assert record["ts"] == card["ts"]
         assert f"<@{YOU}> said yes" in json.dumps(record["blocks"])
 

@@ -68,7 +68,7 @@ def test_it_says_what_exactly_for_whom_and_until_when() -> None:
     ("state", "words"),
     [
         (ApprovalState.ALLOWED, "*Allowed*"),
-        (ApprovalState.USED, "*Allowed, and done*"),
+        (ApprovalState.USED, "*Allowed, and let through*"),
         (ApprovalState.DENIED, "*Denied*"),
         (ApprovalState.EXPIRED, "which is no refusal"),
         (ApprovalState.WITHDRAWN, "the run has ended"),
