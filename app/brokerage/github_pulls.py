@@ -270,8 +270,8 @@ class GitHubPulls:
         of_reviews: dict[Any, list[str]] = {}
         for line in lines:
             place = f"{_text(line, 'path')}:{line.get('line') or line.get('original_line')}"
-            said = self._mask(f"{place}: {_text(line, 'body')}")
-            of_reviews.setdefault(line.get("pull_request_review_id"), []).append(said)
+            text = self._mask(f"{place}: {_text(line, 'body')}")
+            of_reviews.setdefault(line.get("pull_request_review_id"), []).append(text)
         for review in reviews:
             kind = _REVIEWS.get(_text(review, "state"))
             said = of_reviews.get(review.get("id"), [])

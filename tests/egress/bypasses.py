@@ -307,7 +307,7 @@ def _plain() -> Iterator[Bypass]:
     }.items():
         yield Bypass(kind="plain HTTP", what=what, pieces=(sent,))
     arrives = f"GET /pool/main.deb HTTP/1.1\r\nHost: {PLAIN}\r\n".encode()
-    for what, *sent, never in (
+    for what, *pieces, never in (
         ("a read", plain(url), b"Proxy"),
         ("another Host, which is written anew", plain(url, host="evil.example"), b"evil"),
         ("what is for the proxy", plain(url, "Proxy-Authorization: Basic c2VjcmV0"), b"c2VjcmV0"),
@@ -319,7 +319,7 @@ def _plain() -> Iterator[Bypass]:
         yield Bypass(
             kind="plain HTTP",
             what=what,
-            pieces=tuple(sent),
+            pieces=tuple(pieces),
             passes=True,
             arrives=arrives,
             never_arrives=never,

@@ -282,7 +282,8 @@ async def test_rounds_are_counted_and_end() -> None:
         world.rounds = 2
         watch = world.watch()
         for _ in reds:
-            pull = await world.look(watch)
+            await world.look(watch)
+        pull = await world.pull()
         assert [notice.round for notice in pull.notices] == [1, 2, 0, 0]
         assert len(world.accepted) == 2
         assert {request.user for request in world.accepted} == {RUN.request.user}
@@ -431,7 +432,8 @@ async def test_a_host_that_is_busy_is_left_alone() -> None:
 async def test_one_that_is_gone_is_told_once() -> None:
     async with open_world(PullGoneError()) as world:
         for _ in range(3):
-            pull = await world.look()
+            await world.look()
+        pull = await world.pull()
         assert world.told == [NoticeKind.LOST]
         assert pull.next_at is None
         world.host.answers = [RED]
