@@ -9,14 +9,21 @@ from typing import Any
 
 import pytest
 
-from app.playground.slack.types import COLLEAGUE
+from app.playground.slack.types import COLLEAGUE, TEAM_ID
+from app.pull_requests.records import pull_id
+from app.runs.testing import Run, run_id_for
 from app.web.hosting import serve
 from tests.e2e.harness import Stage, open_orion, open_world, text_of
 from tests.e2e.orion_process import new_state_dir
 from tests.git_server import TOKEN, GitServer, git
 from tests.github_pulls import API
 
-pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.bubblewrap,
+    pytest.mark.long,
+    pytest.mark.timeout(300),
+]
 
 TOLD_S = 60.0
 """Within a minute."""
@@ -55,6 +62,22 @@ async def _told(stage: Stage, ts: str, words: str) -> dict[str, Any]:
             await asyncio.sleep(0.2)
 
 
+async def _ended(stage: Stage, notice: int) -> Run:
+    """Returns the run that does something about a notice, when it has ended."""
+    run_id = run_id_for(
+        team=TEAM_ID,
+        channel=stage.channel_id("general"),
+        message_ts=pull_id("https://github.test/acme/api/pull/1"),
+        click=str(notice),
+    )
+    async with asyncio.timeout(TOLD_S):
+        while not await asyncio.to_thread(stage.orion.has_ended, run_id):
+            await asyncio.sleep(0.1)
+    run = await stage.orion.run(run_id)
+    assert run is not None
+    return run
+
+
 def _whole(message: dict[str, Any]) -> str:
     return json.dumps(message, ensure_ascii=False)
 
@@ -75,10 +98,8 @@ async def test_from_the_question_to_the_merge(prepared: Path, tmp_path: Path) ->
 
         await stage.client.press(red, "orion_fix", user=COLLEAGUE)
         await stage.client.press(red, "orion_fix")
-        mended = await stage.record(red["ts"])
-        assert mended.request.user == COLLEAGUE
-        assert mended.request.thread_ts == ts
-        await stage.ended(red["ts"])
+        mended = await _ended(stage, 1)
+        assert (mended.request.user, mended.request.thread_ts) == (COLLEAGUE, ts)
         prompts = json.dumps((await stage.world.model_requests())[-1])
         assert "1 failed" in prompts
 
@@ -112,7 +133,6 @@ async def test_from_the_question_to_the_merge(prepared: Path, tmp_path: Path) ->
         assert len(counted) < len(server.pages.answered) / 2 + 30
 
 
-@pytest.mark.long
 async def test_rounds_go_on_by_themselves_and_end(prepared: Path, tmp_path: Path) -> None:
     """As often as the operator says, for whoever asked; then a button is there. A kill in between loses none and doubles none."""
     server = GitServer(root=tmp_path / "git")
@@ -121,10 +141,10 @@ async def test_rounds_go_on_by_themselves_and_end(prepared: Path, tmp_path: Path
         ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo two >> README")
         await stage.answer(ts)
         server.pages.check("test", "failure")
-        red = await _told(stage, ts, "I am on it, for the first time.")
+        await _told(stage, ts, "I am on it, for the first time.")
         await stage.orion.kill9()
         await stage.orion.start()
-        await stage.ended(red["ts"])
+        await _ended(stage, 1)
         third = await stage.client.say("@Orion pr=yes run: echo three >> README", thread_ts=ts)
         await stage.answer(third, thread_ts=ts)
         server.pages.check("test", "failure")
