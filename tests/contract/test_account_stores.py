@@ -97,7 +97,7 @@ async def test_what_was_linked_anew_meanwhile_stays(stores: Stores) -> None:
     await stores.other.link(ANN, anew)
     assert not await stores.one.renew(ANN, Service.GITHUB, TokenPair(access="ghu_stale"))
     await stores.one.drop(ANN, Service.GITHUB)
-    assert await stores.one.get(ANN, Service.GITHUB) == anew
+    assert await stores.other.get(ANN, Service.GITHUB) == anew
     assert await stores.one.claim_refresh(ANN, Service.GITHUB, hold_s=9)
     await stores.one.drop(ANN, Service.GITHUB)
     assert await stores.one.get(ANN, Service.GITHUB) is None
