@@ -199,6 +199,7 @@ async def test_the_shortcut_asks_in_the_message_s_thread(places: Stage) -> None:
     assert len({run_of(one) for one in thread if run_of(one)}) == 2
 
 
+@pytest.mark.long
 async def test_a_modal_sent_twice_is_one_run(places: Stage) -> None:
     """Whoever presses Ask twice before Slack has closed it, asked once."""
     ts = await places.client.say("twice is once", user=COLLEAGUE)

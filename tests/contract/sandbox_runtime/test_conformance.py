@@ -27,11 +27,11 @@ _NEEDS = {"local": (pytest.mark.bubblewrap,), "docker": (pytest.mark.docker,)}
 
 
 def _over(kinds: Sequence[str], facts: Sequence[Fact]) -> Sequence[ParameterSet]:
-    """Each fact over each kind; in Docker, where each takes a container, those that are no representatives are long."""
+    """Each fact over each kind; those that are no representatives are long but for the local one: in Docker each takes a container."""
     made = []
     for fact in facts:
         for kind in kinds:
-            is_long = kind == "docker" and fact.name not in REPRESENTATIVES
+            is_long = kind != "local" and fact.name not in REPRESENTATIVES
             marks = (*_NEEDS.get(kind, ()), *((pytest.mark.long,) if is_long else ()))
             made.append(pytest.param(kind, fact, id=f"{fact.name}-{kind}", marks=marks))
     return made

@@ -127,7 +127,12 @@ def _chmod(mode: int) -> Callable[[Path], None]:
             ("written by a newer Orion", "version 99", "update Orion"),
             id="newer",
         ),
-        pytest.param(_sql("DELETE FROM orion_schema"), ("half made", "put a copy"), id="half"),
+        pytest.param(
+            _sql("DELETE FROM orion_schema"),
+            ("half made", "put a copy"),
+            id="half",
+            marks=pytest.mark.long,
+        ),
         pytest.param(_cut, ("is damaged", "put a copy"), id="cut"),
         pytest.param(
             _overwrite(of="ix_orion_runs_user"),
