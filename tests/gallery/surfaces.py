@@ -6,16 +6,19 @@ import html
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from playwright.async_api import Browser, Locator, Page, expect
 
 from app.playground.slack.types import COLLEAGUE, GENERAL, PAGER, YOU
+from app.web.hosting import serve
 from tests.browser.playground_process import run_playground
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.gallery.pictures import IMAGES, THEMES, Theme, open_browser
+from tests.git_server import TOKEN, GitServer
+from tests.github_pulls import API
 
 COLUMNS: Final = 3
 WIDTH, HEIGHT = 800, 560
@@ -30,13 +33,18 @@ repo = "acme/billing"
 [[rules]]
 words = ["website"]
 repo = "acme/site"
+
+[[approvals]]
+pull_request = "acme/*"
+decision = "ask"
 """
 
 
 class Scene:
-    def __init__(self, page: Page, client: FakeSlackClient, url: str) -> None:
+    def __init__(self, page: Page, client: FakeSlackClient, git: GitServer, url: str) -> None:
         self.page = page
         self.client = client
+        self.git = git
         self._url = url
 
     @property
@@ -162,6 +170,20 @@ async def _whole_message(scene: Scene) -> None:
     await scene.until_answered()
 
 
+async def _approval(scene: Scene) -> None:
+    await scene.ask("@Orion repo=acme/api pr=yes run: echo cached >> README")
+    await expect(scene.page.get_by_role("button", name="Allow for this thread")).to_be_visible()
+
+
+async def _pull_request(scene: Scene) -> None:
+    """Goes on in the same thread."""
+    await scene.page.get_by_role("button", name="Allow", exact=True).click()
+    await expect(scene.page.locator("#replies")).to_contain_text("Pull request:")
+    scene.git.pages.check("lint", "success")
+    scene.git.pages.check("unit tests", "failure")
+    await expect(scene.page.get_by_role("button", name="Fix it")).to_be_visible()
+
+
 SURFACES: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     "a mention, at work": _mention,
     "its answer, with a file": _answer,
@@ -175,6 +197,8 @@ SURFACES: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     "a message that waits": _queue,
     "what a channel remembers": _memory,
     "which repository is meant": _question,
+    "a pull request that waits for a yes": _approval,
+    "what becomes of it": _pull_request,
     "settings": _settings,
     "a failure": _failure,
     "what came with a message, and what did not": _whole_message,
@@ -182,11 +206,11 @@ SURFACES: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
 
 
 @asynccontextmanager
-async def open_scene(browser: Browser, url: str) -> AsyncIterator[Scene]:
+async def open_scene(browser: Browser, git: GitServer, url: str) -> AsyncIterator[Scene]:
     page = await browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
     page.set_default_timeout(ANSWER_MS)
     async with open_client(url) as client:
-        yield Scene(page, client, url)
+        yield Scene(page, client, git, url)
     await page.close()
 
 
@@ -216,10 +240,21 @@ async def main() -> None:
         state_dir = Path(directory, "state")
         state_dir.mkdir()  # noqa: ASYNC240 - nothing else goes on yet
         (state_dir / "orion.toml").write_text(RULES)
-        with run_playground(
-            Path(directory), ORION_OPERATORS=YOU, ORION_FILE_MAX_MIB="2", GITHUB_TOKEN="ghp_none"
-        ) as url:
-            async with open_browser() as browser, open_scene(browser, url) as scene:
+        git = GitServer(root=Path(directory, "git"))
+        git.filled("acme/api", {"README": "An API.\n"})
+        async with AsyncExitStack() as stack:
+            git_url = await stack.enter_async_context(serve(git.app()))
+            url = stack.enter_context(
+                run_playground(
+                    Path(directory),
+                    ORION_OPERATORS=YOU,
+                    ORION_FILE_MAX_MIB="2",
+                    GITHUB_TOKEN=TOKEN,
+                    ORION_GITHUB_URL=git_url,
+                    ORION_GITHUB_API_URL=f"{git_url}{API}",
+                )
+            )
+            async with open_browser() as browser, open_scene(browser, git, url) as scene:
                 for name, play in SURFACES.items():
                     await play(scene)
                     for theme in THEMES:
