@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from typing import Protocol
 
 from agent_scripts.adapter import AgentAdapter
 from agent_scripts.registry import create_adapter
@@ -56,6 +57,12 @@ _log = get_logger(__name__)
 BOUND = "its sandboxes end with their process: only this one can go on with a run after a slice"
 
 
+class FindLeft(Protocol):
+    """Returns the sessions in whose sandboxes a run of another process may go on, or that somebody left for the next one."""
+
+    async def __call__(self, *, living: Collection[str]) -> Sequence[Session]: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFactory:
     """Builds the runtimes of providers from what they share."""
@@ -68,8 +75,7 @@ class RuntimeFactory:
     broker: SocketBroker
     adapter: AgentAdapter | None
     """In place of all others."""
-    left: Sequence[Session]
-    """In whose sandboxes a run of an earlier process may go on."""
+    find_left: FindLeft
     works_ahead: bool
     """Sandboxes may wait in pools, and repositories be prepared; else neither, whatever the settings say."""
     owner: str
@@ -148,7 +154,8 @@ class RuntimeFactory:
             SandboxError: it cannot be used.
         """
         async with create_named(self.settings, name, self.owner) as provider:
-            await sweep(provider, self.left, living=await self.living())
+            living = await self.living()
+            await sweep(provider, await self.find_left(living=living), living=living)
             runtime = self.build(provider)
             going_on = maintain_runtime(runtime, clock=self.clock, policy=self.policy)
             async with runtime.open(), background(*going_on):
@@ -256,7 +263,7 @@ async def open_core(
             masker=masker,
             broker=outside.broker,
             adapter=adapter,
-            left=left,
+            find_left=partial(sessions_to_keep, adapters.store),
             works_ahead=takes_over,
             owner=outside.owner,
             credentials=outside.credentials,

@@ -40,6 +40,8 @@ HAND_OVER_TIMEOUT_S = 2.0
 CLEANUP_TIMEOUT_S = 20.0
 """For cancelled runs to release their sandboxes."""
 SICK_AFTER_S = 10.0
+DOUBTED_TIMES, DOUBT_INTERVAL_S = 60, 1.0
+"""A minute: no statement that accepts runs takes longer."""
 REMEMBERED = 10_000
 """Accepted runs: of some minutes at the highest rate."""
 
@@ -97,6 +99,8 @@ class RunDispatcher:
         self._accepting = 0
         self._is_quiet = asyncio.Event()
         self._is_quiet.set()
+        self._doubted: dict[RunId, asyncio.Task[None]] = {}
+        """Runs of which nobody knows whether they were accepted, with who looks."""
         self._accepted: dict[RunId, None] = {}
         """The last ones: each mention comes as two events, and the second one needs no write."""
 
@@ -106,7 +110,11 @@ class RunDispatcher:
         if run.id in self._accepted:
             return False
         with self._giving_way():
-            is_new = await self._store.add(run)
+            try:
+                is_new = await self._store.add(run)
+            except Exception:
+                self._doubt(run)
+                raise
         # Not new: maybe committed after whoever waited for it had given up, so that nobody places it.
         is_ours = is_new or (run.id not in self._accepted and await self._leases.holds(run.id))
         if run.id in self._accepted:
@@ -115,6 +123,26 @@ class RunDispatcher:
         if is_ours:
             self._place([run], resumed=False)
         return is_new
+
+    def _doubt(self, run: Run) -> None:
+        """Looks for a while whether a run is there after all: its next delivery may come to another process, which leaves it to this one."""
+        if self._group is not None and run.id not in self._doubted:
+            self._doubted[run.id] = self._group.create_task(
+                self._place_if_there(run), name=f"doubt-{run.id}"
+            )
+
+    async def _place_if_there(self, run: Run) -> None:
+        try:
+            for _ in range(DOUBTED_TIMES):
+                await asyncio.sleep(DOUBT_INTERVAL_S)
+                if run.id in self._accepted:
+                    return
+                with suppress(Exception):  # the database may be away
+                    if await self._leases.holds(run.id):
+                        self._place([run], resumed=False)
+                        return
+        finally:
+            self._doubted.pop(run.id, None)
 
     def _remember(self, run_id: RunId) -> None:
         self._accepted[run_id] = None
@@ -223,8 +251,9 @@ class RunDispatcher:
             return
         self._is_open = False
         placements, self._placements = self._placements, None
-        if self._working is not None:
-            self._working.cancel()
+        for task in (self._working, *self._doubted.values()):
+            if task is not None:
+                task.cancel()
         if placements is not None:
             await together(placements.close(grace_s=grace_s), self._hand_over(grace_s=grace_s))
             await self._cancel_all()
@@ -323,7 +352,8 @@ class RunDispatcher:
             await self._try_again(run_id, handlers)
         finally:
             self._free(run_id)
-            self._going.pop(run_id, None)
+            if self._going.get(run_id) is asyncio.current_task():  # else it was claimed anew
+                del self._going[run_id]
             self._news.set()
 
     async def _try_again(self, run_id: RunId, handlers: RunHandlers) -> None:

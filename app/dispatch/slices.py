@@ -80,6 +80,7 @@ class SliceDispatcher(RunDispatcher):
 
     @override
     async def schedule(self, run: Run, **changes: Unpack[RunChanges]) -> None:
+        self._owed.setdefault(run.id, 1)  # also one that a dead process had accepted
         await super().schedule(run, **changes)
         await self._send(run.id, number=1)
         self._owed.pop(run.id, None)
@@ -128,7 +129,8 @@ class SliceDispatcher(RunDispatcher):
         """Wakes somebody for each run that nobody has worked on for so long since it was due; how many there were."""
         overdue = await self._leases.overdue(after_s=after_s)
         for run_id in overdue:
-            await self._send(run_id, number=int(time.time() / OVERDUE_S))
+            # Above all numbers that its slices have had, which are longer than a second.
+            await self._send(run_id, number=int(time.time()))
         if overdue:
             _log.warning("dispatch.swept", runs=len(overdue))
         return len(overdue)

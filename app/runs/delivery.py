@@ -44,6 +44,10 @@ class Ending:
             changes["event_offset"] = attempt.event_offset
             await self._keep_files(run, attempt)
         run = await retry_store(lambda: self._ports.store.update(run.id, **changes))
+        if (
+            run.state.is_final
+        ):  # whoever ended it meanwhile has told it: nothing else is the truth any more
+            return Done()
         return await self.deliver(run, outcome, resumed=False, trace=trace)
 
     async def _made_way(self, run: Run) -> bool:

@@ -18,6 +18,8 @@ from pathlib import PurePosixPath
 from typing import Any, Final
 from urllib.parse import unquote
 
+from pydantic import TypeAdapter, ValidationError
+
 from agent_scripts.events import TurnFinished
 from app.log import get_logger
 from app.runs.attempt import Attempt
@@ -352,7 +354,7 @@ async def _read_index(sandbox: Sandbox, name: str) -> Mapping[str, Any]:
     """Returns what earlier runs of the thread have noted; nothing where the agent has spoilt it: all is done again."""
     try:
         noted = json.loads(await sandbox.read_file(f"{sandbox.paths.home}/{name}", max_bytes=MIB))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     except SandboxError as exc:
         if exc.code is SandboxErrorCode.UNAVAILABLE:
@@ -366,10 +368,13 @@ async def _write_index(sandbox: Sandbox, name: str, entries: Mapping[str, Any]) 
         await sandbox.write_file(f"{sandbox.paths.home}/{name}", json.dumps(entries).encode())
 
 
+_PLACED: TypeAdapter[dict[str, PlacedFile]] = TypeAdapter(dict[str, PlacedFile])
+
+
 def _placed(entries: Mapping[str, Any]) -> dict[str, PlacedFile]:
     try:
-        return {key: PlacedFile(**entry) for key, entry in entries.items()}
-    except TypeError:
+        return _PLACED.validate_python(entries)
+    except ValidationError:
         return {}
 
 
@@ -377,6 +382,8 @@ def _placed(entries: Mapping[str, Any]) -> dict[str, PlacedFile]:
 
 OUTBOX = "out"
 SHARE_TIMEOUT_S = 120.0
+MAX_TOLD = 10
+"""Files that are not shared, by name."""
 _SHARED = ".orion/shared.json"
 """In the agent's home: digests of what was shared, by paths."""
 _LIST = r"find . -type f -printf '%s\t%P\0' | head -c 65536"
@@ -421,7 +428,9 @@ async def share_files(
         _log.warning("file.unreadable", code=exc.code, reason=str(exc))
     attempt.shared = tuple(outbox.shared)
     if outbox.problems:
-        attempt.notes.append(f"Not shared: {', '.join(outbox.problems)}.")
+        told, others = outbox.problems[:MAX_TOLD], len(outbox.problems) - MAX_TOLD
+        more = f", and {others} more" if others > 0 else ""
+        attempt.notes.append(f"Not shared: {', '.join(told)}{more}.")
     return replace(finished, text=_name_pictures(text))
 
 
@@ -454,12 +463,26 @@ class _Outbox:
         """Hands over files that may be shared and have changed since they were; the others are noted as problems."""
         known = await _read_index(self._sandbox, _SHARED)
         digests = dict(known)
+        try:
+            await self._share(paths, exchange, digests)
+        finally:
+            if digests != known:
+                await _write_index(self._sandbox, _SHARED, digests)
+
+    async def _share(
+        self, paths: Sequence[str], exchange: FileExchange, digests: dict[str, Any]
+    ) -> None:
+        """Shares them, and notes in `digests` by which run. What this run has shared, and died before it said so, is shared again: only then is it in its outcome."""
+        run_id = self._attempt.run.id
         for path in dict.fromkeys(paths):
             name = PurePosixPath(path).name
             try:
                 data = await self._read(path)
                 digest = hashlib.sha256(data).hexdigest()
-                if digests.get(path) == digest:
+                noted = digests.get(path)  # by an older Orion without its run
+                if noted == digest or (
+                    isinstance(noted, list) and noted[:1] == [digest] and run_id not in noted
+                ):
                     continue
                 await self._attempt.may_act()
                 file_id = await exchange.upload(name, data)
@@ -469,10 +492,8 @@ class _Outbox:
                 self.problems.append(f"{name} ({exc})")
                 continue
             self._allowance.count(len(data))
-            digests[path] = digest
+            digests[path] = [digest, run_id]
             self.shared.append(SharedFile(id=file_id, name=name, size=len(data)))
-        if digests != known:
-            await _write_index(self._sandbox, _SHARED, digests)
 
     async def paths(self) -> Sequence[str]:
         """Returns what is in the outbox."""

@@ -266,14 +266,19 @@ def _names_of_other(message: ThreadMessage, author: str) -> Iterator[str]:
         yield message.author_name.partition(" ")[0]
 
 
+LAST_CHARS = 300
+"""Of a reply, in which somebody is called at its end."""
+
+
 def _is_addressed_by_name(text: str, names: Collection[str]) -> bool:
     """Whether a text begins with one of the names as people call somebody, or ends so."""
     known = "|".join(re.escape(name) for name in names if name)
     if not known:
         return False
     call = rf"\W*{_GREETING}@?(?:{known})(?:\s*[,:;!\u2014\u2013]|\s+-\s|\s+{_ASKING}\b|\s*\n)"
-    last = rf"[,\n]\s*@?(?:{known})\s*[?!.]*\s*\Z"
-    return bool(re.match(call, text, re.IGNORECASE) or re.search(last, text, re.IGNORECASE))
+    last = rf"[,\n][ \t]*@?(?:{known})[ \t]*[?!.]*\Z"
+    end = text[-LAST_CHARS:].rstrip()
+    return bool(re.match(call, text, re.IGNORECASE) or re.search(last, end, re.IGNORECASE))
 
 
 def render_transcript(view: ThreadView) -> str:

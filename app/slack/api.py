@@ -24,7 +24,7 @@ from app.errors import LeaseLostError
 from app.log import get_logger
 from app.slack.limits import METHOD_RATES, CallLimits, Rate
 
-MAX_RETRY_AFTER_S: Final = 30.0
+MAX_RETRY_AFTER_S: Final = 60.0
 """Longer pauses are cut: the limit is per minute. Source: Slack Web API rate limits, read 2026-11."""
 CALL_TIMEOUT_S: Final = 10.0
 SHARE_METHOD: Final = "files.completeUploadExternal"
@@ -32,6 +32,16 @@ SHARE_METHOD: Final = "files.completeUploadExternal"
 READING_METHODS: Final = ("auth.test",)
 """Besides those that are called by GET."""
 _ATTEMPTS: Final = 6
+_UNREACHABLE: Final = (
+    aiohttp.ClientError,
+    SlackClientError,
+    TimeoutError,
+    OSError,
+    ValueError,
+    # Of the SDK itself, where a body is no JSON though its status is good.
+    AttributeError,
+    TypeError,
+)
 _AMBIGUOUS_WORDS: Final = frozenset(
     {"internal_error", "fatal_error", "service_unavailable", "request_timeout"}
 )
@@ -212,7 +222,7 @@ class SlackApi:
             yield
         except SlackApiError as exc:
             raise self._fault(method, channel, exc) from exc
-        except (aiohttp.ClientError, SlackClientError, TimeoutError, OSError, ValueError) as exc:
+        except _UNREACHABLE as exc:
             raise SlackUnreachable(type(exc).__name__) from exc
 
     def _fault(self, method: str, channel: str, error: SlackApiError) -> SlackFault:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
-from app.slack.fields import MOST_ENTRIES, Node, object_of, objects_of, text_of
+from app.slack.fields import MOST_ENTRIES, MOST_PIECES, Node, object_of, objects_of, text_of
 from app.slack.markdown import readable
 
 _MAX_DEPTH: Final = 12
@@ -130,16 +130,18 @@ def _text_element(element: Node) -> str:
 
 def _rich_text(block: Node) -> str:
     return joined(
-        _RICH.get(text_of(one, "type"), _whatever)(one) for one in objects_of(block, "elements")
+        _RICH.get(text_of(one, "type"), _whatever)(one)
+        for one in objects_of(block, "elements", most=MOST_PIECES)
     )
 
 
 def _rich_section(element: Node) -> str:
-    return "".join(map(_inline, objects_of(element, "elements"))).strip("\n")
+    pieces = objects_of(element, "elements", most=MOST_PIECES)
+    return "".join(map(_inline, pieces)).strip("\n")
 
 
 def _rich_list(element: Node) -> str:
-    items = objects_of(element, "elements")
+    items = objects_of(element, "elements", most=MOST_PIECES)
     offset, indent = (_number(element, name) for name in ("offset", "indent"))
     is_ordered = element.get("style") == "ordered"
     lines = (
@@ -151,7 +153,8 @@ def _rich_list(element: Node) -> str:
 
 def _rich_code(element: Node) -> str:
     code = "".join(
-        text_of(one, "text") or text_of(one, "url") for one in objects_of(element, "elements")
+        text_of(one, "text") or text_of(one, "url")
+        for one in objects_of(element, "elements", most=MOST_PIECES)
     )
     return f"```{text_of(element, 'language')}\n{code}\n```"
 

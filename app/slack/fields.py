@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+MOST_PIECES = 10_000
+"""Of a rich text: each word that is bold, each link and each mention is one, in a message of 40,000 characters."""
 Node = Mapping[str, Any]
 """An object of a payload."""
 MOST_ENTRIES = 100
@@ -15,10 +17,10 @@ def object_of(carrier: Node, name: str) -> Node:
     return value if isinstance(value, dict) else {}
 
 
-def objects_of(carrier: Node, name: str) -> list[Node]:
-    """Returns the objects of a field that is a list, the first hundred; none where it is none."""
+def objects_of(carrier: Node, name: str, *, most: int = MOST_ENTRIES) -> list[Node]:
+    """Returns the objects of a field that is a list, the first of them; none where it is none."""
     value = carrier.get(name)
-    entries = value[:MOST_ENTRIES] if isinstance(value, list) else []
+    entries = value[:most] if isinstance(value, list) else []
     return [entry for entry in entries if isinstance(entry, dict)]
 
 

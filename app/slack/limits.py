@@ -24,10 +24,12 @@ class Rate:
 
     def shared_by(self, processes: int) -> "Rate":
         """Returns what each of them may use, so that all together keep to this."""
+        burst = max(self.burst // processes, 1)
         return Rate(
-            burst=max(self.burst // processes, 1),
+            burst=burst,
             per_s=self.per_s / processes,
-            reserve=self.reserve // processes,
+            # One less at least than there ever is: else who is patient would wait for ever.
+            reserve=min(self.reserve // processes, burst - 1),
         )
 
 
@@ -43,10 +45,14 @@ METHOD_RATES: Final[Mapping[str, Rate]] = {
     "chat.postEphemeral": Rate(burst=30, per_s=1.6),
     "users.conversations": Rate(burst=15, per_s=0.8),
     "users.info": Rate(burst=30, per_s=1.6),
+    "conversations.info": Rate(burst=15, per_s=0.8),
+    "files.info": Rate(burst=30, per_s=1.6),
+    "views.open": Rate(burst=30, per_s=1.6),
     "usergroups.users.list": Rate(burst=20, per_s=0.3),
     "views.publish": Rate(burst=30, per_s=1.6),
     "assistant.threads.setSuggestedPrompts": Rate(burst=30, per_s=1.6),
     "files.getUploadURLExternal": Rate(burst=30, per_s=1.6),
+    "files.completeUploadExternal": Rate(burst=30, per_s=1.6),
 }
 """Of a workspace. Slack's: several hundred posts a minute; 20 of tier 2 (starts and stops of streams), 50 of tier 3 (update,
 history, replies, conversations, status), 100 of tier 4.

@@ -5,7 +5,7 @@ By a driver, as long as Slack takes it, then by the next one; also that message 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -147,7 +147,8 @@ class Publisher:
         self._offered_at = asyncio.get_running_loop().time()
         self._news.set()
         if self._in_line is not None and self._is_patient and self._is_hurried:
-            self._in_line.reschedule(self._now())  # in line again, before others
+            with suppress(RuntimeError):  # it has expired by itself
+                self._in_line.reschedule(self._now())  # in line again, before others
 
     @property
     def sent(self) -> Sent | None:
@@ -157,7 +158,8 @@ class Publisher:
     def close(self) -> None:
         """Sends no more; `publish` returns when the call in flight is over."""
         if self._in_line is not None and not self._closing.is_set():
-            self._in_line.reschedule(self._now())
+            with suppress(RuntimeError):  # it has expired by itself
+                self._in_line.reschedule(self._now())
         self._closing.set()
         self._news.set()
 
@@ -264,7 +266,8 @@ class _LatePost:
         """Leaves the line; a post that is on its way goes on."""
         self.is_withdrawn = True
         if self.in_line is not None:
-            self.in_line.reschedule(asyncio.get_running_loop().time())
+            with suppress(RuntimeError):  # it has expired by itself
+                self.in_line.reschedule(asyncio.get_running_loop().time())
 
 
 class LatePosts:

@@ -12,6 +12,7 @@ from app.slack.api import (
     SlackLeaseLost,
     SlackRefusal,
     SlackUnreachable,
+    within,
 )
 from app.slack.blocks import MessagePart
 from app.slack.fields import object_of, objects_of, text_of
@@ -111,8 +112,9 @@ class OwnMessages:
         except SlackRefusal as exc:
             if exc.word != _STREAMING:
                 raise
-            await self.end_stream(request, ts=ts)
-            await self._api.once("chat.update", arguments)
+            async with within(self._api.policy.call_timeout_s):
+                await self.end_stream(request, ts=ts)
+                await self._api.once("chat.update", arguments)
 
     async def start_stream(self, request: RunRequest, chunks: Sequence[Chunk]) -> str:
         """Starts a message that is written bit by bit, below the thread's root, in one attempt; returns the ts, empty when it is not there.

@@ -130,7 +130,7 @@ async def _connect(handler: AsyncSocketModeHandler) -> None:
             await client.connect()  # type: ignore[no-untyped-call]  # the SDK has no annotation here
     except SlackApiError as exc:
         raise SlackRefusal(str(exc.response.get("error", "unknown"))) from exc
-    except (TimeoutError, ClientError, OSError) as exc:
+    except Exception as exc:  # the SDK's own mistakes, too: of an answer that is no JSON, say
         raise SlackUnreachable(type(exc).__name__) from exc
 
 
@@ -143,7 +143,7 @@ async def _watch(
     quiet_after_s: float,
 ) -> None:
     log = get_logger(__name__)
-    heard_at = time.time()
+    heard_at = asked_at = time.time()
     while not closing.is_set():
         with suppress(TimeoutError):
             async with asyncio.timeout(min(deaf_after_s, quiet_after_s) / 6):
@@ -154,14 +154,15 @@ async def _watch(
         silent_s = time.time() - heard_at
         if silent_s >= deaf_after_s:
             log.warning("slack.socket_deaf", silent_s=round(silent_s))
-        elif hearing.silent_s >= quiet_after_s:
+        elif min(hearing.silent_s, time.time() - asked_at) >= quiet_after_s:
+            # It stays unknown whether anything was said: what is looked through then begins where something was heard.
             log.info("slack.socket_quiet", silent_s=round(hearing.silent_s))
-            hearing.note()
+            asked_at = time.time()
         else:
             continue
         heard_at = time.time()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 await client.connect_to_new_endpoint(force=True)
-        except (SlackApiError, ClientError, TimeoutError, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001 - must outlive an answer that the SDK cannot read; it is tried again
             log.warning("slack.socket_reconnect_failed", error=type(exc).__name__)

@@ -6,7 +6,7 @@ for good after Slack's first refusal.
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -178,7 +178,8 @@ class _Sign:
             known.news.set()
         self._is_on = False
         for wait in self._waits:
-            wait.reschedule(asyncio.get_running_loop().time())
+            with suppress(RuntimeError):  # it has expired by itself
+                wait.reschedule(asyncio.get_running_loop().time())
 
     async def _keep(self, thread: Thread, known: _Shown) -> None:
         """Works until what is shown, and wanted, is `off`."""

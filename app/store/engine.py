@@ -8,6 +8,7 @@ import re
 import secrets
 import socket
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
@@ -272,6 +273,19 @@ def name_of(location: Path | str) -> str:
     return sa.make_url(location).set(query={}).render_as_string(hide_password=True)
 
 
+class AbandonedError(Exception):
+    """Nobody waits for a transaction any more, so it is rolled back."""
+
+
+_NOT_NOW = (
+    sa.exc.OperationalError,
+    sa.exc.InterfaceError,
+    # Of PostgreSQL also a server that may only be read, and a transaction that was idle for too long.
+    sa.exc.InternalError,
+    sa.exc.TimeoutError,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """A database as the stores use it: short transactions on threads of its own, each with a deadline."""
@@ -282,24 +296,35 @@ class Database:
     """What the operator calls it; a path, or a URL without its password."""
 
     async def call(self, work: Callable[[sa.Connection], T]) -> T:
-        """Runs blocking code in one transaction.
+        """Runs blocking code in one transaction; when nobody waits for it any more, it changes nothing.
 
         Raises:
             TimeoutError: not done within `CALL_TIMEOUT_S`.
             OSError: the database cannot be reached, or not be used now.
             sqlalchemy.exc.SQLAlchemyError: any other mistake.
         """
+        is_abandoned = threading.Event()
 
         def in_transaction() -> T:
             try:
                 with self.engine.begin() as connection:
-                    return work(connection)
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError) as exc:
+                    result = work(connection)
+                    if is_abandoned.is_set():
+                        raise AbandonedError
+                    return result
+            except _NOT_NOW as exc:
                 reason = getattr(exc, "orig", exc)
                 raise OSError(f"{self.name} cannot be used now ({_first_line(reason)})") from exc
 
-        async with asyncio.timeout(CALL_TIMEOUT_S):
-            return await asyncio.get_running_loop().run_in_executor(self.executor, in_transaction)
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                return await asyncio.get_running_loop().run_in_executor(
+                    self.executor, in_transaction
+                )
+        except BaseException:
+            # What it would write, a claim say, would be nobody's: whoever asked has given up.
+            is_abandoned.set()
+            raise
 
     async def insert(self, work: Callable[[sa.Connection], T]) -> T:
         """Awaits `call`, for code that looks whether a row is there and inserts it if not; once more when another process was quicker.

@@ -174,12 +174,11 @@ class SqlLeases:
                 chosen += connection.scalars(_NEXT, values).all()[:slots]
             if not chosen:
                 return []
-            connection.execute(
-                sa.update(runs)
-                .where(runs.c.id.in_(chosen))
-                .values(owner=self.id, due_at=None, claimed_at=Now())
-            )
-            return _select(connection, chosen)
+            # Somebody may have borrowed one since it was chosen.
+            waits = runs.c.id.in_(chosen) & runs.c.owner.is_(None) & runs.c.due_at.is_not(None)
+            claimed = sa.update(runs).where(waits).values(_CLAIMED | {"owner": self.id})
+            taken = set(connection.scalars(claimed.returning(runs.c.id)))
+            return _select(connection, [run_id for run_id in chosen if run_id in taken])
 
         return await self._call(work)
 
@@ -249,6 +248,7 @@ class SqlLeases:
         await self._call(lambda connection: connection.execute(statement))
 
 
+_CLAIMED = {"due_at": None, "claimed_at": Now()}
 _OF_RUN = (runs.c.id == sa.bindparam("run_id")) & _UNFINISHED
 _FIND_UNFINISHED = sa.select(runs.c.id).where(_OF_RUN)
 

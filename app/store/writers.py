@@ -146,9 +146,11 @@ class PostgresWriter:
     async def _commit_all(self, rows: Sequence[Row]) -> Sequence[bool]:
         import psycopg  # noqa: PLC0415 - an extra
 
+        # In one order at all processes: two that insert the same rows would wait for each other, for ever.
+        ordered = sorted(rows, key=lambda row: str(row["id"]))
         values = [
             row.get(name) if process is None else process(row.get(name))
-            for row in rows
+            for row in ordered
             for name, process in self._processes.items()
         ]
         marks = ", ".join([self._marks] * len(rows))
