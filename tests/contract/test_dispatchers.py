@@ -285,6 +285,25 @@ async def test_what_was_committed_after_its_asker_had_given_up_is_placed(
     assert handlers.placed == [(request.run_id, False)]
 
 
+class LateStore(MemoryRunStore):
+    """Says that it is too late, and stores a run all the same, a moment later."""
+
+    @override
+    async def add(self, run: Run) -> bool:
+        asyncio.get_running_loop().call_later(0.5, self._runs.setdefault, run.id, run)
+        raise TimeoutError
+
+
+async def test_what_is_stored_too_late_is_placed_though_nobody_tells_of_it_again() -> None:
+    """Its next delivery may come to another process, which leaves it to the one that it belongs to."""
+    request = make_request()
+    async with started(LateStore()) as handlers:
+        with pytest.raises(TimeoutError):
+            await handlers.submit(request)
+        await until(lambda: handlers.ended == [request.run_id])
+        assert handlers.placed == [(request.run_id, False)]
+
+
 class TogetherStore(MemoryRunStore):
     """Tells two deliveries in the same moment that they are stored, and is slow to say whose a run is."""
 

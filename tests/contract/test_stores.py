@@ -1,6 +1,8 @@
 """What every run store promises."""
 
+import asyncio
 import random
+import threading
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import fields, replace
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+import sqlalchemy as sa
 
 from app.errors import ErrorCode
 from app.runs.testing import (
@@ -358,6 +361,25 @@ async def test_text_of_any_kind_and_length_is_kept(store: RunStore) -> None:
     )
     assert written.result.answer in {f"a{nul}b\u202e" + "x" * 100_000 for nul in ("\x00", "\ufffd")}
     assert len(written.delivery) == 308
+
+
+async def test_what_nobody_waits_for_any_more_changes_nothing(tmp_path: Path) -> None:
+    """A claim that is committed after its asker has given up would be nobody's, for ever."""
+    began, may_end = threading.Event(), threading.Event()
+
+    def late(connection: sa.Connection) -> None:
+        connection.execute(sa.text("DELETE FROM orion_runs"))
+        began.set()
+        may_end.wait(10)
+
+    async with open_store(tmp_path / "orion.db") as sql:
+        await sql.add(make_run())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await sql._database.call(late)
+        assert began.is_set()
+        may_end.set()
+        assert await sql.get(make_run().id) is not None
 
 
 async def test_old_ends_are_removed_oldest_first(store: RunStore) -> None:

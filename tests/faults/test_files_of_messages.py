@@ -111,13 +111,19 @@ async def test_files_of_earlier_messages_are_there_too(tmp_path: Path) -> None:
         assert [core.shelf.fetched.count(name) for name in core.shelf.files] == [1, 1, 1]
 
 
+SPOILT = (
+    *("[]", "{", "", "[" * 100_000),
+    *('{"F-a.csv": {"path": 7}}', '{"F-a.csv": {"path": "/x", "size": "big"}}'),
+)
+
+
 @pytest.mark.long
 async def test_an_agent_that_spoils_the_list_costs_a_second_fetch(tmp_path: Path) -> None:
     """What it writes about its files is its own business, and leads nobody anywhere."""
     async with core_of(tmp_path, KEPT) as core:
         core.shelf.files = {"a.csv": b"1"}
         spoils = [
-            *(f"printf '%s' '{data}'" for data in ("[]", "{", '{"F-a.csv": {"path": 7}}', "")),
+            *(f"printf '%s' '{data}'" for data in SPOILT),
             "head -c 2000000 /dev/zero",
         ]
         for number, spoil in enumerate(spoils):

@@ -15,9 +15,13 @@ class SocketServer:
         self.sockets: list[web.WebSocketResponse] = []
         self.acknowledged: list[str] = []
         self.refusal = ""
+        self.nonsense = False
+        """Whether a proxy in front of it answers, in plain text."""
         self.answers_pings = True
 
     async def open(self, _: web.Request) -> web.Response:
+        if self.nonsense:
+            return web.Response(status=503, text="upstream connect error or disconnect")
         if self.refusal:
             return web.json_response({"ok": False, "error": self.refusal})
         return web.json_response(

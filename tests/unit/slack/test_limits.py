@@ -12,7 +12,7 @@ import pytest
 from app.aio import open_task_group
 from app.runs.testing import Run, RunRequest
 from app.slack.connection import open_slack
-from app.slack.limits import CHANNEL_RATES, Bucket, CallLimits, Rate
+from app.slack.limits import CHANNEL_RATES, METHOD_RATES, Bucket, CallLimits, Rate
 from tests.building import make_request
 from tests.unit.slack.placing import DONE, FREE, place
 
@@ -242,6 +242,14 @@ async def test_processes_share_what_a_workspace_may() -> None:
         await limits.turn("chat.update")
     assert 0.09 <= loop.time() - began_at < 0.19
     assert Rate(burst=15, per_s=0.8, reserve=5).shared_by(20).burst == 1
+
+
+@pytest.mark.parametrize("rate", METHOD_RATES.values(), ids=METHOD_RATES)
+def test_however_many_processes_there_are_the_patient_get_their_turn(rate: Rate) -> None:
+    """What only urgent calls may use is less than there ever is."""
+    for processes in range(1, 65):
+        shared = rate.shared_by(processes)
+        assert 0 <= shared.reserve < shared.burst
 
 
 async def test_who_left_the_line_is_not_counted_in_it() -> None:

@@ -1,12 +1,13 @@
 """The real Socket Mode client against a websocket server."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 from slack_bolt.async_app import AsyncApp
 
 from app.runs.testing import RunRequest
-from app.slack.api import BotIdentity, SlackRefusal
+from app.slack.api import BotIdentity, SlackRefusal, SlackUnreachable
 from app.slack.listeners import create_bolt_app
 from app.slack.socket_mode import open_socket_mode
 from tests.unit.slack.building import RecordingIntake
@@ -94,6 +95,30 @@ async def test_a_deaf_socket_is_replaced(server: SocketServer, bolt: AsyncApp) -
         bolt, app_token=APP, base_url=server.url, ping_interval_s=5, deaf_after_s=0.5
     ):
         await until(lambda: len(server.sockets) > 1, timeout_s=9)
+
+
+async def test_an_answer_that_the_sdk_cannot_read_ends_nothing(
+    server: SocketServer, bolt: AsyncApp
+) -> None:
+    """A proxy's word in plain text, while a socket is to be replaced: it is when Slack is back."""
+    server.answers_pings = False
+    async with open_socket_mode(
+        bolt, app_token=APP, base_url=server.url, ping_interval_s=5, deaf_after_s=0.5
+    ):
+        server.nonsense = True
+        await asyncio.sleep(1.5)
+        assert len(server.sockets) == 1
+        server.nonsense = False
+        await until(lambda: len(server.sockets) > 1, timeout_s=9)
+
+
+async def test_such_an_answer_at_the_start_is_slack_that_cannot_be_reached(
+    server: SocketServer, bolt: AsyncApp
+) -> None:
+    server.nonsense = True
+    with pytest.raises(SlackUnreachable):
+        async with open_socket_mode(bolt, app_token=APP, base_url=server.url):
+            pass
 
 
 async def test_a_refused_token_is_said_at_once(server: SocketServer, bolt: AsyncApp) -> None:
