@@ -318,13 +318,7 @@ class Intake:
             if any(run.stop_requested_at == at for run in runs):
                 return False
             for number, run in enumerate(runs):
-                if run.request.asked_at >= at:
-                    continue
-                if run.state.is_final:
-                    if run.ended_at is not None and run.ended_at >= at:
-                        return (
-                            False  # it was going when that was said, and is the one that was meant
-                        )
+                if run.state.is_final or run.request.asked_at >= at:
                     continue
                 # The oldest is meant, also while it is told how it ended, or stops already: not the one behind it.
                 is_same = any(_was_stopped_just_before(earlier, at) for earlier in runs[:number])
