@@ -9,7 +9,7 @@ from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 CLAIM_S: Final = 180.0
-"""For so long nobody else looks after a pull request, when a process dies in the middle of that; a look and its messages take less."""
+"""For so long nobody else looks after a pull request, unless whoever does has died; a look and its messages take less."""
 ID_PREFIX: Final = "pr_"
 NOWHERE: Final = "-"
 """In place of the ts of a notice's message: there will be none."""
@@ -169,7 +169,7 @@ class PullRequestStore(Protocol):
     async def get(self, pull_id: str) -> PullRequest | None: ...
 
     async def claim(self, *, limit: int) -> Sequence[PullRequest]:
-        """Returns those that are due, for the caller to look after for `CLAIM_S`; nobody else gets them meanwhile."""
+        """Returns those that are due, for the caller to look after for `CLAIM_S`; nobody else gets them meanwhile, while its process lives."""
         ...
 
     async def save(self, pull: PullRequest, *, release: bool = False) -> bool:

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from app.pull_requests.records import CLAIM_S, PullRequest
 from app.store.engine import Database, insert_for
-from app.store.leases import later
-from app.store.tables import Now, pull_requests, values_of
+from app.store.leases import SqlLeases, later
+from app.store.tables import Now, processes, pull_requests, values_of
 
 _OF_PUSH: Final = (
     "run_id",
@@ -41,8 +41,10 @@ _OF_LOOK: Final = (
 class SqlPullRequestStore:
     """Implements PullRequestStore; `SqlRunStore.pull_requests` is one."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, leases: SqlLeases) -> None:
+        """`leases`: by which it is known which processes live."""
         self._call = database.call
+        self._leases = leases
 
     async def open(self, pull: PullRequest) -> None:
         def work(connection: sa.Connection) -> None:
@@ -59,9 +61,9 @@ class SqlPullRequestStore:
 
     async def claim(self, *, limit: int) -> Sequence[PullRequest]:
         claimed_until = pull_requests.c.claimed_until
-        is_due = (pull_requests.c.next_at <= Now()) & (
-            claimed_until.is_(None) | (claimed_until < Now())
-        )
+        lives = sa.exists().where(processes.c.id == pull_requests.c.claimed_by)
+        is_free = claimed_until.is_(None) | (claimed_until < Now()) | ~lives
+        is_due = (pull_requests.c.next_at <= Now()) & is_free
         due = (
             sa.select(pull_requests.c.id)
             .where(is_due)
@@ -71,7 +73,11 @@ class SqlPullRequestStore:
         )
 
         claimed = sa.update(pull_requests).where(pull_requests.c.id.in_(due))
-        values = {"claimed_until": later(CLAIM_S), "claim": secrets.token_hex(8)}
+        values = {
+            "claimed_until": later(CLAIM_S),
+            "claimed_by": self._leases.id,
+            "claim": secrets.token_hex(8),
+        }
         returned = claimed.values(values).returning(*pull_requests.c)
         found = await self._call(lambda connection: _all(connection, returned))
         return sorted(found, key=_due_at)

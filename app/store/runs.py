@@ -235,7 +235,7 @@ class SqlRunStore:
         self.installation = SqlInstallation(database)
         self.heard = SqlHeard(database, self.leases)
         self.approvals = SqlApprovalStore(database)
-        self.pull_requests = SqlPullRequestStore(database)
+        self.pull_requests = SqlPullRequestStore(database, self.leases)
 
     def own_keys(self, secrets: Sequence[str]) -> SqlOwnKeyStore:
         """Returns the store of people's own keys, sealed with these."""

@@ -316,8 +316,9 @@ pull_requests = sa.Table(
     "orion_pull_requests",
     metadata,
     *columns_of(PullRequest, types={"id": sa.String(64), "run_id": sa.String(64)}),
-    # Until then somebody looks after it.
+    # Until then that process looks after it, while it lives.
     sa.Column("claimed_until", UtcTime, nullable=True),
+    sa.Column("claimed_by", sa.String(32), nullable=True),
     sa.Index("ix_orion_pull_requests_next", "next_at"),
     sa.Index("ix_orion_pull_requests_run", "run_id"),
 )

@@ -30,13 +30,19 @@ class Stores:
 )
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Stores]:
     if request.param == "memory":
-        alone = MemoryRunStore()
-        yield Stores(alone.pull_requests, alone.pull_requests)
+        memory = MemoryRunStore()
+        yield Stores(memory.pull_requests, memory.pull_requests)
         return
-    is_sqlite = request.param == "sqlite"
-    where = tmp_path / "orion.db" if is_sqlite else request.getfixturevalue("postgres_url")
     async with AsyncExitStack() as stack:
-        first, second = [await stack.enter_async_context(open_store(where)) for _ in range(2)]
+        if request.param == "sqlite":  # which is one process's
+            alone = await stack.enter_async_context(open_store(tmp_path / "orion.db"))
+            await alone.leases.join()
+            yield Stores(alone.pull_requests, alone.pull_requests)
+            return
+        url = request.getfixturevalue("postgres_url")
+        first, second = [await stack.enter_async_context(open_store(url)) for _ in range(2)]
+        for store in (first, second):
+            await store.leases.join()
         yield Stores(first.pull_requests, second.pull_requests)
 
 
@@ -95,6 +101,17 @@ async def test_a_push_meanwhile_is_not_lost(stores: Stores) -> None:
     await stores.other.open(replace(pushed, thread_ts="9.9"))
     again = await found(stores.one)
     assert (again.notices, again.thread_ts) == (seen.notices, PULL.thread_ts)
+
+
+async def test_what_a_dead_process_had_is_somebody_elses(tmp_path: Path) -> None:
+    """At once, as nobody else works on a file."""
+    async with open_store(tmp_path / "orion.db") as store:
+        await store.leases.join()
+        await store.pull_requests.open(PULL)
+        assert len(await store.pull_requests.claim(limit=1)) == 1
+    async with open_store(tmp_path / "orion.db") as store:
+        await store.leases.join()
+        assert [one.id for one in await store.pull_requests.claim(limit=1)] == [PULL.id]
 
 
 async def test_one_that_nobody_knows_is_not_kept(stores: Stores) -> None:

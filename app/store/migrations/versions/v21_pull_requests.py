@@ -32,6 +32,7 @@ def upgrade() -> None:
         sa.Column("is_tidied", sa.Boolean, nullable=False),
         sa.Column("next_at", sa.Double, nullable=True),
         sa.Column("claimed_until", sa.Double, nullable=True),
+        sa.Column("claimed_by", sa.String(32), nullable=True),
     )
     op.create_index("ix_orion_pull_requests_next", "orion_pull_requests", ["next_at"])
     op.create_index("ix_orion_pull_requests_run", "orion_pull_requests", ["run_id"])
