@@ -211,6 +211,7 @@ _CODE_OF_ERROR: Mapping[str, AgentErrorCode] = {
     "PERMISSION_DENIED": AgentErrorCode.MODEL_AUTH_FAILED,
     "NOT_FOUND": AgentErrorCode.MODEL_NOT_FOUND,
     "RESOURCE_EXHAUSTED": AgentErrorCode.MODEL_RATE_LIMITED,
+    "UNAVAILABLE": AgentErrorCode.MODEL_OVERLOADED,  # "temporarily overloaded or down"
 }
 
 

@@ -37,6 +37,7 @@ ANSWERED = ModelCall(
         (500, "", AgentErrorCode.MODEL_UNAVAILABLE),
         (502, "ConnectError", AgentErrorCode.MODEL_UNAVAILABLE),
         (529, "overloaded_error", AgentErrorCode.MODEL_OVERLOADED),
+        (503, "UNAVAILABLE", AgentErrorCode.MODEL_OVERLOADED),
         (200, "overloaded_error", AgentErrorCode.MODEL_OVERLOADED),
         (200, "RemoteProtocolError", AgentErrorCode.MODEL_UNAVAILABLE),
         (200, NO_ANSWER, AgentErrorCode.MODEL_UNAVAILABLE),
