@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from tests.github_accounts import GitHubAccounts
 from tests.github_app import GitHubApp
-from tests.github_pulls import PullPages
+from tests.github_pulls import API, PullPages
 
 TOKEN = "ghp_canaryOfTheOperator4711aaaabbbbcccc00"  # noqa: S105 - made up
 DEPLOYMENT = "orion"
@@ -28,6 +28,15 @@ _ENV = {
     **{f"GIT_{role}_NAME": "Ann" for role in ("AUTHOR", "COMMITTER")},
     **{f"GIT_{role}_EMAIL": "ann@example.com" for role in ("AUTHOR", "COMMITTER")},
 }
+
+
+def settings_for(url: str) -> dict[str, str]:
+    """Returns the settings of an Orion that works with a `GitServer` at this address, by the deployment's own token."""
+    return {
+        "GITHUB_TOKEN": TOKEN,
+        "ORION_GITHUB_URL": url,
+        "ORION_GITHUB_API_URL": f"{url}{API}",
+    }
 
 
 def git(directory: Path, *arguments: str) -> str:
@@ -96,11 +105,11 @@ class GitServer:
     def app(self) -> FastAPI:
         app = FastAPI()
         if self.accounts is not None:
-            self.accounts.add_to(app, api="/api/v3")
+            self.accounts.add_to(app, api=API)
         if self.github_app is not None:
-            self.github_app.add_to(app, api="/api/v3")
+            self.github_app.add_to(app, api=API)
         app.add_api_route(
-            "/api/v3/repos/{owner}/{name}/pulls", self._pulls, methods=["GET", "POST"]
+            f"{API}/repos/{{owner}}/{{name}}/pulls", self._pulls, methods=["GET", "POST"]
         )
         self.pages.add_to(app)
         app.add_api_route("/{path:path}", self._git, methods=["GET", "POST"])

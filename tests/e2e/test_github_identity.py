@@ -8,9 +8,9 @@ import pytest
 
 from app.errors import ErrorCode
 from app.playground.slack.types import COLLEAGUE, YOU
-from app.web.hosting import serve
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
-from tests.e2e.orion_process import POLL_S, new_state_dir
+from tests.e2e.harness import Stage, text_of
+from tests.e2e.orion_process import POLL_S
+from tests.e2e.repositories import open_with_repositories
 from tests.git_server import APP, TOKEN, GitServer, git
 from tests.github_accounts import CLIENT_ID, GitHubAccounts
 from tests.github_app import PRIVATE_KEY, GitHubApp
@@ -43,21 +43,14 @@ async def test_what_is_pushed_for_a_person_is_theirs(prepared: Path, tmp_path: P
     )
     bare = server.filled("acme/api", {"README": "one\n"})
     server.filled("acme/web", {"README": "one\n"})
-    async with (
-        serve(server.app()) as url,
-        open_world() as world,
-        open_orion(
-            world,
-            new_state_dir(tmp_path),
-            prepared,
-            GITHUB_TOKEN=TOKEN,
-            ORION_GITHUB_URL=url,
-            ORION_GITHUB_API_URL=f"{url}/api/v3",
-            ORION_GITHUB_APP_CLIENT_ID=CLIENT_ID,
-            ORION_GITHUB_IDENTITY="person",
-            ORION_OWN_KEYS_SECRET="secret-of-the-tests-for-accounts-4711",
-        ) as stage,
-    ):
+    async with open_with_repositories(
+        tmp_path,
+        prepared,
+        server,
+        ORION_GITHUB_APP_CLIENT_ID=CLIENT_ID,
+        ORION_GITHUB_IDENTITY="person",
+        ORION_OWN_KEYS_SECRET="secret-of-the-tests-for-accounts-4711",
+    ) as stage:
         unlinked = await stage.client.say("@Orion repo=acme/api run: cat README")
         assert "our GitHub account is not linked" in text_of(await stage.answer(unlinked))
         assert (await stage.record(unlinked)).result.error_code is ErrorCode.REPO_UNAVAILABLE
@@ -104,20 +97,13 @@ async def test_the_deployment_acts_as_its_app(prepared: Path, tmp_path: Path) ->
     server = GitServer(root=tmp_path / "git", github_app=app)
     server.filled("acme/api", {"README": "one\n"})
     server.filled("acme/web", {"README": "one\n"})
-    async with (
-        serve(server.app()) as url,
-        open_world() as world,
-        open_orion(
-            world,
-            new_state_dir(tmp_path),
-            prepared,
-            GITHUB_TOKEN=TOKEN,
-            ORION_GITHUB_URL=url,
-            ORION_GITHUB_API_URL=f"{url}/api/v3",
-            ORION_GITHUB_APP_CLIENT_ID=CLIENT_ID,
-            ORION_GITHUB_APP_PRIVATE_KEY=PRIVATE_KEY.replace("\n", "\\n"),
-        ) as stage,
-    ):
+    async with open_with_repositories(
+        tmp_path,
+        prepared,
+        server,
+        ORION_GITHUB_APP_CLIENT_ID=CLIENT_ID,
+        ORION_GITHUB_APP_PRIVATE_KEY=PRIVATE_KEY.replace("\n", "\\n"),
+    ) as stage:
         ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo two >> README; env")
         told = text_of(await stage.answer(ts))
         assert "Pull request: " in told

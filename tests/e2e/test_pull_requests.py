@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +10,9 @@ import pytest
 from app.playground.slack.types import COLLEAGUE, TEAM_ID
 from app.pull_requests.records import pull_id
 from app.runs.testing import Run, run_id_for
-from app.web.hosting import serve
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
-from tests.e2e.orion_process import new_state_dir
+from tests.e2e.harness import Stage, text_of
+from tests.e2e.repositories import open_with_repositories
 from tests.git_server import TOKEN, GitServer, git
-from tests.github_pulls import API
 
 pytestmark = [
     pytest.mark.e2e,
@@ -27,28 +23,6 @@ pytestmark = [
 
 TOLD_S = 60.0
 """Within a minute."""
-
-
-@asynccontextmanager
-async def _stage(
-    tmp_path: Path, prepared: Path, server: GitServer, **settings: str
-) -> AsyncIterator[Stage]:
-    async with (
-        serve(server.app()) as url,
-        open_world() as world,
-        open_orion(
-            world,
-            new_state_dir(tmp_path),
-            prepared,
-            **{
-                "GITHUB_TOKEN": TOKEN,
-                "ORION_GITHUB_URL": url,
-                "ORION_GITHUB_API_URL": f"{url}{API}",
-                **settings,
-            },
-        ) as stage,
-    ):
-        yield stage
 
 
 async def _told(stage: Stage, ts: str, words: str) -> dict[str, Any]:
@@ -86,7 +60,7 @@ async def test_from_the_question_to_the_merge(prepared: Path, tmp_path: Path) ->
     """Red, fixed by a click of somebody else, reviewed, green, merged; each is told once, and what was kept is removed."""
     server = GitServer(root=tmp_path / "git")
     bare = server.filled("acme/api", {"README": "one\n"})
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo two >> README")
         assert "/pull/1" in text_of(await stage.answer(ts))
         first = server.pages.head()
@@ -137,7 +111,9 @@ async def test_rounds_go_on_by_themselves_and_end(prepared: Path, tmp_path: Path
     """As often as the operator says, for whoever asked; then a button is there. A kill in between loses none and doubles none."""
     server = GitServer(root=tmp_path / "git")
     server.filled("acme/api", {"README": "one\n"})
-    async with _stage(tmp_path, prepared, server, ORION_PULL_REQUEST_ROUNDS="1") as stage:
+    async with open_with_repositories(
+        tmp_path, prepared, server, ORION_PULL_REQUEST_ROUNDS="1"
+    ) as stage:
         ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo two >> README")
         await stage.answer(ts)
         server.pages.check("test", "failure")

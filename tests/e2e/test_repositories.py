@@ -2,50 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from app.errors import ErrorCode
 from app.playground.slack.types import COLLEAGUE
-from app.web.hosting import serve
-from tests.e2e.harness import Stage, open_orion, open_world, text_of
-from tests.e2e.orion_process import POLL_S, new_state_dir
+from tests.e2e.harness import Stage, text_of
+from tests.e2e.orion_process import POLL_S
+from tests.e2e.repositories import open_with_repositories
 from tests.git_server import TOKEN, GitServer, git
 from tests.long import one_of_each
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
 
-@asynccontextmanager
-async def _stage(
-    tmp_path: Path, prepared: Path, server: GitServer, **settings: str
-) -> AsyncIterator[Stage]:
-    async with (
-        serve(server.app()) as url,
-        open_world() as world,
-        open_orion(
-            world,
-            new_state_dir(tmp_path),
-            prepared,
-            **{
-                "GITHUB_TOKEN": TOKEN,
-                "ORION_GITHUB_URL": url,
-                "ORION_GITHUB_API_URL": f"{url}/api/v3",
-                **settings,
-            },
-        ) as stage,
-    ):
-        yield stage
-
-
 async def test_a_change_becomes_a_pull_request(prepared: Path, tmp_path: Path) -> None:
     """Cloned once, worked in, pushed, proposed; the next message needs no repo=, finds its files and the same pull request."""
     server = GitServer(root=tmp_path / "git")
     bare = server.filled("acme/api", {"README": "one\n", "-x": "a flag\n"})
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         ts = await stage.client.say(
             "@Orion repo=acme/api pr=yes run: echo two >> README; pwd; git branch --show-current; env; git config -l"
         )
@@ -99,7 +75,7 @@ async def test_a_thread_keeps_its_repository_whoever_asks(prepared: Path, tmp_pa
     bare = server.filled("acme/api", {"README": "one\n"})
     git(bare, "branch", "dev")
     server.filled("bob/web", {"README": "web\n"})
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         await stage.ask("@Orion settings repo=acme/api branch=dev")
         bobs = await stage.client.say("@Orion settings repo=bob/web", user=COLLEAGUE)
         await stage.answer(bobs)
@@ -138,7 +114,7 @@ async def test_what_may_not_be_done_from_inside(prepared: Path, tmp_path: Path) 
     files = {".gitattributes": "* filter=evil\n", "a": "1\n", ".gitmodules": module}
     bare = server.filled("acme/api", files, submodule="m")
     server.filled("acme/secret", {"a": "1\n"})
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         ts = await stage.client.say(
             "@Orion repo=acme/api run: git commit -q --allow-empty -m x; git push origin HEAD:main 2>&1; "
             "git push origin :main 2>&1; "
@@ -191,7 +167,9 @@ async def test_a_repository_that_cannot_be_had(
     server.filled("acme/api", {"a": "1\n"})
     noise = "".join(f"{number * 7919}\n" for number in range(200_000))
     server.filled("acme/huge", {f"f{one}": f"{one}\n{noise}" for one in range(60)})
-    async with _stage(tmp_path, prepared, server, ORION_SANDBOX_DISK_MIB="64") as stage:
+    async with open_with_repositories(
+        tmp_path, prepared, server, ORION_SANDBOX_DISK_MIB="64"
+    ) as stage:
         ts = await stage.client.say(f"@Orion {said} hello")
         assert told in text_of(await stage.answer(ts))
         assert (await stage.record(ts)).result.error_code == "REPO_UNAVAILABLE"
@@ -203,7 +181,9 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
     server = GitServer(root=tmp_path / "git", is_api_sick=True)
     bare = server.bare("acme/empty")
     server.filled("acme/api", {"a": "1\n"})
-    async with _stage(tmp_path, prepared, server, ORION_PULL_REQUESTS="always") as stage:
+    async with open_with_repositories(
+        tmp_path, prepared, server, ORION_PULL_REQUESTS="always"
+    ) as stage:
         told = await stage.ask("@Orion repo=acme/empty run: echo 1 > first")
         assert "The repository was empty" in told
         assert "orion/" in git(bare, "branch", "--list")
@@ -215,7 +195,9 @@ async def test_an_empty_one_a_wrong_token_a_sick_api(prepared: Path, tmp_path: P
         await stage.ask("@Orion what is two and two?")
         assert len(server.requests) == asked
         assert stage.orion.log_lines("repository.unavailable") == []
-    async with _stage(tmp_path, prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36) as stage:
+    async with open_with_repositories(
+        tmp_path, prepared, server, GITHUB_TOKEN="ghp_" + "x" * 36
+    ) as stage:
         assert "does not let me in" in await stage.ask("@Orion repo=acme/api hello")
 
 
@@ -226,7 +208,7 @@ async def test_the_operators_commands_prepare_a_clone(prepared: Path, tmp_path: 
     server.filled("acme/api", {"a": "1\n"})
     other = server.filled("acme/other", {"a": "1\n"})
     git(other, "branch", "orion", "main")
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         assert await stage.orion.terminate() == 0
         commands = '["pwd >> ../prepared", "exit 3", "echo never >> ../prepared"]'
         toml = f'[repositories."Acme/API.git"]\ninit = {commands}\n'
@@ -250,7 +232,7 @@ async def test_a_crash_after_the_push_does_not_push_again(prepared: Path, tmp_pa
     """What was pushed stays, once; the thread is told that the run was interrupted."""
     server = GitServer(root=tmp_path / "git", api_delay_s=60)
     bare = server.filled("acme/api", {"a": "1\n"})
-    async with _stage(tmp_path, prepared, server) as stage:
+    async with open_with_repositories(tmp_path, prepared, server) as stage:
         ts = await stage.client.say("@Orion repo=acme/api pr=yes run: echo 2 > a")
         async with asyncio.timeout(60):
             while "orion/" not in git(bare, "branch", "--list"):

@@ -9,7 +9,7 @@ import pytest
 from app.web.hosting import serve
 from tests.e2e.clouds import CLOUDS, open_stage_at
 from tests.e2e.harness import text_of
-from tests.git_server import TOKEN, GitServer, git
+from tests.git_server import TOKEN, GitServer, git, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,11 +29,7 @@ async def test_a_change_becomes_a_pull_request(name: str, tmp_path: Path) -> Non
     server = GitServer(root=tmp_path / "git")
     bare = server.filled("acme/api", {"README": "one\n"})
     async with serve(server.app()) as url:
-        settings = {
-            "GITHUB_TOKEN": TOKEN,
-            "ORION_GITHUB_URL": url,
-            "ORION_GITHUB_API_URL": f"{url}/api/v3",
-        }
+        settings = settings_for(url)
         async with open_stage_at(name, tmp_path / "with", has_broker=True, **settings) as (
             stage,
             cloud,

@@ -10,7 +10,7 @@ from app.web.hosting import serve
 from tests.e2e.docker_world import open_docker_orion, prepared_image
 from tests.e2e.harness import open_world, text_of
 from tests.e2e.orion_process import POLL_S, new_state_dir
-from tests.git_server import TOKEN, GitServer, git
+from tests.git_server import TOKEN, GitServer, git, settings_for
 
 pytestmark = [pytest.mark.long, pytest.mark.e2e, pytest.mark.docker, pytest.mark.timeout(300)]
 
@@ -33,9 +33,7 @@ async def test_a_crash_in_the_middle_is_followed_to_the_pull_request(
             world,
             new_state_dir(tmp_path),
             image,
-            GITHUB_TOKEN=TOKEN,
-            ORION_GITHUB_URL=url,
-            ORION_GITHUB_API_URL=f"{url}/api/v3",
+            **settings_for(url),
         ) as stage,
     ):
         asked = len(await world.model_requests())

@@ -9,7 +9,7 @@ from app.slack.actions import PICK_ACTIONS
 from app.web.hosting import serve
 from tests.e2e.conftest import OpenOrion
 from tests.e2e.harness import Stage, World, has_stop_button, run_of, text_of
-from tests.git_server import TOKEN, GitServer
+from tests.git_server import GitServer, settings_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.bubblewrap, pytest.mark.timeout(240)]
 
@@ -49,9 +49,7 @@ async def test_a_channels_a_words_and_a_chosen_repository(
         serve(server.app()) as url,
         start_orion(
             world,
-            GITHUB_TOKEN=TOKEN,
-            ORION_GITHUB_URL=url,
-            ORION_GITHUB_API_URL=f"{url}/api/v3",
+            **settings_for(url),
             **own,
         ) as stage,
     ):

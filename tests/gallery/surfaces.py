@@ -17,8 +17,7 @@ from app.web.hosting import serve
 from tests.browser.playground_process import run_playground
 from tests.fake_slack_client import FakeSlackClient, open_client
 from tests.gallery.pictures import IMAGES, THEMES, Theme, open_browser
-from tests.git_server import TOKEN, GitServer
-from tests.github_pulls import API
+from tests.git_server import GitServer, settings_for
 
 COLUMNS: Final = 3
 WIDTH, HEIGHT = 800, 560
@@ -249,9 +248,7 @@ async def main() -> None:
                     Path(directory),
                     ORION_OPERATORS=YOU,
                     ORION_FILE_MAX_MIB="2",
-                    GITHUB_TOKEN=TOKEN,
-                    ORION_GITHUB_URL=git_url,
-                    ORION_GITHUB_API_URL=f"{git_url}{API}",
+                    **settings_for(git_url),
                 )
             )
             async with open_browser() as browser, open_scene(browser, git, url) as scene:
