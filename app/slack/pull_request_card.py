@@ -76,13 +76,14 @@ def _lines(notice: Notice, room: int) -> list[str]:
     if notice.kind is not NoticeKind.CHECKS_FAILED:
         return []
     lines: list[str] = []
-    for item in notice.items:
+    shown = notice.items[: MAX_ITEMS - 1]  # one fewer than are kept, so that the dots are true
+    for item in shown:
         line = f"• {_linked(plain(item.text[:_MAX_ITEM_CHARS]), item.link)}"
         room -= len(line) + 1
         if room < 0:
             return [*lines, "• …"]
         lines.append(line)
-    return [*lines, "• …"] if len(lines) == MAX_ITEMS else lines
+    return [*lines, "• …"] if len(shown) < len(notice.items) else lines
 
 
 def _linked(text: str, link: str) -> str:

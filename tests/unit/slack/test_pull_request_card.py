@@ -39,6 +39,13 @@ def test_failed_checks() -> None:
     assert "assert 1 == 2" not in text
 
 
+@pytest.mark.parametrize(("failed", "lines", "dots"), [(9, 9, 0), (10, 9, 1)])
+def test_dots_stand_for_checks_that_are_not_shown(failed: int, lines: int, dots: int) -> None:
+    items = tuple(NoticeItem(text=f"test {number}") for number in range(failed))
+    text = shown(replace(FAILED, items=items))
+    assert (text.count("• test"), text.count("• …")) == (lines, dots)
+
+
 @pytest.mark.parametrize(
     ("changes", "words", "has_button"),
     [
