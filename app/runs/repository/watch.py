@@ -1,6 +1,6 @@
 """Looks after pull requests that Orion has opened: tells their threads what happens to them, and lets an agent go on where that is wanted."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, Protocol
@@ -164,15 +164,16 @@ class PullRequestWatch:
         """Removes what is kept for the thread of a merged one, unless something was asked there since it was pushed; whether that is settled."""
         thread = Thread(team=pull.team, channel=pull.channel, thread_ts=pull.thread_ts)
 
-        async def is_asked_since() -> bool:
-            runs = await self._ports.store.of_thread(thread)
+        def is_asked_since(runs: Sequence[Run]) -> bool:
             return any(run.created_at > pull.pushed_at for run in runs)
 
         async def is_over() -> bool:
             runs = await self._ports.store.of_thread(thread)
-            return not await is_asked_since() and all(run.state.is_final for run in runs)
+            return not is_asked_since(runs) and all(run.state.is_final for run in runs)
 
-        return await is_asked_since() or await self._empty(session_id_for(thread), is_over)
+        return is_asked_since(await self._ports.store.of_thread(thread)) or await self._empty(
+            session_id_for(thread), is_over
+        )
 
 
 def _account(pull: PullRequest) -> tuple[str, str]:
