@@ -73,7 +73,7 @@ class PermissionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What a rule says of one person at one place."""
+    """What one person may do at one place, and by which rule."""
 
     rule: str
     """Its name."""

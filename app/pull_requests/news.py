@@ -52,7 +52,7 @@ class Check:
 
 
 class RemarkKind(StrEnum):
-    """What somebody has done, as the rest of a sentence about them."""
+    """What a reviewer or a commenter has done, in words that follow their name."""
 
     APPROVAL = "approved it"
     CHANGES = "asked for changes in it"

@@ -11,7 +11,7 @@ ASK_SHORTCUT: Final = "ask_about"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:
-    """What Orion can do in a workspace whose app has these."""
+    """Something that Orion can do where its Slack app has these scopes and is sent these events."""
 
     name: str
     scopes: tuple[str, ...] = ()

@@ -133,5 +133,5 @@ def _own(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
 
 
 def _claimed(owner: Owner, service: Service) -> sa.ColumnElement[bool]:
-    """Of which a claim stands: who links an account ends it."""
+    """Returns what is true of an account that is claimed for a refresh. Linking it anew ends the claim."""
     return _own(owner, service) & accounts.c.refreshing_until.is_not(None)
