@@ -29,6 +29,8 @@ MARGIN: Final = timedelta(minutes=2)
 CLOCK_ERROR: Final = timedelta(seconds=3)
 """By which Slack's time may be told too early: to the second, by a header that may be a second old."""
 ROUND_LIMIT_S: Final = 600.0
+OF_ONE_PLACE: Final = 0.5
+"""Of a round's time, so that each round is done with one place at least; what takes longer to read is cut."""
 PAUSE_S: Final = 10.0
 """Before the next try, where there is something left to do, or another process does it."""
 ACCEPTED_AT_MOST: Final = 200
@@ -134,6 +136,8 @@ class CatchUp:
         self._window = window
         self._done_for: datetime | None = None
         """The beginning of hearing for which nothing is left to do; moments of two processes are not exact enough to tell."""
+        self._sure_until: datetime | None = None
+        """Up to when this process has heard everything, or caught up with it."""
 
     async def run_forever(self) -> None:
         """Looks when hearing begins, and every while; a failure is logged, and the next look tries again."""
@@ -163,14 +167,18 @@ class CatchUp:
         if since is None:
             return True
         if since == self._done_for:
-            await self._store.advance(self._hearing.until - MARGIN)
+            self._sure_until = self._hearing.until - MARGIN
+            await self._store.advance(self._sure_until)
             return True
         if await self._store.begin(since):
             self._done_for = since
             return True
-        heard = await self._store.claim()
-        if heard is None:
+        claimed = await self._store.claim()
+        if claimed is None:
             return False
+        # A process that heard meanwhile may have moved it past what was sent to this one alone.
+        sure_until = min(claimed[""], self._sure_until or claimed[""])
+        heard = {**claimed, "": sure_until}
         try:
             # Another process may have done it meanwhile.
             is_done = heard[""] >= since + CLOCK_ERROR or await self._round(
@@ -192,7 +200,7 @@ class CatchUp:
         figures, is_done, limit = RoundFigures(), False, asyncio.timeout(limit_s)
         try:
             async with limit:
-                await self._go_through(heard, since, figures)
+                await self._go_through(heard, since, figures, place_s=limit_s * OF_ONE_PLACE)
                 is_done = figures.left_over == 0
         except TimeoutError:
             if not limit.expired():
@@ -205,7 +213,12 @@ class CatchUp:
         return is_done
 
     async def _go_through(
-        self, heard: Mapping[str, datetime], since: datetime, figures: RoundFigures
+        self,
+        heard: Mapping[str, datetime],
+        since: datetime,
+        figures: RoundFigures,
+        *,
+        place_s: float,
     ) -> None:
         threads = _threads_of(await self._recent())
         places = await self._reader.places()
@@ -218,7 +231,9 @@ class CatchUp:
         batch, began_s = _Batch(), asyncio.get_running_loop().time()
         for place, after in todo:
             until = self._now(since)
-            batch.read.append((place, until, await self._read(place, after, threads, figures)))
+            known = threads.get(place.channel, ())
+            found = await self._read(place, after, known, figures, limit_s=place_s)
+            batch.read.append((place, until, found))
             if asyncio.get_running_loop().time() - began_s > BATCH_S:
                 await self._accept(batch, since, figures)
                 batch, began_s = _Batch(), asyncio.get_running_loop().time()
@@ -230,12 +245,13 @@ class CatchUp:
         self,
         place: Place,
         after: datetime,
-        threads: Mapping[str, Sequence[str]],
+        threads: Sequence[str],
         figures: RoundFigures,
+        *,
+        limit_s: float,
     ) -> Found:
-        known = threads.get(place.channel, ())
         try:
-            found = await self._reader.read(place, after=after, threads=known)
+            found = await self._reader.read(place, after=after, threads=threads, limit_s=limit_s)
         except UnreadablePlaceError as exc:
             _log.info("catch_up.unreadable", channel=place.channel, error=str(exc))
             figures.refused += 1

@@ -1,6 +1,7 @@
 """Reads what was said in the places where the bot is, as the events that Slack would have sent; never before what live work asks of Slack."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,7 +17,7 @@ PAGE_SIZE: Final = 200
 SMALL_PAGE: Final = 15
 """All that some apps are given, once a minute. Source: Slack Web API rate limits, conversations.history of commercially distributed apps, read 2026-11."""
 MAX_PAGES: Final = 10
-"""Of one place or thread: 2,000 messages. What is older is left."""
+"""Of one place or thread: 2,000 messages. What is older is left, and told as cut."""
 MAX_LISTS: Final = 50
 """Of one kind of places: 10,000 places."""
 KINDS: Final[Mapping[str, str]] = {
@@ -26,13 +27,18 @@ KINDS: Final[Mapping[str, str]] = {
     "public_channel": "channel",
 }
 """Of places, as they are listed, and as events name them. Source: Slack, users.conversations `types`, message event `channel_type`, read 2026-11."""
-_OF_PLACE: Final = frozenset(
+_OF_APP: Final = frozenset(
     {
-        *("not_in_channel", "channel_not_found", "is_archived", "missing_scope"),
-        *("no_permission", "access_denied", "method_not_supported_for_channel_type"),
+        *("not_authed", "invalid_auth", "account_inactive", "token_revoked", "token_expired"),
+        *(
+            "org_login_required",
+            "ekm_access_denied",
+            "team_added_to_org",
+            "enterprise_is_restricted",
+        ),
     }
 )
-"""Refusals that say that a place cannot be read, and not that Orion cannot. Source: Slack Web API, conversations.history, errors, read 2026-11."""
+"""Refusals that say that Orion can read nothing; all others are of one place. Source: Slack Web API, conversations.history, errors, read 2026-11."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,31 +92,38 @@ class UnheardReader:
                 self._tell("users.conversations", kind, exc.word)
         return list(found.values())
 
-    async def read(self, place: Place, *, after: datetime, threads: Collection[str]) -> Found:
+    async def read(
+        self, place: Place, *, after: datetime, threads: Collection[str], limit_s: float
+    ) -> Found:
         """Returns what was said after this moment, in threads too: those whose roots are listed, and the given ones.
+
+        No page is asked for after `limit_s`, so that it takes one page longer at most; the newest are read first.
 
         Raises:
             UnreadablePlaceError
             SlackFault: it cannot be read now.
         """
+        until_s = asyncio.get_running_loop().time() + limit_s
         try:
-            return await self._read(place, after=after, threads=threads)
+            return await self._read(place, after=after, threads=threads, until_s=until_s)
         except SlackRefusal as exc:
-            if exc.word not in _OF_PLACE:
+            if exc.word in _OF_APP:
                 raise
             if exc.word == "missing_scope":
                 self._tell("conversations.history", place.kind, exc.word)
             raise UnreadablePlaceError(exc.word) from exc
 
-    async def _read(self, place: Place, *, after: datetime, threads: Collection[str]) -> Found:
-        listed, is_cut = await self._history(place, after)
+    async def _read(
+        self, place: Place, *, after: datetime, threads: Collection[str], until_s: float
+    ) -> Found:
+        listed, is_cut = await self._history(place, after, until_s=until_s)
         earliest = min(listed, default="")
         roots = [ts for ts, message in listed.items() if _has_reply(message, after)]
         # Threads that began earlier are not listed, however new their replies are.
         older = [ts for ts in threads if not listed or slack_time(ts) < slack_time(earliest)]
         said = dict(listed)
         for root in (*roots, *older):
-            replies, has_more = await self._replies(place, root, after)
+            replies, has_more = await self._replies(place, root, after, until_s=until_s)
             said |= replies
             is_cut |= has_more
         new = [message for ts, message in said.items() if slack_time(ts) > after]
@@ -134,7 +147,7 @@ class UnheardReader:
         return found
 
     async def _history(
-        self, place: Place, after: datetime
+        self, place: Place, after: datetime, *, until_s: float
     ) -> tuple[dict[str, Mapping[str, Any]], bool]:
         """Returns the newest messages by their ts, back to that moment and a little further; and whether there are more.
 
@@ -142,7 +155,7 @@ class UnheardReader:
         """
         found: dict[str, Mapping[str, Any]] = {}
         cursor: str | None = None
-        for _ in range(MAX_PAGES):
+        for _ in _pages(until_s):
             arguments = {"channel": place.channel, "cursor": cursor}
             page = await self._page("conversations.history", arguments)
             messages = _by_ts(page)
@@ -155,13 +168,13 @@ class UnheardReader:
         return found, True
 
     async def _replies(
-        self, place: Place, root: str, after: datetime
+        self, place: Place, root: str, after: datetime, *, until_s: float
     ) -> tuple[dict[str, Mapping[str, Any]], bool]:
         """Returns a thread's messages since that moment by their ts, and whether there are more; a thread that is gone has none."""
         found: dict[str, Mapping[str, Any]] = {}
         cursor: str | None = None
         oldest = f"{after.timestamp():.6f}"
-        for _ in range(MAX_PAGES):
+        for _ in _pages(until_s):
             arguments = {"channel": place.channel, "ts": root, "oldest": oldest, "cursor": cursor}
             try:
                 page = await self._page("conversations.replies", arguments)
@@ -208,6 +221,14 @@ class UnheardReader:
         if (kind, error) not in self._told:
             self._told.add((kind, error))
             self._log.warning("catch_up.limited", method=method, places=kind, error=error)
+
+
+def _pages(until_s: float) -> Iterator[int]:
+    """Counts pages that may still be asked for, up to this moment of the loop's clock."""
+    for number in range(MAX_PAGES):
+        if asyncio.get_running_loop().time() >= until_s:
+            return
+        yield number
 
 
 def _place(listed: Mapping[str, Any], kind: str) -> Place:

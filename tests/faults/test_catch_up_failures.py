@@ -132,7 +132,8 @@ async def test_without_the_scope_for_direct_messages_known_ones_are_read(
 
 
 @pytest.mark.parametrize(
-    "word", ["not_in_channel", "channel_not_found", "missing_scope", "is_archived"]
+    "word",
+    ["not_in_channel", "channel_not_found", "missing_scope", "is_archived", "a_word_of_tomorrow"],
 )
 async def test_a_place_that_cannot_be_read_keeps_no_other_back(absence: Absence, word: str) -> None:
     """The bot was taken out, or the channel archived, since it was listed."""
@@ -212,6 +213,19 @@ async def test_a_round_is_bounded_and_the_next_goes_on(absence: Absence) -> None
     assert sorted(absence.inbox.texts) == ["one", "two"]
 
 
+async def test_a_place_that_takes_too_long_is_cut(absence: Absence) -> None:
+    """It is over with its round: else the next one would begin with it again, for ever."""
+    for number in range(400):
+        absence.say(f"@Orion {number}", 50 * MINUTE - number * timedelta(seconds=1))
+    absence.say("@Orion there", 10 * MINUTE, channel=RANDOM)
+    absence.recent = [run_of(channel=GENERAL, thread_ts="1.000000")]
+    await absence.was_there(HOUR)
+    absence.fail("conversations.history", delay_s=2.2)
+    is_done, told = await absence.look(limit_s=4.0)
+    assert (is_done, told["cut"], told["left_over"]) == (True, 1, 0)
+    assert absence.inbox.texts == [str(number) for number in range(200, 400)] + ["there"]
+
+
 async def test_an_app_that_is_given_little_takes_what_there_is(open_absence: Open) -> None:
     """Fifteen messages a page: it is told once, and all pages are read."""
     config = FakeSlackConfig(rate_limits="off", is_distributed=True)
@@ -261,6 +275,19 @@ async def test_a_live_call_never_waits_for_it(open_absence: Open) -> None:
             assert look.result()
     assert len(absence.inbox.texts) == 12
     assert max(waits_s) == 0
+
+
+async def test_what_was_sent_to_this_process_alone(absence: Absence) -> None:
+    """Slack sends each event over one of several sockets: another process's, which heard all of its own, says nothing of a deaf one's."""
+    await absence.was_there(HOUR)
+    catch_up = absence.catch_up()
+    assert await catch_up.look()
+    assert await catch_up.look()
+    absence.say("@Orion one", MINUTE)
+    await absence.store.heard.advance(datetime.now(UTC) + MINUTE)
+    absence.connection.hearing.begin()
+    assert await catch_up.look()
+    assert absence.inbox.texts == ["one"]
 
 
 @pytest.mark.postgresql
